@@ -25,7 +25,9 @@ from audioproxy.media.lengths.reading import (
     Reader,
     ReadRange,
     SourceLength,
+    read_inner,
     read_range,
+    skip_id3,
 )
 from audioproxy.media.lengths.sphere import read_sphere
 from audioproxy.media.lengths.wav import WavFile, find_samples, read_form
@@ -79,7 +81,12 @@ async def probe_samples(read: ReadRange, size: int) -> Probe | None:
     :param size: bytes of the source.
     :raises UndecodableSource: for samples that are no audio, or are not supported.
     """
-    return await run_reader(read, size, _probe(size))
+    return await run_reader(read, size, _probe_behind(size))
+
+
+def _probe_behind(size: int) -> Reader[Probe]:
+    start = yield from skip_id3()
+    return _moved((yield from read_inner(start, _probe(size - start))), start)
 
 
 def _probe(size: int) -> Reader[Probe]:
@@ -136,6 +143,15 @@ def _describe(container: str, form: SampleForm, start: int, end: int) -> Reader[
 def _check(size: int, probe: Probe) -> Reader[Probe]:
     if probe.container != "wav":
         return (yield from _check_pcm(probe, probe.first_byte, size))
+    # ffmpeg finds the container behind small tags itself.
+    start = yield from skip_id3(probe.skipped)
+    first = None if probe.first_byte is None else probe.first_byte - start
+    inner = replace(probe, first_byte=first)
+    checked = yield from read_inner(start, _check_wav(size - start, inner))
+    return replace(_moved(checked, start), first_byte=probe.first_byte)
+
+
+def _check_wav(size: int, probe: Probe) -> Reader[Probe]:
     found = yield from find_samples(size)
     if found.big_endian:
         described = yield from _describe_wav(found)
@@ -193,6 +209,17 @@ def _encoded(codec: str) -> UndecodableSource:
     )
 
 
+def _moved(probe: Probe, count: int) -> Probe:
+    """Return the probe of samples that were found behind a number of bytes."""
+    raw, stored, length = probe.raw, probe.stored, probe.length
+    return replace(
+        probe,
+        raw=raw and replace(raw, offset=raw.offset + count),
+        stored=stored and stored.moved(count),
+        length=length and length.moved(count),
+    )
+
+
 def _open_raw(probe: Probe, length: SourceLength) -> Probe:
     """Return the probe of samples that ffmpeg reads without their container."""
     form, rate = probe.codec.removeprefix("pcm_"), probe.sample_rate
@@ -203,6 +230,7 @@ def _open_raw(probe: Probe, length: SourceLength) -> Probe:
         stored=length,
         raw=RawSamples(form, length.data_offset, rate, probe.channels),
         demuxer=None,
+        skipped=0,
         decoder=None,
         ignore_length=False,
         measured=True,

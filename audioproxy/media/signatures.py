@@ -27,7 +27,7 @@ _DTS = rb"\x7f\xfe\x80\x01|\xfe\x7f\x01\x80|\x1f\xff\xe8\0|\xff\x1f\0\xe8"
 
 #: The first bytes of a source, or those after its ID3v2 tags, by the only demuxer that they fit.
 SIGNATURES = {
-    "wav": rb"(?:RIFF|RF64|BW64)....WAVE",
+    "wav": rb"(?:RIFF|RF64|BW64|RIFX)....WAVE",
     "w64": _W64_RIFF + rb".{8}" + _W64_WAVE,
     "aiff": rb"FORM....AIF[FC]",
     "iff": rb"FORM....(?:8SVX|16SV|MAUD)|FRM8.{8}DSD ",
@@ -63,6 +63,8 @@ _COUNTS_FROM_START = "mov"
 # Bytes that are searched for frames, and frames that follow each other.
 _SEARCHED = 32 * 1024
 _FRAMES = 3
+# Bytes of the longest frame of mp3, which an encoder's header fills.
+_LONGEST_FRAME = 1441
 # Runs of tags and zeros; zeros after a tag; and the part of them that is read at a time.
 _MOST_RUNS = 4
 _MOST_ZEROS = 1 << 20
@@ -73,6 +75,8 @@ _ZEROS = 64 * 1024
 # which FFmpeg 9 does not skip tags.
 _NAME = re.compile(rb'^ *"format_name": "(\w+)', re.MULTILINE)
 _SCORE = re.compile(rb'^ *"probe_score": (\d+)', re.MULTILINE)
+_POSITION = re.compile(rb'^ *"pos": "(\d+)', re.MULTILINE)
+_START = re.compile(rb'^ *"start_time": "([^"]+)', re.MULTILINE)
 _LEAST_SURE_SCORE = 50
 _NEVER_SURE = (b"mpegts", b"loas", b"ac3", b"eac3", b"dts")
 
@@ -87,10 +91,12 @@ class Signature(NamedTuple):
     """What the first bytes of a source prove.
 
     :ivar start: bytes of tags and zeros ahead of the container.
+    :ivar follows_zeros: there are zeros among them.
     """
 
     demuxer: str
     start: int = 0
+    follows_zeros: bool = False
 
 
 async def identify(read: ReadRange, size: int, probed: bytes = b"") -> Signature | None:
@@ -101,8 +107,9 @@ async def identify(read: ReadRange, size: int, probed: bytes = b"") -> Signature
     """
     found = await run_reader(read, size, _identify(size))
     if found is not None and found.demuxer.encode() == _name_of(probed):
-        # ffmpeg reads tags ahead of mp3, too.
-        return found if found.start and found.demuxer != "mp3" else None
+        # ffmpeg reads tags ahead of mp3, too. Behind zeros, it ignores the delay of the encoder.
+        is_needed = found.follows_zeros if found.demuxer == "mp3" else found.start
+        return found if is_needed else None
     return found
 
 
@@ -112,9 +119,20 @@ def may_be_misdetected(probed: bytes, *, failed: bool) -> bool:
     :param probed: the output of ffprobe.
     :param failed: ffprobe has found nothing that it can decode.
     """
-    score = _SCORE.search(probed)
+    score, name = _SCORE.search(probed), _name_of(probed)
     is_unsure = score is not None and int(score[1]) < _LEAST_SURE_SCORE
-    return failed or is_unsure or _name_of(probed) in _NEVER_SURE
+    return failed or is_unsure or name in _NEVER_SURE or (name == b"mp3" and _lacks_delay(probed))
+
+
+def _lacks_delay(probed: bytes) -> bool:
+    """Return whether more than a frame precedes the first packet, which has no encoder's delay.
+
+    Files of usual encoders have one.
+    """
+    first, start = _POSITION.search(probed), _START.search(probed)
+    if first is None or start is None:
+        return False
+    return int(first[1]) > _LONGEST_FRAME and not start[1].strip(b"0.")
 
 
 def _name_of(probed: bytes) -> bytes:
@@ -124,29 +142,32 @@ def _name_of(probed: bytes) -> bytes:
 
 
 def _identify(size: int) -> Reader[Signature | None]:
-    start = yield from _skip_tags(size)
+    start, follows_zeros = yield from _skip_tags(size)
     found = _ANY.match((yield from read_range(start, min(_LONGEST, size - start))))
     if found is not None:
         name = str(found.lastgroup)
-        return None if start and name == _COUNTS_FROM_START else Signature(name, start)
+        if start and name == _COUNTS_FROM_START:
+            return None
+        return Signature(name, start, follows_zeros)
     data = yield from read_range(start, min(_SEARCHED, size - start))
     for name, frame_length in FRAME_LENGTHS.items():
         if _holds_frames(data, frame_length):
-            return Signature(name, start)
+            return Signature(name, start, follows_zeros)
     return None
 
 
-def _skip_tags(size: int) -> Reader[int]:
-    """Return the offset after the ID3v2 tags at the start, and the zeros after them.
+def _skip_tags(size: int) -> Reader[tuple[int, bool]]:
+    """Return the offset after the ID3v2 tags at the start and zeros, and if there are zeros.
 
     :raises Malformed: for more of them than files have.
     """
-    start = 0
+    start, follows_zeros = 0, False
     for _ in range(_MOST_RUNS):
         behind = yield from skip_id3(start)
         if behind == start:
-            return start
+            return start, follows_zeros
         start = yield from _skip_zeros(behind, size)
+        follows_zeros = follows_zeros or start > behind
     raise Malformed
 
 

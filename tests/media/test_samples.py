@@ -38,6 +38,7 @@ PROBE = Probe(
     description=INFO_OF_FFPROBE,
 )
 BURSTS = pack(bursts_of(SYNCS["AC-3"]), "pcm_s16le")
+TAG = b"ID3\x04\0\0\0\0\0\x05hello"
 SAMPLES = len(SOUND) // 4
 
 
@@ -99,6 +100,33 @@ class CheckTests(SynchronousTestCase):
         # ffmpeg has no demuxer for these.
         floats = replace(PROBE, codec="pcm_f24le")
         self.assertIsNone(check(wav(form, chunk(b"data", SOUND, 16)), floats).raw)
+
+    def test_tagged(self) -> None:
+        """Behind ID3v2 tags, samples are what they are without, whether ffprobe skips them."""
+        rifx = stating(len(SOUND), name=b"RIFX")
+        rifx = rifx.replace(FORMAT, struct.pack(">HHIIHH", 1, 2, 44100, 176400, 4, 16))
+        for file in (stating(len(SOUND), INFO), stating(16, INFO), rifx):
+            bare = check(file)
+            for count in (1, 2):
+                start = count * len(TAG)
+                for skipped in (0, len(TAG), start):
+                    probe = replace(PROBE, skipped=skipped, first_byte=START + start)
+                    found = check(count * TAG + file, probe)
+                    assert found.stored is not None
+                    self.assertEqual(found.stored, bare.stored and bare.stored.moved(start))
+                    self.assertEqual(found.length, bare.length and found.stored)
+                    raw = bare.raw and replace(bare.raw, offset=START + start)
+                    self.assertEqual((found.raw, found.codec), (raw, bare.codec))
+                    if raw is None:
+                        self.assertEqual(
+                            (found.skipped, found.first_byte), (skipped, START + start)
+                        )
+        file = TAG + wav(chunk(b"fmt ", FORMAT), chunk(b"data", BURSTS))
+        for probe in (PROBE, replace(PROBE, first_byte=None), replace(PROBE, skipped=len(TAG))):
+            self.assertRaises(UndecodableSource, check, file, probe)
+        two = TAG + stating(len(SOUND), INFO, chunk(b"data", SOUND))
+        second = replace(PROBE, first_byte=len(two) - len(SOUND))
+        self.assertRaises(UndecodableSource, check, two, second)
 
     def test_big_endian(self) -> None:
         """RIFX has the byte order of its name, or it is a 415; it keeps the tags of ffprobe."""
@@ -201,8 +229,11 @@ class ProbeTests(SynchronousTestCase):
         """RIFX with an extended format is read, which ffmpeg refuses."""
         form = struct.pack(">HHIIHH", 3, 2, 8000, 64000, 8, 32) + b"\0\0"
         parts = chunk(b"fmt ", form, order=">I"), chunk(b"data", bytes(80), order=">I")
-        found = self.probe(wav(*parts, name=b"RIFX"))
-        assert found is not None
+        file = wav(*parts, name=b"RIFX")
+        found, tagged = self.probe(file), self.probe(TAG + file)
+        assert found is not None and found.raw is not None and tagged is not None
+        moved = replace(found.raw, offset=found.raw.offset + len(TAG))
+        self.assertEqual((tagged.raw, tagged.description), (moved, found.description))
         self.assertEqual((found.container, found.codec), ("wav", "pcm_f32be"))
         self.assertEqual((found.bit_depth, found.decoded_bits, found.layout), (32, 64, "stereo"))
         expected = SourceInfo(

@@ -21,6 +21,7 @@ from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.probe import probe_arguments
 from tests.media.lengths.test_pcm import chunk, wav
 from tests.media.lengths.test_sphere import sphere
+from tests.media.test_tagged_live import tag
 from tests.support.audio import (
     Sound,
     convert,
@@ -59,10 +60,10 @@ def stored(depth: str = "16", order: str = "<") -> bytes:
     return np.frombuffer(samples, np.uint8).reshape(-1, width)[:, ::-1].tobytes()
 
 
-def form(bits: int = 16, tag: int = 1, order: str = "<", more: bytes = b"") -> bytes:
+def form(bits: int = 16, kind: int = 1, order: str = "<", more: bytes = b"") -> bytes:
     """Return a format chunk of two channels."""
     frame = bits // 4
-    fields = struct.pack(f"{order}HHIIHH", tag, 2, RATE, RATE * frame, frame, bits)
+    fields = struct.pack(f"{order}HHIIHH", kind, 2, RATE, RATE * frame, frame, bits)
     return chunk(b"fmt ", fields + more, order=f"{order}I")
 
 
@@ -81,14 +82,14 @@ def misstated() -> Iterator[tuple[str, bytes]]:
 def big_endian() -> Iterator[tuple[str, bytes]]:
     """Yield RIFX files."""
     pcm = struct.pack(">HHII", 22, 24, 3, 1) + bytes.fromhex("00001000800000aa00389b71")
-    for depth, tag, more in (
+    for depth, kind, more in (
         *(("16", 1, b""), ("24", 1, b""), ("32", 1, b"\0\0")),
         *(("32f", 3, b"\0\0"), ("24", 0xFFFE, pcm)),
     ):
-        head = form(int(depth.rstrip("f")), tag, ">", more)
+        head = form(int(depth.rstrip("f")), kind, ">", more)
         data = chunk(b"data", stored(depth, ">"), order=">I")
         behind = chunk(b"LIST", b"INFO", order=">I")
-        yield f"{depth} bits, tag {tag}", wav(head, data, behind, name=b"RIFX")
+        yield f"{depth} bits, tag {kind}", wav(head, data, behind, name=b"RIFX")
 
 
 def spheres() -> Iterator[tuple[str, bytes]]:
@@ -134,6 +135,42 @@ class WavTests(SynchronousTestCase):
         for name, source in big_endian():
             self.assert_exact(name, source)
 
+    def test_tagged(self) -> None:
+        """Behind ID3v2 tags, small, large or several, samples are what they are without."""
+        listed, rifx = dict(misstated()), dict(big_endian())
+        files = {name: listed[name] for name in ("192001, 0 behind", f"0, {2 * len(INFO)} behind")}
+        files |= {name: rifx[name] for name in ("16 bits, tag 1", "24 bits, tag 65534")}
+        padded = struct.pack("<HHI", 22, 24, 3) + bytes.fromhex("0100000000001000800000aa00389b71")
+        data = chunk(b"data", stored("32"))
+        files["24 in 32 bits"] = wav(form(32, 0xFFFE, "<", padded), data)
+        for name, file in files.items():
+            for tags in (tag(5000), tag(1000) + tag(2000), tag(1_200_000)):
+                self.assert_exact(name, tags + file)
+        for data in encoded().values():
+            source = contain(bytes(96_000) + data, CONTAINERS["wav"])
+            for tags in (tag(5000), tag(1_200_000)):
+                self.assertRaises(UndecodableSource, probe, tags + source)
+
+    def test_behind(self) -> None:
+        """What other programs append to a wav file is not played, nor an empty chunk ahead."""
+        data = form() + chunk(b"data", stored())
+        file = b"RIFF" + struct.pack("<I", 4 + len(data)) + b"WAVE" + data
+        for name, behind in (
+            *(("text", b"\nmade by hand in 2024\n"), ("plist", b"bplist00" + bytes(range(99)))),
+            *(
+                ("ones", b"\xff" * 512),
+                ("lyrics", b"LYRICSBEGIN" + b"x" * 125 + b"000136LYRICS200"),
+            ),
+        ):
+            self.assert_exact(name, file + behind)
+        large = chunk(b"id3 ", bytes(range(256)) * 1200) + INFO
+        for size in (0, 0xFFFF_FFFF):
+            for behind in (large, tag(3000)):
+                self.assert_exact("large", wav(form(), chunk(b"data", stored(), size), behind))
+        empty = chunk(b"data", b"")
+        for ahead in (empty, empty + INFO):
+            self.assert_exact("empty", wav(form(), ahead, chunk(b"data", stored()), INFO))
+
     def test_speakers(self) -> None:
         """The channels of RIFX are mixed as those of RIFF, from 6 speakers or 4 (D60)."""
         for count, speakers in ((6, 0x3F), (6, 0x60F), (4, 0x33)):
@@ -149,10 +186,10 @@ class WavTests(SynchronousTestCase):
     def test_laws(self) -> None:
         """A-law and µ-law sound alike in RIFX, in NIST SPHERE and in RIFF."""
         fields = {"channel_count": "-i 2", "sample_rate": f"-i {RATE}", "sample_n_bytes": "-i 1"}
-        for tag, codec, name in ((6, "alaw", "alaw"), (7, "mulaw", "ulaw")):
+        for kind, codec, name in ((6, "alaw", "alaw"), (7, "mulaw", "ulaw")):
             riff = convert(write_wav(SOUND), f"-c:a pcm_{codec} -f wav")
             data = riff[-2 * len(SOUND) :]
-            rifx = wav(form(8, tag, ">"), chunk(b"data", data, order=">I"), name=b"RIFX")
+            rifx = wav(form(8, kind, ">"), chunk(b"data", data, order=">I"), name=b"RIFX")
             fields |= {"sample_coding": f"-s4 {name}", "sample_count": f"-i {len(SOUND)}"}
             for source in (rifx, sphere(data, **fields)):
                 self.assert_exact(codec, source, decode(riff))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.command.inputs import DEMUXERS
@@ -21,6 +23,7 @@ HEADS = (
     (b"RIFF\0\0\0\0WAVEfmt ", "wav"),
     (b"RF64\xff\xff\xff\xffWAVEds64", "wav"),
     (b"BW64\xff\xff\xff\xffWAVEds64", "wav"),
+    (b"RIFX\0\0\0\0WAVEfmt ", "wav"),
     (bytes.fromhex(_WAVE64), "w64"),
     (b"FORM\0\0\0\0AIFFCOMM", "aiff"),
     (b"FORM\0\0\0\0AIFCFVER", "aiff"),
@@ -51,7 +54,6 @@ HEADS = (
     (b"RIFF\0\0\0\0RMIDdata", None),
     (b"FORM\0\0\0\0ILBMBMHD", None),
     (b"RIFF\0\0\0\0", None),
-    (b"RIFX\0\0\0\0WAVEfmt ", None),
     (b"G@\0\x10", None),
     (b"\xff\xfb\x90\x64", None),
     (b"ID3", None),
@@ -95,7 +97,8 @@ class IdentifyTests(SynchronousTestCase):
                 if demuxer in (None, "mov"):
                     self.assertIsNone(found, head)
                 else:
-                    self.assertEqual(found, Signature(str(demuxer), len(tags)), head)
+                    expected = Signature(str(demuxer), len(tags), tags.endswith(b"\0"))
+                    self.assertEqual(found, expected, head)
 
     def test_frames(self) -> None:
         """Three frames in a row prove a stream of frames, fewer do not."""
@@ -118,11 +121,15 @@ class IdentifyTests(SynchronousTestCase):
     def test_mp3(self) -> None:
         """What ffprobe has found is not opened again.
 
-        So it is for mp3 behind tags: ffmpeg skips them itself, and reads them.
+        So it is for mp3 behind tags: ffmpeg skips them itself, and reads them. Behind zeros, it
+        ignores the delay that the encoder states.
         """
         frames = 4 * (b"\xff\xfb\x90\x64" + bytes(413))
         self.assertEqual(find(TAG + frames, b'"format_name": "wav"'), Signature("mp3", len(TAG)))
         self.assertIsNone(find(TAG + frames, b'"format_name": "mp3"'))
+        for zeros in (TAG + bytes(99), TAG + bytes(99) + TAG):
+            found = find(zeros + frames, b'"format_name": "mp3"')
+            self.assertEqual(found, Signature("mp3", len(zeros), follows_zeros=True))
         flac = b"fLaC" + bytes(60)
         self.assertIsNone(find(flac, b'"format_name": "flac"'))
         self.assertEqual(find(TAG + flac, b'"format_name": "flac"'), Signature("flac", len(TAG)))
@@ -159,3 +166,18 @@ class IdentifyTests(SynchronousTestCase):
             probed = b'{\n    "format": {' + fields + b"\n    }\n}\n"
             self.assertIs(may_be_misdetected(probed, failed=failed), expected, form)
         self.assertFalse(may_be_misdetected(b"{}", failed=False))
+
+    def test_delay(self) -> None:
+        """The signature of mp3 is read if much precedes the first frame, which states no delay."""
+        for name, position, start, expected in (
+            *(("mp3", 0, "0.000000", False), ("mp3", 1441, "0.000000", False)),
+            *(("mp3", 7035, "0.000000", True), ("mp3", 7035, "0.025057", False)),
+            *(("aac", 7035, "0.000000", False), ("mp3", None, "0.000000", False)),
+        ):
+            packets = [] if position is None else [{}, {"pos": str(position)}, {"pos": "9999"}]
+            form = {"format_name": name, "start_time": start, "probe_score": 51}
+            stream = {"start_time": start}
+            output = {"packets": packets, "streams": [stream], "format": form}
+            probed = json.dumps(output, indent=4).encode()
+            found = may_be_misdetected(probed, failed=False)
+            self.assertIs(found, expected, (name, position, start))

@@ -52,9 +52,10 @@ _LOWER_BOUNDS = (read_adts, read_matroska)
 
 # Bytes of the first two reads, which are mostly those of the start and of the end: many small
 # structures are next to each other. Each further read is twice as large, up to a limit: it may be a
-# request to a server.
+# request to a server. A large range is read alone.
 _FIRST_WINDOW = 64 * 1024
 _LARGEST_WINDOW = 1024 * 1024
+_LARGE_RANGE = 128 * 1024
 _MOST_READS = 16
 
 
@@ -115,7 +116,9 @@ async def run_reader(read: ReadRange, size: int, running: Reader[T]) -> T | None
             else:
                 if len(windows) == _MOST_READS or offset >= size:
                     return None
-                length = min(_FIRST_WINDOW << max(0, len(windows) - 1), _LARGEST_WINDOW)
+                length = count
+                if count < _LARGE_RANGE:
+                    length = min(_FIRST_WINDOW << max(0, len(windows) - 1), _LARGEST_WINDOW)
                 # A window at the end reaches back, since several structures are searched there.
                 start = max(0, min(offset, size - length))
                 window = await read(start, min(size, offset + max(count, length)) - start)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from audioproxy.media.lengths.containers import read_behind, read_length, run_reader
 from audioproxy.media.lengths.pcm import find_chunk
-from audioproxy.media.lengths.reading import Malformed, Reader, ReadRange, read_range
+from audioproxy.media.lengths.reading import Malformed, Reader, ReadRange, read_range, skip_id3
 from audioproxy.media.probe import Probe
 
 # The chunk of the sample format.
@@ -36,6 +36,10 @@ async def resolve_padding(read: ReadRange, size: int, probe: Probe) -> Probe:
 
     :param size: bytes of the source.
     """
+    # ffmpeg finds the container behind small tags itself.
+    start = await run_reader(read, size, skip_id3(probe.skipped))
+    if start is not None and start > probe.skipped:
+        probe = replace(probe, skipped=start, demuxer=probe.container)
     inner = read_behind(read, probe)
     bits = await run_reader(inner, size - probe.skipped, _read_bits(probe.container))
     if bits is not None:

@@ -85,6 +85,17 @@ def read_range(offset: int, count: int) -> Reader[bytes]:
     return data
 
 
+def read_inner(start: int, running: Reader[T]) -> Reader[T]:
+    """Return the result of a reader of what a source holds from an offset on."""
+    try:
+        offset, count = next(running)
+        while True:
+            offset, count = running.send((yield start + offset, count))
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+
+
 def skip_id3(offset: int = 0) -> Reader[int]:
     """Return the offset after the ID3v2 tags at an offset.
 

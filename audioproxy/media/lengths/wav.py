@@ -3,18 +3,27 @@
 The size of the samples is often wrong. Recordings of more than 4 GiB state it modulo 2^32, programs
 that write to a pipe state 0 or the largest number, and a recorder that lost power states what it
 had at its last update. So a size is believed where the end of the file, chunks or zeros follow the
-samples. Otherwise the samples reach to the end of the file, or to the chunks at its end.
+samples, or if the size of the whole form agrees and little follows that. Otherwise the samples
+reach to the end of the file, or to the chunks at its end.
 """
 
 from __future__ import annotations
 
 import re
 import struct
+from collections import deque
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from audioproxy.media.lengths.pcm import SampleForm, count_samples, find_chunk
-from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength, read_range
+from audioproxy.media.lengths.reading import (
+    Malformed,
+    Reader,
+    SourceLength,
+    end_before_tags,
+    id3_bytes,
+    read_range,
+)
 from audioproxy.media.probe import Probe
 
 _Order: TypeAlias = Literal["little", "big"]
@@ -22,6 +31,9 @@ _Order: TypeAlias = Literal["little", "big"]
 _KINDS = {b"RIFF": "wav", b"RF64": "wav", b"BW64": "wav", b"RIFX": "rifx"}
 _UNKNOWN_SIZE = 0xFFFF_FFFF
 _WRAPPED = 1 << 32
+
+# The 64-bit sizes of the form and of the samples.
+_SIZES = struct.Struct("<QQ")
 
 # The format chunk: tag, channels, rate, bytes a second, bytes of a frame and bits of a sample; then
 # the size of its extension, the valid bits, the speakers, and the tag again. In RIFX, SoX writes
@@ -42,8 +54,11 @@ _KNOWN = re.compile(
 _NAME = re.compile(rb"[!-~][ -~]{3}")
 _CHUNK_AT_END = re.compile(rb"(?=([A-Za-z_][A-Za-z0-9_ ]{3}....))", re.DOTALL)
 _MOST_CHUNKS = 64
-# Bytes at the end of a file in which chunks are looked for.
+# Bytes at the end of a file in which chunks are looked for, and those of known names if the file
+# states no size of its samples; and how many of these are examined.
 _TAIL = 64 * 1024
+_LARGE_TAIL = 2 * 1024 * 1024
+_MOST_NAMES = 4096
 # Bytes behind the samples that are zeros where a recorder has reserved space.
 _ZEROS = 64
 #: ffmpeg and ffprobe take zeros for empty chunks, of 8 bytes each. From this many bytes on, that
@@ -80,15 +95,20 @@ def find_samples(size: int) -> Reader[WavFile]:
         raise Malformed
     start, stated = yield from find_chunk(kind, b"data")
     order: _Order = "big" if kind == "rifx" else "little"
-    ends_at_once = False
+    first, form_end = start, 8 + int.from_bytes(header[4:8], order)
+    if not stated:
+        start, stated = yield from _skip_empty(start, size, order)
+    # ffmpeg plays the samples of another chunk with its header, or not at all.
+    ends_at_once = start != first
     if header[:4] in (b"RF64", b"BW64"):
         sizes, _ = yield from find_chunk(kind, b"ds64")
-        long = int.from_bytes((yield from read_range(sizes + 8, 8)), "little")
+        whole, long = _SIZES.unpack((yield from read_range(sizes, _SIZES.size)))
+        form_end = 8 + whole
         # ffmpeg plays nothing of a file whose 64-bit size is 0.
-        stated, ends_at_once = long or stated, not long
+        stated, ends_at_once = long or stated, ends_at_once or not long
     if stated == _UNKNOWN_SIZE:
         stated = 0
-    end = yield from _find_end(start, stated, size, order)
+    end = yield from _find_end(start, stated, size, order, form_end)
     stated_end = start if ends_at_once else min(start + (stated or size), size)
     more = size - stated_end > MUCH_SPACE
     has_space = more and (end != stated_end or (yield from _is_zeros(stated_end, size)))
@@ -129,39 +149,66 @@ def has_reserved_space(size: int) -> Reader[bool]:
     return (yield from find_samples(size)).has_space
 
 
-def _find_end(start: int, stated: int, size: int, order: _Order) -> Reader[int]:
+def _skip_empty(start: int, size: int, order: _Order) -> Reader[tuple[int, int]]:
+    """Return the offset and the bytes of the samples, if those of the first chunk are none.
+
+    They may follow in a second chunk, also behind chunks of known names.
+    """
+    offset = start
+    for _ in range(_MOST_CHUNKS):
+        if size - offset < 8:
+            break
+        head = yield from read_range(offset, 8)
+        length = int.from_bytes(head[4:], order)
+        offset += 8
+        if head.startswith(b"data") and length:
+            return offset, length
+        if not _KNOWN.match(head):
+            break
+        offset += length + length % 2
+    return start, 0
+
+
+def _find_end(start: int, stated: int, size: int, order: _Order, form_end: int) -> Reader[int]:
     """Return the offset after the last sample.
 
     :param stated: bytes of the samples; 0 where the file does not state them.
+    :param form_end: where the file states that the last chunk ends.
     """
     end = start + stated
     wrapped = end + (size - end) // _WRAPPED * _WRAPPED
-    if stated and wrapped > end and (yield from _ends_at(wrapped, size, order, zeros=False)):
+    if stated and wrapped > end and (yield from _ends_at(wrapped, size, order)):
         return wrapped
-    if stated and (end >= size or (yield from _ends_at(end, size, order, zeros=True))):
+    if stated and (
+        end >= size
+        or (yield from _ends_at(end, size, order, form_end))
+        or (yield from _is_zeros(end, size))
+    ):
         return min(end, size)
-    return (yield from _before_chunks(start, size, order))
+    return (yield from _before_chunks(start, size, order, is_unknown=not stated))
 
 
-def _ends_at(offset: int, size: int, order: _Order, *, zeros: bool) -> Reader[bool]:
+def _ends_at(offset: int, size: int, order: _Order, form_end: int = 0) -> Reader[bool]:
     """Return whether chunks, tags, or nothing follow an offset.
 
-    :param zeros: zeros may follow, too.
+    :param form_end: a place at which little that is no chunk may follow.
     """
     # Many programs leave out the byte that pads an odd size.
     if size - offset < 8:
         return True
     for begin in (offset, offset + 1) if offset % 2 else (offset,):
-        if (yield from _are_chunks(begin, size, order)):
+        if (yield from _are_chunks(begin, size, order, form_end)):
             return True
-    return zeros and (yield from _is_zeros(offset, size))
+    return False
 
 
-def _are_chunks(offset: int, size: int, order: _Order) -> Reader[bool]:
-    """Return whether chunks fill a file to its end, or the first one has a known name."""
+def _are_chunks(offset: int, size: int, order: _Order, form_end: int) -> Reader[bool]:
+    """Return whether chunks fill a file to its end, or one of them has a known name."""
     for _ in range(_MOST_CHUNKS):
         if size - offset < 8:
             return size - offset >= -1
+        if offset == form_end and size - offset < _TAIL:
+            return True
         head = yield from read_range(offset, 8)
         if _KNOWN.match(head):
             return True
@@ -176,17 +223,26 @@ def _is_zeros(offset: int, size: int) -> Reader[bool]:
     return not any((yield from read_range(offset, min(_ZEROS, size - offset))))
 
 
-def _before_chunks(start: int, size: int, order: _Order) -> Reader[int]:
-    """Return the offset of the chunks at the end of a file, or its size.
+def _before_chunks(start: int, size: int, order: _Order, *, is_unknown: bool) -> Reader[int]:
+    """Return the offset of the chunks and tags at the end of a file, or its size.
 
-    The chunks are found by their sizes: each of them ends where the next one or the file ends.
+    They are found by their sizes: each of them ends where the next one or the file ends.
+
+    :param is_unknown: the file does not state the size of its samples. The chunks may be large.
     """
-    first = max(start, size - _TAIL)
+    first = max(start, size - (_LARGE_TAIL if is_unknown else _TAIL))
     tail = yield from read_range(first, size - first)
-    ends = {len(tail)}
-    for found in reversed(list(_CHUNK_AT_END.finditer(tail))):
-        end = found.start() + 8 + int.from_bytes(found[1][4:], order)
+    tags = yield from end_before_tags(size)
+    ends = {len(tail), max(0, tags - first) or len(tail)}
+    places = [found.start() for found in _CHUNK_AT_END.finditer(tail, max(0, len(tail) - _TAIL))]
+    large = deque((found.start() for found in _KNOWN.finditer(tail)), _MOST_NAMES)
+    for at in (*reversed(places), *reversed(large)):
+        head = tail[at : at + 10]
+        end = at + 8 + int.from_bytes(head[4:8], order)
         # The byte that pads an odd size may be missing.
-        if end in ends or end + end % 2 in ends:
-            ends.add(found.start())
+        ended = {end, end + end % 2}
+        if head.startswith(b"ID3"):
+            ended.add(at + id3_bytes(head))
+        if len(head) >= 8 and not ended.isdisjoint(ends):
+            ends.add(at)
     return first + min(ends)

@@ -9,7 +9,6 @@ rate, depth or number of channels.
 from __future__ import annotations
 
 import struct
-from itertools import pairwise
 from typing import NamedTuple
 
 from audioproxy.errors import UndecodableSource
@@ -38,8 +37,13 @@ _TAILS = (128 << 10, 2 * _LARGEST_BLOCK)
 _IS_INITIAL = 1 << 11
 # Bytes of a sample, one channel, the rate, one-bit samples.
 _PARAMETERS = 0b11 | 1 << 2 | 0b1111 << 23 | 1 << 31
-# Places inside the file, in quarters of it, at which the numbers of samples are compared.
+# Places inside the file, in quarters of it, at which the numbers of samples are compared; and the
+# bytes from there on that are searched for a block: mostly one part is enough.
 _PLACES = (1, 2, 3)
+_PARTS = (128 << 10, 384 << 10)
+# Names of blocks that are examined in the samples, and blocks of joined files that are followed.
+_MOST_NAMES = 256
+_MOST_BLOCKS = 4096
 
 _NOT_ONE = "The source consists of several WavPack files that cannot be played as one."
 
@@ -75,16 +79,11 @@ def read_wavpack(size: int, probe: Probe) -> Reader[SourceLength]:
     first = yield from _read_block(start)
     end = yield from end_before_tags(size)
     last = yield from _find_last(start, end)
-    seen = {first, last}
-    for place in _PLACES:
-        found = yield from _find_first(start + (end - start) * place // 4, end, first)
-        seen |= set() if found is None else {found}
-    numbers = [block.number for block in sorted(seen) if block.begins_frame]
-    length = last.number + last.samples
-    is_one = not first.number and all(a < b for a, b in pairwise(numbers))
     if _differ(first, last):
         raise UndecodableSource(_NOT_ONE)
-    if not is_one or first.total not in (None, length):
+    length = last.number + last.samples
+    fits = not first.number and first.total in (None, length)
+    if not (fits and (yield from _is_one(first, last))):
         yield from _refuse_interrupted(first, end)
         raise Malformed
     return SourceLength(
@@ -118,13 +117,15 @@ def _find_last(start: int, end: int) -> Reader[_Block]:
 
     :raises Malformed: where no blocks lead from it to the end.
     """
+    left = _MOST_NAMES
     for length in _TAILS:
         offset = max(start, end - length)
         tail = yield from read_range(offset, end - offset)
         at = limit = len(tail)
-        while (at := tail.rfind(_NAME, 0, at)) >= 0:
+        while left and (at := tail.rfind(_NAME, 0, at)) >= 0:
             block = _parse(tail[at : at + _HEADER.size], offset + at)
             if block is None or block.end != offset + limit:
+                left -= 1
                 continue
             if block.begins_frame:
                 return block
@@ -132,19 +133,43 @@ def _find_last(start: int, end: int) -> Reader[_Block]:
     raise Malformed
 
 
-def _find_first(offset: int, end: int, scale: _Block) -> Reader[_Block | None]:
-    """Return the first block of a frame at or after an offset; None where none is near.
+def _is_one(first: _Block, last: _Block) -> Reader[bool]:
+    """Return whether the numbers of samples rise from the first block to the last one.
 
-    :param scale: a block of usual size.
+    :raises Malformed: where the blocks in between are not found.
     """
-    count = min(end - offset, 4 * (scale.end - scale.start) + _HEADER.size)
-    data = yield from read_range(offset, count)
-    at = -1
-    while (at := data.find(_NAME, at + 1)) >= 0:
-        block = _parse(data[at : at + _HEADER.size], offset + at)
-        if block is not None and block.begins_frame:
-            return block
-    return None
+    before = first
+    for place in _PLACES:
+        offset = first.start + (last.start - first.start) * place // 4
+        found = yield from _find_first(offset, last)
+        if not _follows(before, found):
+            return False
+        before = found
+    return _follows(before, last)
+
+
+def _follows(before: _Block, other: _Block) -> bool:
+    """Return whether a block is another one, or one that has later samples."""
+    is_later = not before.begins_frame or other.number > before.number
+    return is_later or other.start <= before.start
+
+
+def _find_first(offset: int, last: _Block) -> Reader[_Block]:
+    """Return the first block of a frame at or after an offset, which may be the last one.
+
+    :raises Malformed: where none is near.
+    """
+    begin, end, left = offset, last.start + _HEADER.size, _MOST_NAMES
+    for part in _PARTS:
+        data = yield from read_range(begin, min(part, end - begin))
+        at = -1
+        while left and (at := data.find(_NAME, at + 1)) >= 0:
+            block = _parse(data[at : at + _HEADER.size], begin + at)
+            if block is not None and block.begins_frame:
+                return block
+            left -= 1
+        begin += len(data) - _HEADER.size + 1
+    raise Malformed
 
 
 def _differ(first: _Block, other: _Block) -> bool:
@@ -159,7 +184,9 @@ def _refuse_interrupted(first: _Block, end: int) -> Reader[None]:
     :raises Malformed: where the blocks cannot be followed.
     """
     block = first
-    while block.end + _HEADER.size <= end:
+    for _ in range(_MOST_BLOCKS):
+        if block.end + _HEADER.size > end:
+            break
         following = _parse((yield from read_range(block.end, _HEADER.size)), block.end)
         if following is None or _differ(first, following):
             raise UndecodableSource(_NOT_ONE)

@@ -68,6 +68,14 @@ class PaddingTests(SynchronousTestCase):
                 self.assertEqual(found.length and found.length.samples, samples)
                 self.assertEqual(found.duration, Decimal(samples) / 1000)
 
+    def test_tagged(self) -> None:
+        """ID3v2 tags may precede the container."""
+        tag = b"ID3\x04\0\0\0\0\0\x05hello"
+        file = tag + wav(chunk(b"fmt ", extensible(32, 24)), chunk(b"data", DATA))
+        found = find(file)
+        self.assertEqual((found.codec, found.demuxer, found.skipped), ("pcm_s32le", "wav", 15))
+        self.assertEqual(found.length and found.length.samples, 500)
+
     def test_core_audio(self) -> None:
         """The size of a packet tells the container in a Core Audio file, with either byte order."""
         data = b"data" + struct.pack(">q", 4 + len(DATA)) + bytes(4) + DATA

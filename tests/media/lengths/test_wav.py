@@ -26,6 +26,11 @@ INFO = chunk(b"LIST", b"INFO" + chunk(b"IART", b"abc"))
 START = len(wav(FORM, chunk(b"data", b"")))
 
 
+def noisy(count: int) -> bytes:
+    """Return bytes without a name of a chunk in them."""
+    return (SOUND * (count // len(SOUND) + 1))[:count]
+
+
 def run(reader: Reader[T], source: bytes) -> T:
     """Return the result of a reader of a source in memory; raise Malformed where it does."""
     try:
@@ -102,9 +107,63 @@ class SizeTests(SynchronousTestCase):
             self.assert_ends(wav(FORM, chunk(b"data", b"", size), INFO), 0, len(INFO))
 
     def test_large_chunk(self) -> None:
-        """Chunks at the end are found if all of them are within 64 KiB."""
-        large = chunk(b"iXML", bytes(70_000))
-        self.assert_ends(stating(0, large), len(SOUND) + len(large))
+        """Chunks of known names at the end are found within 2 MiB; if a size is stated, in 64 KiB.
+
+        Chunks of other names are found within 64 KiB.
+        """
+        large, other = chunk(b"id3 ", noisy(300_001)), chunk(b"abcd", noisy(70_000))
+        for size in (0, 0xFFFF_FFFF):
+            for behind in (large, large + INFO, INFO + large + chunk(b"abcd", b"xyz")):
+                self.assert_ends(stating(size, behind), len(SOUND), len(behind))
+            self.assert_ends(stating(size, other), len(SOUND) + len(other))
+            huge = chunk(b"id3 ", noisy(2_200_000))
+            self.assert_ends(stating(size, huge), len(SOUND) + len(huge))
+        self.assert_ends(stating(16, large), len(SOUND) + len(large), 16 - len(SOUND) - len(large))
+
+    def test_many_names(self) -> None:
+        """Names of chunks in the samples are no chunks, and a bounded number is examined."""
+        spam, large = b"LIST" * 6000, chunk(b"LIST", b"LIST" * 20_000)
+        for behind in (spam, INFO + large):
+            self.assert_ends(stating(0, behind), len(SOUND) + len(behind))
+
+    def test_tags(self) -> None:
+        """Tags at the end are not played where the file states no size."""
+        id3 = b"ID3\3\0\0\0\0\2\x2c" + noisy(300)
+        ape = b"APETAGEX" + struct.pack("<IIII8x", 2000, 32, 0, 0)
+        for tags in (b"TAG" + noisy(125), id3, INFO + id3, ape, id3 + b"TAG" + noisy(125)):
+            self.assert_ends(stating(0, tags), len(SOUND), len(tags))
+
+    def test_agreeing(self) -> None:
+        """A size that agrees with that of the form is believed if less than 64 KiB follows."""
+        for data in (SOUND, SOUND[:-1], SOUND[:-1] + b"\0"):
+            size = len(data.rstrip(b"\0"))
+            for chunks in (b"", chunk(b"abcd", b"wxyz"), chunk(b"abcd", b"xyz")):
+                form = FORM + b"data" + struct.pack("<I", size) + data + chunks
+                file = b"RIFF" + struct.pack("<I", 4 + len(form)) + b"WAVE" + form
+                for behind in (
+                    *(b"\nmade by hand in 2024\n", b"bplist00" + noisy(99), b"\xff" * 512),
+                    *(b"LYRICSBEGIN" + noisy(99), SOUND, noisy(65_000)),
+                ):
+                    self.assert_ends(file + behind, size)
+                # A recorder that lost power had updated all of its sizes.
+                self.assertGreater(locate(file + b"\xff" + noisy(65_536)).end, len(file))
+        sizes = chunk(b"ds64", struct.pack("<QQQI", 72 + len(SOUND), len(SOUND), 500, 0))
+        file = wav(sizes, FORM, chunk(b"data", SOUND, 0xFFFF_FFFF), name=b"RF64")
+        self.assertEqual(len(file), 80 + len(SOUND))
+        self.assert_ends(file + b"made by hand in 2024", len(SOUND))
+
+    def test_empty(self) -> None:
+        """A data chunk without samples, and chunks behind it, precede those of another one."""
+        empty = chunk(b"data", b"")
+        for ahead in (empty, empty + INFO, empty + empty):
+            for behind in (b"", INFO):
+                where = locate(wav(FORM, ahead, chunk(b"data", SOUND), behind))
+                start = START + len(ahead)
+                self.assertEqual((where.start, where.end), (start, start + len(SOUND)))
+                # The samples are opened without the container.
+                self.assertNotEqual(where.stated_end, where.end)
+        many = empty + chunk(b"LIST", b"") * 70 + chunk(b"data", SOUND)
+        self.assertEqual(locate(wav(FORM, many)).start, START)
 
     def test_wrapped(self) -> None:
         """A recording of more than 4 GiB states its size modulo 2^32, whatever it has there."""

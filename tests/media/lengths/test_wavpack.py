@@ -7,6 +7,7 @@ import struct
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import UndecodableSource
+from audioproxy.media.lengths.containers import read_length
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
 from tests.support.audio import find_length_of
@@ -127,13 +128,40 @@ class WavPackTests(SynchronousTestCase):
             self.assertIsNone(find(file), file[:40])
 
     def test_places(self) -> None:
-        """A place without a block nearby shows no join."""
-        small = block(0, total=3000, size=10)
-        file = small + block(1000, total=3000, size=100_000) + block(2000, total=3000, size=10)
-        found = find(file)
-        assert found is not None
-        self.assertEqual(found.samples, 3000)
+        """Where no block is near a place inside the file, the length is unknown."""
+        small, end = block(0, total=3000, size=10), block(2000, total=3000, size=10)
+        for size, is_found in ((100_000, True), (400_000, True), (900_000, False)):
+            found = find(small + block(1000, total=3000, size=size) + end)
+            self.assertEqual(found and found.samples, 3000 if is_found else None, size)
         # The name of a block in its samples is none.
         fake = small[:32] + b"wvpk" + bytes(6)
         found = find(fake + wavpack(19, start=1000, total=20_000))
         self.assertIsNone(found)
+
+    def test_names(self) -> None:
+        """Of names of blocks in the samples, a bounded number is examined."""
+        spam = block(0, total=3000)[:32] + b"wvpk" * 50
+        middle = block(1000, total=3000, size=100_000)[:32] + b"wvpk" * 25_000
+        self.assertIsNone(find(spam + middle + block(2000, total=3000)))
+        last = block(2000, total=3000, size=4000)[:32] + b"wvpk" * 1000
+        self.assertIsNone(find(spam + block(1000, total=3000) + last))
+
+    def test_many_blocks(self) -> None:
+        """Of joined files with very many blocks, the length is unknown."""
+        self.assertIsNone(find(wavpack(5000, size=0) + wavpack(2, flags=FLAGS) + wavpack(9)))
+
+    def test_reads(self) -> None:
+        """Of a large file, few parts are read."""
+        counts = []
+
+        async def read(offset: int, count: int) -> bytes:
+            counts.append(count)
+            return file[offset : offset + count]
+
+        file = wavpack(60, size=90_000)
+        probe = Probe("wv", "wavpack", None, False, sample_rate=44100)
+        with self.assertRaises(StopIteration) as stopped:
+            read_length(read, len(file), probe).send(None)
+        self.assertEqual(stopped.exception.value.samples, 60_000)
+        self.assertLessEqual(len(counts), 6)
+        self.assertLessEqual(sum(counts), 640 << 10)
