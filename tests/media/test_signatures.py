@@ -99,6 +99,7 @@ class IdentifyTests(SynchronousTestCase):
                 else:
                     expected = Signature(str(demuxer), len(tags), tags.endswith(b"\0"))
                     self.assertEqual(found, expected, head)
+        self.assertIsNone(find(TAG + b"\x01\0\0\0mdat" + bytes(60)))
 
     def test_frames(self) -> None:
         """Three frames in a row prove a stream of frames, fewer do not."""
