@@ -220,7 +220,7 @@ class Prober:
         with _failures_of_probe():
             if probe.may_be_padded:
                 await source.input(deadline)
-            elif not await source.inspect(deadline, _is_seekable):
+            elif not (probe.saw_end and await source.inspect(deadline, _is_seekable)):
                 return probe
             size = source.size or 0
             checked = await deadline.limit(check_samples(source.read, size, probe, decode))
