@@ -286,3 +286,12 @@ class Mp4Tests(SynchronousTestCase):
             mp4(track(*[(1, 1)] * 9000)),
         ):
             self.assertIsNone(found(file), file[:80])
+
+    def test_skipped_silence(self) -> None:
+        """A whole file of AMR has the stated length at least, since decoders skip silence (D70)."""
+        whole = mp4(track((480, 160), rate=8000))
+        stated = Probe("mov", "amr_nb", Decimal("9.6"), exact=True, sample_rate=8000)
+        expected = SourceLength(76_800, exact=False, has_gaps=True)
+        self.assertEqual(find_length_of(whole, stated), expected)
+        self.assertIsNone(find_length_of(whole[:-1], stated))
+        self.assertIsNone(find_length_of(whole, replace(stated, exact=False)))
