@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
+from audioproxy.media.lengths.flac import BLOCK_SIZES
 from audioproxy.media.lengths.reading import Malformed, Reader
 
 # Bytes of frames that are read at once.
@@ -29,7 +30,6 @@ _WORD = 16
 # The start of a frame's header: sync, block size, sample rate, channels, bits of a sample; then the
 # first byte of the frame's number.
 _HEADER = re.compile(r"111111111111100[01]([01]{4})([01]{4})([01]{4})([01]{3})0(1*)0")
-_BLOCKS = {1: 192, **{n: 144 << n for n in range(2, 6)}, **{n: 1 << n for n in range(8, 16)}}
 # Of the streamable subset (RFC 9639, 7).
 _LARGEST_BLOCK = 16384
 # Bytes of the block size, and of the sample rate, that follow the number.
@@ -137,7 +137,7 @@ def _read_header(bits: _Bits, depth: int) -> _Frame:
     found = bits.match(_HEADER)
     block, rate, channels, code = (int(text, 2) for text in found.groups()[:4])
     bits.at = found.start() + 40 + 8 * max(0, len(found[5]) - 1)
-    samples = _BLOCKS.get(block)
+    samples = BLOCK_SIZES.get(block)
     if block in _MORE[0]:
         samples = bits.read(8 * _MORE[0][block]) + 1
     bits.at += 8 * _MORE[1].get(rate, 0) + 8

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from audioproxy.media.lengths.containers import run_reader
+from audioproxy.media.lengths.lower_bounds import adts_length
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
 from audioproxy.media.lengths.reading import Malformed, Reader, ReadRange, read_range, skip_id3
 
@@ -193,13 +194,6 @@ def _holds_frames(data: bytes, frame_length: Callable[[bytes], int]) -> bool:
     return True
 
 
-def _adts_length(data: bytes) -> int:
-    """Return the bytes of a frame of AAC (ISO/IEC 14496-3, 1.A.2)."""
-    if len(data) < 7 or data[0] != 0xFF or data[1] & 0xF6 != 0xF0:
-        return 0
-    return (data[3] & 3) << 11 | data[4] << 3 | data[5] >> 5
-
-
 def _loas_length(data: bytes) -> int:
     """Return the bytes of a frame of AAC (ISO/IEC 14496-3, 1.7.2)."""
     if len(data) < 3 or data[0] != 0x56 or data[1] & 0xE0 != 0xE0:
@@ -233,7 +227,7 @@ def _mp3_length(data: bytes) -> int:
 
 #: The bytes of a frame by its first ones, or 0, for the demuxers of bare frames.
 FRAME_LENGTHS: dict[str, Callable[[bytes], int]] = {
-    "aac": _adts_length,
+    "aac": adts_length,
     "loas": _loas_length,
     "ac3": _ac3_length,
     "eac3": _eac3_length,

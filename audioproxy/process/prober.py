@@ -167,10 +167,10 @@ class Prober:
         """
         deadline = self._deadline()
         with _failures_of_probe():
-            is_seekable = await source.inspect(deadline, _is_seekable)
-            if source.size is None or not is_seekable:
+            size = await _readable_size(source, deadline)
+            if size is None:
                 return probe
-            encrypted = await deadline.limit(is_encrypted(source.read, source.size))
+            encrypted = await deadline.limit(is_encrypted(source.read, size))
         if encrypted:
             raise EncryptedSource
         return self._refine(source, probe, replace(probe, may_be_encrypted=False))
@@ -196,10 +196,10 @@ class Prober:
         """
         deadline = self._deadline()
         with _failures_of_probe():
-            is_seekable = await source.inspect(deadline, _is_seekable)
-            if source.size is None or not is_seekable:
+            size = await _readable_size(source, deadline)
+            if size is None:
                 return probe
-            length = await deadline.limit(read_length(source.read, source.size, probe))
+            length = await deadline.limit(read_length(source.read, size, probe))
         return self._refine(source, probe, replace(probe.with_length(length), may_be_joined=False))
 
     async def _check_samples(
@@ -376,6 +376,12 @@ def _failures_of_probe() -> Iterator[None]:
         raise ProbeFailed(error.message) from error
     except RenderTimeout as error:
         raise ProbeTimeout from error
+
+
+async def _readable_size(source: OpenSource, deadline: Deadline) -> int | None:
+    """Return the size of a source of which parts can be read; None where it must be downloaded."""
+    is_seekable = await source.inspect(deadline, _is_seekable)
+    return source.size if is_seekable else None
 
 
 async def _is_seekable(opened: Input) -> bool:

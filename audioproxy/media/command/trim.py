@@ -15,12 +15,12 @@ from audioproxy.grammar.values import print_decimal
 from audioproxy.media.lengths.pcm import sample_bytes
 from audioproxy.media.probe import Probe
 
-# Containers in which a seek is exact, as `make matrix` proves sample by sample against a full
-# decode. AAC with noise in place of samples (ISO/IEC 14496-3, 4.6.13) is an exception: the noise
-# depends on where decoding starts. ``pcm`` stands for all codecs of uncompressed audio.
-_SEEKABLE = {("wav", "pcm"), ("w64", "pcm"), ("aiff", "pcm"), ("caf", "pcm")}
-_SEEKABLE |= {("nistsphere", "pcm")}
+# Containers of uncompressed audio, in which a seek is exact, as `make matrix` proves sample by
+# sample against a full decode.
+_SEEKABLE = ("wav", "w64", "aiff", "caf", "nistsphere")
 # Here, a seek is exact if the file is one stream without gaps, as its end and its tables confirm.
+# AAC with noise in place of samples (ISO/IEC 14496-3, 4.6.13) is an exception: the noise depends on
+# where decoding starts.
 _CONFIRMED = {("flac", "flac"), ("mov", "alac"), ("mov", "aac"), ("ogg", "opus"), ("mp3", "mp3")}
 _CONFIRMED |= {("wv", "wavpack"), ("tta", "tta")}
 
@@ -137,7 +137,7 @@ def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
         raise InvalidOptions.of(f"t:{options.t}", "it is shorter than a sample of the source")
     if starts_past_end(options, probe):
         raise InvalidOptions.of(f"t:{options.t}", "it leaves less than a sample of the source")
-    length, stop, delay = None, last, 0
+    length, stop = None, last
     if _is_certain(end, probe):
         assert probe.length is not None
         confirmed = probe.length.samples if probe.length.exact else last
@@ -145,8 +145,7 @@ def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
         length = until - first
         if probe.length.ends_in_padding:
             stop = until
-    if probe.length is not None:
-        delay = probe.length.delay
+    delay = 0 if probe.length is None else probe.length.delay
     return SampleRange(seek, first - seek, None if stop is None else stop - seek, length, delay)
 
 
@@ -195,10 +194,10 @@ def _seeks_exactly(probe: Probe) -> bool:
     if kind in _CONFIRMED:
         return probe.seekable
     width = sample_bytes(probe.codec)
-    if (probe.container, "pcm") in _SEEKABLE and width:
-        # ffmpeg finds the position by the bytes per second that the header states.
-        return probe.stream_bitrate in (None, 8 * width * probe.channels * probe.sample_rate)
-    return False
+    if probe.container not in _SEEKABLE or not width:
+        return False
+    # ffmpeg finds the position by the bytes per second that the header states.
+    return probe.stream_bitrate in (None, 8 * width * probe.channels * probe.sample_rate)
 
 
 def _stated_end_is_certain(end: Decimal | None, probe: Probe) -> bool:

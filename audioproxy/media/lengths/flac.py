@@ -19,11 +19,11 @@ _TAIL = 64 * 1024
 _LARGEST_TAIL = 128 * 1024
 # Frames in the tail whose checksum is computed: a broken file may seem to have thousands.
 _MOST_CANDIDATES = 4
-# The longest frame header: 4 bytes, a number of 7, a block size of 2, a rate of 2, and a CRC.
-_FRAME_HEADER = 16
-# Samples of a block by its code, where no further bytes state them (RFC 9639, 9.1.1).
-_BLOCK_SIZES = {1: 192} | {code: 144 << code for code in range(2, 6)}
-_BLOCK_SIZES |= {code: 1 << code for code in range(8, 16)}
+#: The longest frame header: 4 bytes, a number of 7, a block size of 2, a rate of 2, and a CRC.
+FRAME_HEADER = 16
+#: Samples of a block by its code, where no further bytes state them (RFC 9639, 9.1.1).
+BLOCK_SIZES = {1: 192} | {code: 144 << code for code in range(2, 6)}
+BLOCK_SIZES |= {code: 1 << code for code in range(8, 16)}
 
 
 def _crc_table(polynomial: int, bits: int) -> tuple[int, ...]:
@@ -62,7 +62,7 @@ def read_flac(size: int, probe: Probe) -> Reader[SourceLength]:
             break
     else:
         raise Malformed
-    first = yield from read_range(start, min(_FRAME_HEADER, size - start))
+    first = yield from read_range(start, min(FRAME_HEADER, size - start))
     frame = parse_frame_header(first, info)
     if frame is None or frame[0] != 0:
         raise Malformed
@@ -97,7 +97,7 @@ def _read_end(start: int, end: int, info: bytes) -> Reader[int]:
     tail = yield from read_range(tail_start, end - tail_start)
     at, candidates = len(tail), 0
     while candidates < _MOST_CANDIDATES and (at := tail.rfind(b"\xff", 0, at)) >= 0:
-        frame = parse_frame_header(tail[at : at + _FRAME_HEADER], info)
+        frame = parse_frame_header(tail[at : at + FRAME_HEADER], info)
         if frame is not None:
             candidates += 1
             if _crc(tail[at:], _CRC_16, 16) == 0:
@@ -115,7 +115,7 @@ def parse_frame_header(data: bytes, info: bytes) -> tuple[int, int] | None:
     header_size = at + sizes + {12: 1, 13: 2, 14: 2}.get(rate_code, 0)
     if number < 0 or len(data) <= header_size or _crc(data[: header_size + 1], _CRC_8, 8):
         return None
-    samples = _BLOCK_SIZES.get(block_code, 0)
+    samples = BLOCK_SIZES.get(block_code, 0)
     if sizes:
         samples = int.from_bytes(data[at : at + sizes], "big") + 1
     if not samples:

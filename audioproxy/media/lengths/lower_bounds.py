@@ -26,6 +26,13 @@ _EBML, _SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
 _MARGIN = 1
 
 
+def adts_length(data: bytes) -> int:
+    """Return the bytes of a frame of AAC by its header (ISO/IEC 14496-3, 1.A.2); 0 without one."""
+    if len(data) < _ADTS_HEADER or data[0] != 0xFF or data[1] & 0xF6 != 0xF0:
+        return 0
+    return (data[3] & 3) << 11 | data[4] << 3 | data[5] >> 5
+
+
 def read_adts(size: int, probe: Probe) -> Reader[SourceLength]:
     """Read a lower bound of the length of a raw AAC stream (ISO/IEC 14496-3, 1.A.2)."""
     start = yield from skip_id3()
@@ -36,10 +43,8 @@ def read_adts(size: int, probe: Probe) -> Reader[SourceLength]:
     end = yield from end_before_tags(size)
 
     def frame_length(data: bytes) -> int:
-        if len(data) < _ADTS_HEADER or data[:3] != header[:3]:
-            return 0
-        length = (data[3] & 3) << 11 | data[4] << 3 | data[5] >> 5
-        return length if length > _ADTS_HEADER else 0
+        length = adts_length(data)
+        return length if data[:3] == header[:3] and length > _ADTS_HEADER else 0
 
     most_channels = channels if 0 < channels < 7 else 8
     largest = _AAC_FRAME_BYTES * most_channels + _ADTS_HEADER + 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from audioproxy.media.lengths.flac import parse_frame_header
+from audioproxy.media.lengths.flac import FRAME_HEADER, parse_frame_header
 from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength, read_range
 from audioproxy.media.probe import Probe
 
@@ -19,7 +19,6 @@ _MOST_HEADER_PAGES = 2048
 _CONTINUED, _FIRST, _LAST = 1, 2, 4
 # Bytes of the identification header of FLAC before the stream information, and of both.
 _FLAC_IDENTIFICATION, _FLAC_INFORMATION = 17, 51
-_FLAC_FRAME_HEADER = 16
 _OPUS_RATE = 48000
 # Milliseconds of an Opus frame, by the configuration of a packet (RFC 6716, 3.1).
 _SILK, _HYBRID, _CELT = (10, 20, 40, 60), (10, 20), (2.5, 5, 10, 20)
@@ -106,7 +105,7 @@ def read_flac_in_ogg(size: int, probe: Probe) -> Reader[SourceLength]:
 
 def _read_flac_frame(offset: int, information: bytes, size: int) -> Reader[tuple[int, int]]:
     """Return the first sample and the number of samples of a frame."""
-    data = yield from read_range(offset, min(_FLAC_FRAME_HEADER, size - offset))
+    data = yield from read_range(offset, min(FRAME_HEADER, size - offset))
     frame = parse_frame_header(data, information)
     if frame is None:
         raise Malformed
