@@ -11,10 +11,15 @@ from typing import ClassVar
 
 
 class Refusal(Exception):
-    """A request that gets an error document instead of the requested content."""
+    """A request that gets an error document instead of the requested content.
+
+    :ivar log_code: the code in the access log, where a response that has begun is aborted; by
+        default, that of the document.
+    """
 
     status: ClassVar[int]
     code: ClassVar[str]
+    log_code: ClassVar[str | None] = None
     cache_control: ClassVar[str] = "no-store"
     default_message: ClassVar[str]
 
@@ -227,14 +232,25 @@ class DiskFull(RenderFailed):
 class IrregularSource(RenderFailed):
     """A render in one process has found that its source needs two.
 
-    `audioproxy.media.command.decoding` says why. A client gets this error only after the start
-    of its response; the next request succeeds.
+    `audioproxy.media.command.decoding` says why. No client gets this error: the render begins anew.
     """
 
+
+class WrongLength(IrregularSource):
+    """A render has found that its source has another length than its header states."""
+
+
+class OutputDiffers(RenderFailed):
+    """A render that began anew gives other bytes than clients have got already.
+
+    That is found after the start of their responses, which are aborted; the next request succeeds
+    (D78).
+    """
+
+    log_code = "output_differs"
     default_message = (
-        "The source changes its format inside, has another length than it states, or has NaN,"
-        " infinite or huge samples. That was found after the start of this response; request it"
-        " again."
+        "The header of the source is wrong, as was found after the start of this response; request"
+        " it again."
     )
 
 

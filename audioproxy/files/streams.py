@@ -70,13 +70,13 @@ class ConsumerGone(Exception):
 class FileProducer:
     """Push producer that sends one byte range of a file, at the pace of consumer and writer.
 
+    If the source has a ``descriptor``, it is given to a consumer with a method ``take_file``.
+
     :ivar done: the Deferred that `send` returns.
     :ivar sent: the offset of the next byte.
     :param start: the offset of the first byte.
     :param stop: the offset after the last byte, or None for a `GrowingFile` that is sent to its
         end.
-    :param descriptor: the file that has the bytes at these offsets, for a consumer with a method
-        ``take_file``; -1 for no file.
     :param prefetch: called with an offset and a number of bytes before they are read, until
         ``stop``. The returned Deferred fires when reading them does not block.
     """
@@ -87,7 +87,6 @@ class FileProducer:
         start: int = 0,
         stop: int | None = None,
         *,
-        descriptor: int = -1,
         prefetch: Callable[[int, int], Deferred[object]] | None = None,
     ) -> None:
         self.sent = start
@@ -98,7 +97,6 @@ class FileProducer:
         self._paused = False
         self._writing = False
         self._unfollow: Callable[[], None] = lambda: None
-        self._descriptor = descriptor
         self._prefetch = prefetch
         self._prefetched = start
         self._prefetching = False
@@ -191,6 +189,12 @@ class FileProducer:
             lost = self.sent < self._growing.size
             self._end(self._growing.failure or (_shortened(self.sent) if lost else None))
         return False
+
+    @property
+    def _descriptor(self) -> int:
+        """The open file that has the bytes at their offsets now; -1 for no file."""
+        descriptor: int = getattr(self._source, "descriptor", -1)
+        return descriptor
 
     @property
     def _available(self) -> int:

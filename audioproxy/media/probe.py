@@ -236,6 +236,10 @@ class Probe:
         duration = Decimal(length.samples) / self.sample_rate
         return replace(probe, duration=duration, exact=True)
 
+    def without_length(self) -> Probe:
+        """Return a copy for a source that has another length than it states."""
+        return replace(self, length=None, stored=None, seekable=False, measured=False)
+
     def with_seek_data(self, length: SourceLength | None) -> Probe:
         """Return a copy with what decoding depends on, but without the length itself."""
         if length is None:

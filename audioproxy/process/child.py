@@ -14,7 +14,12 @@ from pathlib import Path
 
 from twisted.internet.defer import CancelledError
 from twisted.internet.error import ProcessExitedAlready
-from twisted.internet.interfaces import IDelayedCall, IProcessTransport, IReactorTime
+from twisted.internet.interfaces import (
+    IDelayedCall,
+    IProcessTransport,
+    IReactorTime,
+    IReadDescriptor,
+)
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
@@ -26,6 +31,8 @@ from audioproxy.observe.log_context import Logger
 _STDERR_LIMIT = 8 * 1024
 # Bytes of earlier lines that are kept because they match a pattern.
 _KEPT_LIMIT = 2 * 1024
+# Reads of 8 KiB, by Twisted, that empty a pipe of 64 KiB.
+_PIPE_READS = 8
 # Seconds between TERM and KILL.
 _TERM_GRACE = 2.0
 # Seconds after KILL within which a child should be gone. A child that hangs in a system call does
@@ -140,9 +147,18 @@ class Child:
             return not self.protocol.exited
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
-    @property
-    def stderr(self) -> bytes:
-        """The end of its stderr so far, after the earlier lines that were kept."""
+    def read_stderr(self) -> bytes:
+        """Return the end of its stderr up to now, after the earlier lines that were kept.
+
+        What the child has printed before the call is read here, if the reactor has not done so yet.
+        """
+        pipe = self.protocol.stderr_pipe
+        if pipe is not None:
+            for _ in range(_PIPE_READS):
+                before = self.protocol.stderr_bytes
+                pipe.doRead()
+                if self.protocol.stderr_bytes == before:
+                    break
         return self.protocol.stderr
 
     def renice(self, niceness: int) -> None:
@@ -223,9 +239,11 @@ class _StderrTail:
     kept: bytearray = field(default_factory=bytearray)
     data: bytearray = field(default_factory=bytearray)
     overflowed: bool = False
+    received: int = 0
 
     def add(self, more: bytes) -> None:
         self.data += more
+        self.received += len(more)
         excess = len(self.data) - _STDERR_LIMIT
         if excess <= 0:
             return
@@ -277,6 +295,16 @@ class _ChildProtocol(ProcessProtocol):
     @property
     def stderr(self) -> bytes:
         return self._stderr.kept_output()
+
+    @property
+    def stderr_bytes(self) -> int:
+        return self._stderr.received
+
+    @property
+    def stderr_pipe(self) -> IReadDescriptor | None:
+        # Twisted's transports of processes have a reader for each pipe.
+        pipe: IReadDescriptor | None = getattr(self.transport, "pipes", {}).get(2)
+        return pipe
 
     def outReceived(self, data: bytes) -> None:
         self._stdout.add(data)

@@ -12,7 +12,6 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import (
     DiskFull,
-    IrregularSource,
     MemoryExceeded,
     NothingDecoded,
     OutputTooLarge,
@@ -76,17 +75,16 @@ class Encoding:
 
     @property
     def is_readable(self) -> bool:
-        """Whether readers may see what it has written lately.
+        """Whether readers may see what it has written so far.
 
         No reader sees what precedes the first audio. Nor what follows the loss of the source, or of
         silence: a filter that looks ahead, such as loudnorm, ends with other samples than the
         source has.
 
-        :raises IrregularSource: where the source needs a decoder of its own.
+        :raises IrregularSource: where the source needs another pipeline.
         """
-        stderr = self._child.stderr
-        if self._pipeline.is_irregular(stderr):
-            raise IrregularSource
+        stderr = self._child.read_stderr()
+        self._pipeline.check(stderr)
         lacks_audio = was_cut_short(stderr) or lacks_silence(stderr)
         return self._pipeline.has_checked(stderr) and not lacks_audio
 
@@ -98,7 +96,7 @@ class Encoding:
     async def wait(self) -> bytes:
         """Return the end of its stderr when it has succeeded.
 
-        :raises IrregularSource: where the source needs a decoder of its own.
+        :raises IrregularSource: where the source needs another pipeline.
         :raises OutputTooLarge: where the kernel has stopped it at the limit of its output.
         :raises RenderTimeout: at the deadline.
         :raises UndecodableSource: where the source is at fault.
@@ -271,8 +269,8 @@ def _check(ended: Exit, pipeline: Pipeline | None = None) -> None:
     ffmpeg exits with 0 if it had no memory for silence. ffmpeg 5 does so, too, after a lost
     connection, and if it could not write its last bytes.
     """
-    if pipeline is not None and pipeline.is_irregular(ended.stderr, succeeded=ended.ok):
-        raise IrregularSource
+    if pipeline is not None:
+        pipeline.check(ended.stderr, succeeded=ended.ok)
     lacks_audio = was_cut_short(ended.stderr) or lacks_silence(ended.stderr)
     if not ended.ok or lacks_audio or lacks_end(ended.stderr):
         raise _refusal(ended)

@@ -13,6 +13,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 
 from audioproxy.media.command.conversion import SOXR, SWRESAMPLE
+from audioproxy.media.command.decoding import PIECE_FORM, STREAM_FORMATS
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.filters import FILTERS
 from audioproxy.media.diagnostics import redact
@@ -21,7 +22,7 @@ from audioproxy.process.child import ChildTimeout, describe_exit
 from audioproxy.process.spawn import Launcher, SpawnFailed
 
 # Those of decoders for irregular sources, and of the pass that measures a source.
-_OTHER_ENCODERS = ["pcm_s32le", "pcm_f64le", "pcm_u8"]
+_OTHER_ENCODERS = [f"pcm_{form}" for form in (*STREAM_FORMATS, PIECE_FORM)]
 _ENCODERS = [name for row in ENCODERS.values() for name, _ in row.encoders.values()]
 
 # A line of `-encoders` or `-filters`: flags, a name, a description.

@@ -22,6 +22,7 @@ from audioproxy.errors import (
     RenderTimeout,
     SourceTooLarge,
     UndecodableSource,
+    WrongLength,
 )
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.request import VariantRequest
@@ -115,7 +116,7 @@ class Job:
         """Log how an output differs from its expected length.
 
         :param stderr: what the encoder printed.
-        :raises IrregularSource: where the source is shorter than its header made sure.
+        :raises WrongLength: where the source is shorter than its header made sure.
         """
         options, probe = self.source.options, self.source.probe
         samples = output_samples(options, probe)
@@ -126,7 +127,7 @@ class Job:
         if difference is None:
             return
         if not probe.length.exact:
-            raise IrregularSource
+            raise WrongLength
         key = self.source.request.key
         _log.warn("the length of {key}: {difference}", key=key, difference=difference)
 
@@ -139,8 +140,8 @@ class Preparer:
     :ivar program: path of ffmpeg, for command lines.
     :ivar probe_resampler: returns the options of ffmpeg's resampler.
     :ivar max_source: bytes; larger sources are refused.
-    :ivar irregular: identities of sources that need a decoder of their own. It does not matter if
-        one of them is forgotten, or no longer needs it.
+    :ivar irregular: what renders have found out about irregular sources, by the identities of
+        these. It does not matter if one of them is forgotten.
     """
 
     sources: SourceStore
@@ -149,7 +150,9 @@ class Preparer:
     program: str
     probe_resampler: Callable[[], Coroutine[Any, Any, str]]
     max_source: int
-    irregular: LRUCache[bytes, bool] = field(default_factory=partial(LRUCache, _IRREGULAR_SOURCES))
+    irregular: LRUCache[bytes, frozenset[type[IrregularSource]]] = field(
+        default_factory=partial(LRUCache, _IRREGULAR_SOURCES)
+    )
 
     async def open(self, source: Source) -> OpenSource:
         """Open a source, and refuse one that is too large.
@@ -207,29 +210,36 @@ class Preparer:
             # took.
             probe = await deadline.limit(self.prober.probe(source.opened, pooled=False))
             source = replace(source, probe=probe)
-        if source.opened.identity in self.irregular:
-            source = replace(source, probe=replace(source.probe, irregular=True))
-        source = await self._find_length(source, deadline)
+        source = self._correct(await self._find_length(source, deadline))
         measure = None
         if needs_measuring(source.options, source.probe):
             source, measure = await self._measure(source, deadline)
         return await self._build(source, measure, deadline)
 
-    def remember_irregular(self, source: ProbedSource) -> None:
-        """Record that the later jobs of a source need a decoder of their own."""
-        self.irregular[source.opened.identity] = True
+    def _correct(self, source: ProbedSource) -> ProbedSource:
+        """Return a source with what earlier renders have found out about it."""
+        found, probe = self.irregular.get(source.opened.identity, ()), source.probe
+        if IrregularSource in found:
+            probe = replace(probe, irregular=True)
+        if WrongLength in found:
+            probe = probe.without_length()
+        return replace(source, probe=probe)
 
     async def resolve_again(self, job: Job, refusal: Refusal, deadline: Deadline) -> Job:
-        """Return the job of a second attempt.
+        """Return the job of another attempt.
 
-        An irregular source gets a decoder of its own. A source that gave no audio is measured, and
-        padded if it is too short.
+        An irregular source gets a decoder of its own, and a source of another length than it states
+        gets none. A source that gave no audio is measured, and padded if it is too short.
 
         :param refusal: of the first attempt; raised where a second one cannot succeed.
         :raises InvalidOptions: where ``t`` starts at or past the end of the source.
         """
         if isinstance(refusal, IrregularSource):
-            self.remember_irregular(job.source)
+            identity = job.source.opened.identity
+            known = self.irregular.get(identity, frozenset())
+            if type(refusal) in known:
+                raise RenderFailed from refusal
+            self.irregular[identity] = known | {type(refusal)}
             return await self.resolve(job.source, deadline)
         if not may_need_length(job.source.options, job.source.probe):
             raise refusal

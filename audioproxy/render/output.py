@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.task import deferLater
 
-from audioproxy.errors import DiskFull, OutputTooLarge, Refusal, RenderFailed
+from audioproxy.errors import OutputDiffers, OutputTooLarge, Refusal, RenderFailed
 from audioproxy.files.scratch_files import ScratchFile
-from audioproxy.media.command.encoding import StatedLength
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.ffmpeg import Encoding
+from audioproxy.render.encoded_file import EncodedFile
 
 # Seconds between two checks of the file's size. Until the first audio, checks are frequent, since
 # clients wait for it. Later they are rare, so that each finds a large chunk: some seconds of audio.
 _INTERVAL_BEFORE_AUDIO = 0.001
 _INTERVAL_AFTER_AUDIO = 0.03
+# Bytes of two files that are compared at a time, on the reactor thread.
+_COMPARED = 1024 * 1024
 
 _log = Logger()
 
 
 class RenderOutput:
-    """A growing file and its followers.
+    """Growing bytes and their followers.
 
-    The encoder appends to the file. Each reader keeps its own offset and reads at its own pace, so
-    a reader that lags costs no more memory than any other (D38). The file is closed when the render
+    The encoder appends to a file. Each reader keeps its own offset and reads at its own pace, so a
+    reader that lags costs no more memory than any other (D38). The file is closed when the render
     and the last reader have released it.
+
+    A render may begin anew in another file. Its bytes are compared with those that readers have had
+    a chance to read. When they are found equal, readers go on with the other file (D63).
 
     :ivar size: bytes that readers can read so far.
     :ivar limit: bytes that readers get at most, however large the file is (D52).
@@ -37,59 +42,66 @@ class RenderOutput:
 
     def __init__(
         self,
-        scratch: ScratchFile,
+        file: EncodedFile,
         limit: int,
-        header_bytes: int = 0,
-        stated_length: StatedLength | None = None,
         on_change: Callable[[RenderOutput], object] = lambda output: None,
     ) -> None:
-        """Prepare an empty file for the encoder.
+        """Create an output without bytes.
 
-        :param header_bytes: the most bytes of headers that the encoder writes before any audio.
-        :param stated_length: the length that is written into the headers, before a reader sees
-            them.
         :param on_change: called with the output on every change, ahead of the followers.
-        :raises RenderFailed: where the file cannot be written.
         """
         self.size = 0
         self.limit = limit
         self.ended = False
         self.failure: Refusal | None = None
-        self._stated_length = stated_length
-        self._patched = stated_length is None
-        self._prefix = b""
-        self._header_bytes = header_bytes
-        self._scratch = scratch
+        self._file = file
+        self._following: EncodedFile | None = None
+        self._compared = 0
         self._on_change = on_change
         self._holders = 1
         self._followers: dict[object, Callable[[], None]] = {}
-        if stated_length is not None:
-            self._begin(stated_length)
 
     @property
     def descriptor(self) -> int:
-        """The descriptor that the encoder inherits as its stdout."""
-        return self._scratch.descriptor
+        """The descriptor of the file that readers read now."""
+        return self._file.scratch.descriptor
 
     @property
     def scratch(self) -> ScratchFile:
-        """The scratch file, which the store takes over."""
-        return self._scratch
+        """The scratch file of a whole output, which the store takes over."""
+        return self._file.scratch
 
     @property
     def encoded_bytes(self) -> int:
         """Bytes that the encoder has written and readers can read."""
-        return max(0, self.size - len(self._prefix))
+        return self._file.encoded_bytes(self.size)
 
     @property
     def has_audio(self) -> bool:
         """Whether readers can read more than headers."""
-        return self.size > self._header_bytes
+        return self._file.has_audio(self.size)
+
+    @property
+    def written(self) -> int:
+        """The bytes of the file that the encoder writes."""
+        return self._written_file.written
+
+    def begin_anew(self, file: EncodedFile) -> None:
+        """Begin anew in another file, behind the bytes that readers have."""
+        unused = self._following
+        if self.has_audio:
+            self._following, self._compared = file, 0
+        else:
+            # No reader has a byte.
+            unused, self._file, self.size = self._file, file, 0
+        if unused is not None:
+            unused.scratch.close()
 
     async def watch(self, encoding: Encoding, clock: IReactorTime) -> bytes:
         """Check the file while the encoder runs, and return the end of its stderr on success.
 
         :raises OutputTooLarge: past the limit.
+        :raises OutputDiffers: where a render that began anew gives other bytes.
         :raises Refusal: as `Encoding.wait`.
         """
         checking: IDelayedCall
@@ -97,15 +109,18 @@ class RenderOutput:
         def check() -> None:
             nonlocal checking
             try:
+                # What the encoder finds out, it prints ahead of the bytes that are wrong.
+                written = self.written
                 if encoding.is_readable:
-                    self.update_size()
+                    self.update_size(written)
             except Refusal as refusal:
                 encoding.stop(refusal)
             except Exception:
                 _log.failure("the check of an output failed")
                 encoding.stop(RenderFailed())
             else:
-                interval = _INTERVAL_AFTER_AUDIO if self.has_audio else _INTERVAL_BEFORE_AUDIO
+                is_rare = self.has_audio and self._following is None
+                interval = _INTERVAL_AFTER_AUDIO if is_rare else _INTERVAL_BEFORE_AUDIO
                 checking = clock.callLater(interval, check)
 
         checking = clock.callLater(_INTERVAL_BEFORE_AUDIO, check)
@@ -115,21 +130,18 @@ class RenderOutput:
             if checking.active():
                 checking.cancel()
 
-    def update_size(self) -> None:
-        """Check the file's size, and notify the followers of new bytes.
+    def update_size(self, written: int) -> None:
+        """Make more of the file readable, and notify the followers of new bytes.
 
-        Headers that have to be changed become readable when audio follows them, and so they are
-        complete.
-
+        :param written: the bytes of the file up to which nothing is wrong.
         :raises OutputTooLarge: past the limit. The followers learn of it at once: the encoder may
             take some time to die.
+        :raises OutputDiffers: where a render that began anew gives other bytes.
         """
-        size = os.fstat(self._scratch.descriptor).st_size
-        if not self._patched:
-            if size <= self._header_bytes:
-                return
-            self._patch()
+        size = self._written_file.readable(written)
         readable = min(size, self.limit)
+        if not self._has_caught_up(readable):
+            return
         has_grown = readable > self.size
         self.size = max(readable, self.size)
         if size > self.limit:
@@ -140,18 +152,22 @@ class RenderOutput:
         if has_grown:
             self._notify()
 
-    def complete(self) -> None:
+    async def complete(self, clock: IReactorTime) -> None:
         """Complete the file of an encoder that has ended without an error.
 
         :raises OutputTooLarge: past the limit.
+        :raises OutputDiffers: where a render that began anew gives other bytes, or fewer.
         :raises RenderFailed: where the file cannot be written.
         """
-        stated = self._stated_length
-        size = os.fstat(self._scratch.descriptor).st_size
-        if stated is not None and size > len(self._prefix):
-            self._patch()
-            self._write(stated.header.suffix(stated.form, size), size)
-        self.update_size()
+        self._written_file.complete()
+        written = self.written
+        self.update_size(written)
+        while self._following is not None:
+            if self._compared == written:
+                raise OutputDiffers
+            pause: Deferred[None] = deferLater(clock, 0)
+            await pause
+            self.update_size(written)
 
     def end(self, failure: Refusal | None = None) -> None:
         """Record that no bytes will be added; only the first call has an effect."""
@@ -162,7 +178,7 @@ class RenderOutput:
 
     def read(self, offset: int, limit: int) -> bytes:
         """Return up to ``limit`` bytes from ``offset``; ``b""`` where there are none yet."""
-        return os.pread(self._scratch.descriptor, max(0, min(limit, self.size - offset)), offset)
+        return self._file.read(offset, max(0, min(limit, self.size - offset)))
 
     def follow(self, follower: Callable[[], None]) -> Callable[[], None]:
         """Call ``follower`` on every change from now on; return a function that ends the calls.
@@ -183,35 +199,33 @@ class RenderOutput:
         """Release one hold on the file; the last release closes it."""
         self._holders -= 1
         if not self._holders:
-            self._scratch.close()
+            for file in (self._file, self._following):
+                if file is not None:
+                    file.scratch.close()
 
-    def _begin(self, stated: StatedLength) -> None:
-        self._prefix = stated.header.prefix(stated.form)
-        self._header_bytes += len(self._prefix) + (stated.header.muxer_bytes if stated.muxer else 0)
-        self._write(self._prefix, 0)
-        # The encoder inherits the offset of the descriptor.
-        os.lseek(self._scratch.descriptor, len(self._prefix), os.SEEK_SET)
+    @property
+    def _written_file(self) -> EncodedFile:
+        return self._following or self._file
 
-    def _patch(self) -> None:
-        """Write the stated length into the headers, which are complete; only once."""
-        stated = self._stated_length
-        if stated is None or self._patched:
-            return
-        header = os.pread(self._scratch.descriptor, self._header_bytes, 0)
-        for offset, data in list(stated.header.patches(stated.form, header)):
-            self._write(data, offset)
-        self._patched = True
+    def _has_caught_up(self, readable: int) -> bool:
+        """Compare a part of what readers have; return whether they can read on.
 
-    def _write(self, data: bytes, offset: int) -> None:
-        try:
-            written = os.pwrite(self._scratch.descriptor, data, offset)
-            if written < len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            _log.warn("the length of an output cannot be written: {error}", error=error)
-            if DiskFull.explains(error):
-                raise DiskFull from error
-            raise RenderFailed("The output could not be written to the disk.") from error
+        :param readable: bytes of the file that the encoder writes.
+        :raises OutputDiffers: where the bytes are not the same.
+        """
+        file = self._following
+        if file is None:
+            return True
+        stop = min(readable, self.size)
+        count = min(_COMPARED, max(0, stop - self._compared))
+        if file.read(self._compared, count) != self._file.read(self._compared, count):
+            raise OutputDiffers
+        self._compared += count
+        if self._compared < self.size:
+            return False
+        self._file.scratch.close()
+        self._file, self._following = file, None
+        return True
 
     def _notify(self) -> None:
         self._on_change(self)

@@ -18,6 +18,7 @@ from audioproxy.errors import (
     DiskFull,
     IrregularSource,
     NothingDecoded,
+    OutputDiffers,
     Refusal,
     RenderFailed,
     RenderTimeout,
@@ -31,6 +32,7 @@ from audioproxy.observe.log_context import Logger
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.slots import Claim, Slots
 from audioproxy.process.waveforms import Waveforms
+from audioproxy.render.encoded_file import EncodedFile
 from audioproxy.render.job import RETRIABLE, Job, Preparer, ProbedSource
 from audioproxy.render.output import RenderOutput
 from audioproxy.render.write_back import RenderStorage, WriteBack
@@ -232,15 +234,21 @@ class Render:
                 return await self._run_job(job, deadline)
             except RETRIABLE as refusal:
                 if self.state is State.STREAMING:
-                    if isinstance(refusal, IrregularSource):
-                        preparer.remember_irregular(job.source)
-                        _log.warn(
-                            "the source of {key} is irregular, as was found after its output had"
-                            " begun; its next render decodes it in a process of its own",
-                            key=self._request.key,
-                        )
-                    raise
+                    if not isinstance(refusal, IrregularSource):
+                        raise
+                    _log.info(
+                        "{key} begins anew behind what its clients have got: {why}",
+                        key=self._request.key,
+                        why=refusal.message,
+                    )
                 job = await preparer.resolve_again(job, refusal, deadline)
+            except OutputDiffers:
+                _log.warn(
+                    "{key} began anew and gave other bytes than its clients have got, so they are"
+                    " cut off; its next render is whole",
+                    key=self._request.key,
+                )
+                raise
             except DiskFull:
                 # Once more outside the store, while no client has a byte.
                 if not self._write_back.disk_filled():
@@ -258,16 +266,17 @@ class Render:
         context, options = self._context, job.source.options
         encoder, tags = ENCODERS[options.f], job.source.probe.carried_tags
         header_bytes = encoder.tagged_header_bytes(tags)
-        output = await self._create_output(header_bytes, job.stated_length, deadline)
-        target = output.descriptor, output.limit, deadline
+        file = await self._create_file(header_bytes, job.stated_length, deadline)
+        output = self._write_to(file)
+        target = file.scratch.descriptor, output.limit, deadline
         if self._is_waveform:
             spec = WaveformSpec.of(options, job.source.probe)
             await context.waveforms.write(job.pipeline, job.samples, job.descriptors, spec, *target)
-            output.complete()
+            await output.complete(context.clock)
             return output
         async with context.ffmpeg.encode(job.pipeline, job.descriptors, *target) as encoding:
             stderr = await output.watch(encoding, context.clock)
-        output.complete()
+        await output.complete(context.clock)
         if encoder.encoded_nothing(output.encoded_bytes, tags):
             raise NothingDecoded
         job.check_length(stderr)
@@ -289,12 +298,9 @@ class Render:
             context.metrics.write_failed()
         return stored
 
-    async def _create_output(
+    async def _create_file(
         self, header_bytes: int, stated_length: StatedLength | None, deadline: Deadline
-    ) -> RenderOutput:
-        earlier, self._output = self._output, None
-        if earlier is not None:
-            earlier.release()
+    ) -> EncodedFile:
         # Half of the time: if the store does not respond, the other half is left to create a file
         # that the store does not take over.
         scratch = await self._write_back.create_in_store(deadline.left() / 2)
@@ -304,16 +310,17 @@ class Render:
             scratch = await self._write_back.create_outside_store(deadline.left())
         try:
             # The start of the header is written at once.
-            self._output = RenderOutput(
-                scratch,
-                self._context.max_variant,
-                header_bytes,
-                stated_length,
-                self._follow,
-            )
+            return EncodedFile(scratch, header_bytes, stated_length)
         except BaseException:
             scratch.close()
             raise
+
+    def _write_to(self, file: EncodedFile) -> RenderOutput:
+        """Return the output, whose bytes come from a new file from now on."""
+        if self._output is None:
+            self._output = RenderOutput(file, self._context.max_variant, self._follow)
+        else:
+            self._output.begin_anew(file)
         return self._output
 
     @contextmanager

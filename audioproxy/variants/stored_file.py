@@ -90,7 +90,7 @@ class StoredFile:
     async def open_range(self, start: int, stop: int) -> FileProducer:
         """Return the bytes from ``start`` up to ``stop``."""
         prefetch = self._prefetch if self.run_read is not None and self._data is None else None
-        return FileProducer(self, start, stop, descriptor=self.descriptor, prefetch=prefetch)
+        return FileProducer(self, start, stop, prefetch=prefetch)
 
     def _prefetch(self, offset: int, count: int) -> Deferred[object]:
         """Read bytes in a thread, so that they are in the page cache afterwards."""

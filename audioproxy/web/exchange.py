@@ -111,7 +111,7 @@ class Exchange:
         _log.debug("refused: {reason}", reason=str(refusal), request_id=self.request_id)
         is_stop = isinstance(refusal, Stopping)
         if self._request.startedWriting:
-            self.plan = self.plan._replace(error_code=refusal.code)
+            self.plan = self.plan._replace(error_code=refusal.log_code or refusal.code)
             self.abandoned = is_stop
             if not is_stop:
                 self._instrumentation.metrics.response_cut(by_stop=False)

@@ -113,7 +113,7 @@ class VariantHandler:
                 plan = self._plan(
                     request, conditions, "MISS" if subscription.started else "COALESCED"
                 )
-                await exchange.stream(plan, FileProducer(output, descriptor=output.descriptor))
+                await exchange.stream(plan, FileProducer(output))
             finally:
                 subscription.leave()
 

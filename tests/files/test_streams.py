@@ -14,6 +14,7 @@ from zope.interface.verify import verifyObject
 from audioproxy.errors import RenderTimeout
 from audioproxy.files.scratch_files import AnonymousFile
 from audioproxy.files.streams import ConsumerGone, FileProducer
+from audioproxy.render.encoded_file import EncodedFile
 from audioproxy.render.output import RenderOutput
 from tests.support.consumers import FakeConsumer
 from tests.support.processes import open_descriptors, opened_since
@@ -236,12 +237,12 @@ class GrowingFileTests(FileProducerCase):
     def setUp(self) -> None:
         super().setUp()
         self.before = open_descriptors()
-        self.output = RenderOutput(AnonymousFile(), 1 << 30)
+        self.output = RenderOutput(EncodedFile(AnonymousFile()), 1 << 30)
 
     def put(self, data: bytes) -> None:
         """Append bytes to the output as an encoder does."""
         os.write(self.output.descriptor, data)
-        self.output.update_size()
+        self.output.update_size(self.output.written)
 
     def assert_released(self) -> None:
         """Assert that the producer no longer keeps the file open."""
@@ -340,7 +341,7 @@ class GrowingFileTests(FileProducerCase):
         self, capacity: int | None, reenters: bool, steps: list[str | int]
     ) -> None:
         """The consumer receives exactly the output in any order of appends, pauses and resumes."""
-        output = RenderOutput(AnonymousFile(), 1 << 30)
+        output = RenderOutput(EncodedFile(AnonymousFile()), 1 << 30)
         consumer = FakeConsumer(capacity)
         if reenters:
             consumer.on_write = lambda: len(consumer.writes) % 2 or consumer.drain()
@@ -351,7 +352,7 @@ class GrowingFileTests(FileProducerCase):
             if isinstance(step, int):
                 more = bytes([number]) * step
                 os.write(output.descriptor, more)
-                output.update_size()
+                output.update_size(output.written)
                 made += more
             elif step == "drain":
                 consumer.drain()

@@ -23,6 +23,7 @@ from audioproxy.errors import (
     RenderTimeout,
     UndecodableSource,
     UpstreamUnavailable,
+    WrongLength,
 )
 from audioproxy.media.command.decoding import Pipeline
 from audioproxy.process.ffmpeg import Ffmpeg
@@ -223,7 +224,8 @@ class EndTests(EncoderCase):
             for start in (self.encode, self.run_to_pipe):
                 running: Deferred[Any] = start()
                 self.spawner.last.exit_and_end(code, number, stderr=stderr)
-                self.refused(running, IrregularSource, stderr)
+                refusal = WrongLength if b"excess" in stderr else IrregularSource
+                self.refused(running, refusal, stderr)
 
     def test_output_pipe(self) -> None:
         """The stdout of `run_to_pipe` is the pipe; both the pipe and the run end with the child."""
@@ -319,7 +321,8 @@ class DecoderTests(EncoderCase):
         )
         invalid, full = b"Invalid data found when processing input", b"No space left on device"
         for code, number, decoder_stderr, encoder_code, stderr, refusal in (
-            (0, None, b"", 0, b"audioproxy.excess=1\n", None),
+            (0, None, b"", 0, b"lavfi.silence_end=7\n", None),
+            (0, None, b"", 0, b"audioproxy.excess=1\n", WrongLength),
             (1, None, reader, 0, b"", None),
             (1, None, reader, 1, full, DiskFull),
             *(

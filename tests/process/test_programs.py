@@ -297,7 +297,11 @@ class ProgramsMonitorTests(CapabilitiesCase):
 #: Sources that may need a decoder of their own, of integers and of floating-point numbers.
 IRREGULAR = (
     Probe("flac", "flac", None, False),
-    Probe("wav", "pcm_f32le", None, False, decoded_bits=64),
+    Probe("wav", "pcm_u8", None, False, decoded_bits=8),
+    Probe("flac", "flac", None, False, decoded_bits=20),
+    Probe("flac", "flac", None, False, decoded_bits=32),
+    Probe("mp3", "mp3", None, False, decoded_bits=64),
+    Probe("wav", "pcm_f64le", None, False, decoded_bits=64),
 )
 
 

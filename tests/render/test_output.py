@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import (
     IrregularSource,
+    OutputDiffers,
     OutputTooLarge,
     Refusal,
     RenderFailed,
@@ -26,6 +27,7 @@ from audioproxy.media.command.encoding import StatedLength
 from audioproxy.media.lengths.headers import OutputForm
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.spawn import Launcher
+from audioproxy.render.encoded_file import EncodedFile
 from audioproxy.render.output import RenderOutput
 from tests.media.test_diagnostics import CUT_SHORT
 from tests.support.processes import FakeSpawner, open_descriptors
@@ -38,7 +40,7 @@ class RenderOutputTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.before = open_descriptors()
-        self.output = RenderOutput(AnonymousFile(), 1 << 20)
+        self.output = RenderOutput(EncodedFile(AnonymousFile()), 1 << 20)
         self.told: list[str] = []
 
     def tearDown(self) -> None:
@@ -49,11 +51,15 @@ class RenderOutputTests(SynchronousTestCase):
         self.output.release()
         return open_descriptors() == self.before
 
-    def replace(self, *words: Any) -> RenderOutput:
+    def replace(self, limit: int, *words: Any) -> RenderOutput:
         """Replace the output with another one, and return it."""
         self.output.release()
-        self.output = RenderOutput(AnonymousFile(), *words)
+        self.output = RenderOutput(EncodedFile(AnonymousFile(), *words), limit)
         return self.output
+
+    def complete(self) -> None:
+        """Complete the output, as at the end of its encoder."""
+        self.successResultOf(Deferred.fromCoroutine(self.output.complete(Clock())))
 
     def follow(self, name: str = "a") -> Callable[[], None]:
         """Add a follower that records its name on every change."""
@@ -62,7 +68,7 @@ class RenderOutputTests(SynchronousTestCase):
     def put(self, data: bytes) -> int:
         """Write bytes as an encoder does, check the size of the file, and return it."""
         os.write(self.output.descriptor, data)
-        self.output.update_size()
+        self.output.update_size(self.output.written)
         return os.fstat(self.output.descriptor).st_size
 
     def test_growth(self) -> None:
@@ -91,7 +97,7 @@ class RenderOutputTests(SynchronousTestCase):
         """Readers receive no byte past the limit, and learn of it at once (D52)."""
         limited = self.replace(5)
         os.write(limited.descriptor, b"0123456789")
-        refusal = self.assertRaises(OutputTooLarge, limited.update_size)
+        refusal = self.assertRaises(OutputTooLarge, limited.update_size, limited.written)
         self.assertEqual((5, refusal), (limited.size, limited.failure))
         self.assertEqual((limited.read(0, 99), limited.read(5, 99)), (b"01234", b""))
 
@@ -109,7 +115,7 @@ class RenderOutputTests(SynchronousTestCase):
         self.assertEqual((self.put(b"audio"), output.size, self.told), (47, 47, ["a"]))
         self.assertEqual(output.read(18, 8), b"\0\0\0\0\0\0\x0a\xbc")
         self.assertTrue(output.has_audio)
-        output.complete()
+        self.complete()
         self.assertEqual((output.read(42, 9), output.encoded_bytes), (b"audio", 47))
         leave()
 
@@ -118,7 +124,7 @@ class RenderOutputTests(SynchronousTestCase):
         output = self.state("wav", OutputForm(1, 44100, 1, sample_bytes=1), 80)
         self.put(b"RIFF\xff\xff\xff\xffWAVEdata\xff\xff\xff\xffx")
         self.assertEqual(output.size, 0)
-        output.complete()
+        self.complete()
         expected = b"RIFF\x1a\0\0\0WAVEfact\4\0\0\0\1\0\0\0data\1\0\0\0x\0"
         self.assertEqual(output.read(0, 99), expected)
 
@@ -130,7 +136,7 @@ class RenderOutputTests(SynchronousTestCase):
         form = OutputForm(44100, 44100, 2)
         output = self.state("mp3", form)
         stated = StatedLength(form, ENCODERS["mp3"].length_header)
-        output.complete()
+        self.complete()
         self.assertEqual((output.size, output.encoded_bytes, output.has_audio), (0, 0, False))
         self.put(b"audio")
         self.assertEqual(output.read(0, 9999), stated.header.prefix(form) + b"audio")
@@ -139,7 +145,7 @@ class RenderOutputTests(SynchronousTestCase):
         full = os.open("/dev/full", os.O_WRONLY)
         os.dup2(full, scratch.descriptor)
         os.close(full)
-        self.assertRaises(RenderFailed, RenderOutput, scratch, 1 << 20, 0, stated)
+        self.assertRaises(RenderFailed, EncodedFile, scratch, 0, stated)
         scratch.close()
 
     def test_end(self) -> None:
@@ -210,6 +216,104 @@ class RenderOutputTests(SynchronousTestCase):
         leavers.pop()()
 
 
+class AnewTests(SynchronousTestCase):
+    """A render that begins anew in another file, behind what readers have (D63)."""
+
+    def setUp(self) -> None:
+        before = open_descriptors()
+        self.addCleanup(lambda: self.assertEqual(before, open_descriptors()))
+        self.output = RenderOutput(EncodedFile(AnonymousFile(), 4), 1 << 30)
+        self.addCleanup(self.output.release)
+        self.told: list[int] = []
+        self.output.follow(lambda: self.told.append(self.output.size))()
+        self.addCleanup(self.output.follow(lambda: self.told.append(self.output.size)))
+        self.encoder = self.output.descriptor
+
+    def put(self, data: bytes) -> None:
+        """Write bytes as an encoder does, and check the file."""
+        os.write(self.encoder, data)
+        self.output.update_size(self.output.written)
+
+    def begin_anew(self) -> None:
+        """Begin anew, with an encoder of its own."""
+        scratch = AnonymousFile()
+        self.encoder = scratch.descriptor
+        self.output.begin_anew(EncodedFile(scratch, 4))
+
+    def complete(self) -> Deferred[None]:
+        """Complete the output, as at the end of its encoder."""
+        self.clock = Clock()
+        return Deferred.fromCoroutine(self.output.complete(self.clock))
+
+    def read(self) -> bytes:
+        """Return all that readers can read."""
+        return self.output.read(0, 99)
+
+    def test_equal(self) -> None:
+        """Readers see a pause, and then more bytes; a reader may come or lag meanwhile."""
+        self.put(b"headfirst")
+        os.write(self.encoder, b"never read")
+        self.begin_anew()
+        self.put(b"headfi")
+        self.assertEqual((b"headfirst", [9]), (self.read(), self.told))
+        self.put(b"rst and more")
+        self.assertEqual((b"headfirst and more", [9, 18]), (self.read(), self.told))
+        self.assertEqual(self.encoder, self.output.descriptor)
+        self.put(b"!")
+        self.successResultOf(self.complete())
+        self.assertEqual((b"headfirst and more!", [9, 18, 19]), (self.read(), self.told))
+
+    def test_different(self) -> None:
+        """Readers get no byte of an output that differs from what they have."""
+        for data in (b"tail", b"headfirsT", b"headsecond and more"):
+            with self.subTest(data):
+                self.put(b"headfirst")
+                self.begin_anew()
+                self.assertRaises(OutputDiffers, self.put, data)
+                self.assertEqual((b"headfirst", [9]), (self.read(), self.told))
+                self.doCleanups()
+                self.setUp()
+
+    def test_shorter(self) -> None:
+        """An output that ends within what readers have is another one."""
+        self.put(b"headfirst")
+        self.begin_anew()
+        self.put(b"head")
+        self.failureResultOf(self.complete(), OutputDiffers)
+        self.assertEqual((b"headfirst", False), (self.read(), self.output.ended))
+
+    def test_unread(self) -> None:
+        """What nobody could read is not compared: headers alone, or the file of a third attempt."""
+        self.put(b"tail")
+        self.begin_anew()
+        self.put(b"headfirst")
+        for data in (b"head", b"headfirst."):
+            self.begin_anew()
+            self.put(data)
+        self.assertEqual((b"headfirst.", [4, 9, 10]), (self.read(), self.told))
+
+    def test_much(self) -> None:
+        """Many bytes are compared in parts, between which the service responds to others."""
+        data = os.urandom(5 << 20)
+        self.put(data)
+        self.begin_anew()
+        os.write(self.encoder, data + b"end")
+        completing = self.complete()
+        self.assertNoResult(completing)
+        self.assertEqual(len(data), self.output.size)
+        self.clock.advance(0)
+        self.successResultOf(completing)
+        self.assertEqual(b"end", self.output.read(len(data), 9))
+
+    def test_limit(self) -> None:
+        """The limit of an output holds for another file, too (D52)."""
+        self.output.limit = 12
+        self.put(b"headfirst")
+        self.begin_anew()
+        self.assertRaises(OutputTooLarge, self.put, b"headfirst and more")
+        self.assertEqual(b"headfirst an", self.read())
+
+
 class WatchTests(SynchronousTestCase):
     """`RenderOutput.watch`, of an output of at most 1000 bytes"""
 
@@ -217,7 +321,7 @@ class WatchTests(SynchronousTestCase):
         self.clock = Clock()
         self.spawner = FakeSpawner()
         self.addCleanup(self.spawner.kill_all)
-        self.output = RenderOutput(AnonymousFile(), 1000, on_change=self.record)
+        self.output = RenderOutput(EncodedFile(AnonymousFile()), 1000, self.record)
         self.addCleanup(self.output.release)
         self.told: list[tuple[float, int]] = []
 
@@ -286,7 +390,7 @@ class WatchTests(SynchronousTestCase):
     def test_crash(self) -> None:
         """If the check itself fails, the encoder is stopped, and the failure is logged."""
         watching = self.watch()
-        self.patch(self.output, "update_size", lambda: 1 / 0)
+        self.patch(self.output, "update_size", lambda written: 1 / 0)
         self.clock.advance(1)
         self.spawner.last.exit_and_end(255)
         self.refused(watching, RenderFailed)

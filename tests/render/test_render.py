@@ -13,10 +13,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import (
     DiskFull,
     InvalidOptions,
-    IrregularSource,
     NoSuchSource,
     NotFound,
     NothingDecoded,
+    OutputDiffers,
     OutputTooLarge,
     ProbeFailed,
     ProbeTimeout,
@@ -784,7 +784,7 @@ class IrregularTests(RenderCase):
     def alive(self) -> list[tuple[str, bool]]:
         """Return the name of each child, and whether it is the decoder of another one."""
         children = self.harness.spawner.alive
-        return [(child.arguments[0], child.arguments[-2] == "f64le") for child in children]
+        return [(child.arguments[0], child.arguments[-2] == "f32le") for child in children]
 
     def end_pipeline(self, data: bytes) -> None:
         """End a decoder and its encoder."""
@@ -810,23 +810,63 @@ class IrregularTests(RenderCase):
         self.harness.render("f:opus", b"b.wav")
         self.assertEqual(self.alive(), [("ffmpeg", False)])
 
-    def test_after_the_first_byte(self) -> None:
-        """A change that is found later ends the stream; the variant is not stored.
-
-        The source is remembered, so the next request gets the whole variant. A warning says so.
-        """
+    def begin_anew(self) -> Client:
+        """Return a client that has 1000 bytes of a render that then begins anew."""
         client, encoder = self.harness.render("f:mp3")
         self.harness.write_output(b"x" * 1000)
         self.assertTrue(client.output_started)
         encoder.exit_and_end(1, stderr=self.CHANGE)
-        self.assertIsInstance(client.outcome, IrregularSource)
-        self.assertIsNone(self.harness.stored())
-        (warning,) = self.warnings()
-        self.assertIn("its next render decodes it in a process of its own", warning)
-        again = self.harness.start_probed("f:mp3")
         self.assertEqual(self.alive(), [("ffmpeg", True), ("ffmpeg", False)])
+        return client
+
+    def test_after_the_first_byte(self) -> None:
+        """A change that is found later is a pause: the client gets the rest of the second output.
+
+        So do clients that join meanwhile. A line in the log says so, without a warning.
+        """
+        client = self.begin_anew()
+        late = self.harness.start_client("f:mp3")
+        self.harness.write_output(b"x" * 999)
+        self.assertEqual((client.data, late.data), (b"x" * 1000,) * 2)
+        self.end_pipeline(b"x and more")
+        for each in (client, late):
+            self.assertEqual((each.data, each.outcome), (b"x" * 1000 + b" and more", "whole"))
+        self.assertEqual(self.harness.stored(), client.data)
+        self.assertEqual([], self.warnings())
+
+    def test_other_bytes(self) -> None:
+        """If the second output differs, the stream ends; the variant is not stored (D78).
+
+        The source is remembered, so the next request gets the whole variant. A warning says so.
+        """
+        client = self.begin_anew()
+        self.harness.write_output(b"y")
+        decoder, encoder = self.harness.spawner.alive
+        encoder.exit_and_end(255)
+        decoder.exit_and_end(255)
+        self.assertIsInstance(client.outcome, OutputDiffers)
+        self.assertEqual((client.data, self.harness.stored()), (b"x" * 1000, None))
+        (warning,) = self.warnings()
+        self.assertIn("its next render is whole", warning)
+        again = self.harness.start_probed("f:mp3")
         self.end_pipeline(b"whole")
         self.assertEqual((again.data, again.outcome), (b"whole", "whole"))
+
+    def test_failure_behind(self) -> None:
+        """If the second attempt fails, the stream ends with its failure."""
+        client = self.begin_anew()
+        decoder, encoder = self.harness.spawner.alive
+        encoder.exit_and_end(1, stderr=INVALID)
+        decoder.exit_and_end()
+        self.assertIs(UndecodableSource, type(client.outcome))
+
+    def test_same_fault(self) -> None:
+        """A fault that another attempt has again ends the render."""
+        client, encoder = self.harness.render("f:mp3")
+        for _ in range(2):
+            encoder = self.harness.encoder()
+            encoder.exit_and_end(stderr=b"audioproxy.excess=1\n")
+        self.assertIs(RenderFailed, type(client.outcome))
 
 
 class LeavingTests(RenderCase):

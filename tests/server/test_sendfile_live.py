@@ -16,6 +16,7 @@ from audioproxy.files.scratch_files import AnonymousFile
 from audioproxy.files.streams import FileProducer
 from audioproxy.observe.access_log import log_request
 from audioproxy.observe.metrics import Metrics
+from audioproxy.render.encoded_file import EncodedFile
 from audioproxy.render.output import RenderOutput
 from audioproxy.server import request as request_module
 from audioproxy.server.channel import ProxyChannel, ProxySite
@@ -40,14 +41,13 @@ class Files(BaseResource):
 
     async def route(self, exchange: Exchange, path: bytes) -> None:
         """Send the range that the path names, or the growing file."""
-        descriptor = self.output.descriptor
         if path == b"/growing":
-            body = FileProducer(self.output, descriptor=descriptor)
+            body = FileProducer(self.output)
             await exchange.stream(ResponsePlan(200), body)
             return
         start, stop = map(int, path.strip(b"/").split(b"-"))
         plan = ResponsePlan(200, ((b"content-length", b"%d" % (stop - start)),))
-        await exchange.stream(plan, FileProducer(self.output, start, stop, descriptor=descriptor))
+        await exchange.stream(plan, FileProducer(self.output, start, stop))
 
 
 class SendfileTests(TestCase):
@@ -61,7 +61,7 @@ class SendfileTests(TestCase):
 
     def setUp(self) -> None:
         self.file = AnonymousFile()
-        self.output = RenderOutput(self.file, 1 << 30)
+        self.output = RenderOutput(EncodedFile(self.file), 1 << 30)
         self.addCleanup(self.output.release)
         self.moves: list[int] = []
         self.failure: OSError | None = None
@@ -91,7 +91,7 @@ class SendfileTests(TestCase):
     def grow(self, data: bytes) -> None:
         """Append to the file."""
         os.write(self.file.descriptor, data)
-        self.output.update_size()
+        self.output.update_size(self.output.written)
 
     async def test_ranges(self) -> None:
         """A range of a file of any length is sent exactly."""

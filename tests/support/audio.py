@@ -32,6 +32,7 @@ from audioproxy.errors import (
     ProbeFailed,
     Refusal,
     RenderFailed,
+    WrongLength,
 )
 from audioproxy.files.scratch_files import AnonymousFile
 from audioproxy.grammar.option_parser import parse_options
@@ -69,7 +70,7 @@ from audioproxy.media.probe import Probe, parse_probe, probe_arguments
 from audioproxy.media.samples import check_samples, probe_samples
 from audioproxy.media.signatures import TAG_DEMUXER, identify, may_be_misdetected
 from audioproxy.media.streams import COUNTED_SECONDS
-from audioproxy.render.output import RenderOutput
+from audioproxy.render.encoded_file import EncodedFile
 from tests.support.programs import FFMPEG, FFPROBE
 from tests.support.service import PATIENCE
 
@@ -285,21 +286,33 @@ def _render_alone(
 ) -> dict[str, bytes]:
     """Return the outputs of a process, or raise the refusal.
 
-    The service, too, renders again with a decoder, or once it knows the length of the source.
+    The service, too, renders again with a decoder, or once it knows more about the length of the
+    source.
     """
     try:
         return process.run(source)
-    except IrregularSource:
-        again = _plan(source, process.outputs, ffmpeg, resampler, irregular=True)
-    except NothingDecoded:
-        ((text, found), *others) = process.outputs.items()
-        if others:
-            alone = (render_all(source, [text], ffmpeg, resampler) for text in process.outputs)
-            return dict(ChainMap(*alone))
-        if found.measured:
-            raise
-        again = _plan(source, [text], ffmpeg, resampler, measured=True)
-    return dict(ChainMap(*_run_together([(source, each) for each in again])))
+    except (IrregularSource, NothingDecoded):
+        rendered = {}
+        for text in process.outputs:
+            rendered[text] = _render_again(source, text, ffmpeg, resampler)
+        return rendered
+
+
+def _render_again(source: bytes, text: str, ffmpeg: str, resampler: str) -> bytes:
+    known: dict[str, bool] = {}
+    while True:
+        (process,) = _plan(source, [text], ffmpeg, resampler, **known)
+        try:
+            return process.run(source)[text]
+        except (IrregularSource, NothingDecoded) as refusal:
+            found = _FOUND[type(refusal)]
+            if found in known or (found == "measured" and process.outputs[text].measured):
+                raise
+            known[found] = True
+
+
+# What an attempt has found out, by its refusal.
+_FOUND = {IrregularSource: "irregular", WrongLength: "wrong_length", NothingDecoded: "measured"}
 
 
 def render_once(
@@ -330,6 +343,7 @@ def _plan(
     resampler: str = SOXR,
     *,
     irregular: bool = False,
+    wrong_length: bool = False,
     measured: bool = False,
 ) -> list[_Process]:
     """Return the processes that render a source in several ways.
@@ -343,6 +357,8 @@ def _plan(
     for text in texts:
         options = options_of(text)
         found = replace(find_probe(source, options), irregular=irregular)
+        if wrong_length:
+            found = found.without_length()
         if measured or needs_measuring(options, found):
             found = replace(measure(source), irregular=irregular)
         opened, decoder = input_of(found), []
@@ -412,7 +428,7 @@ def _run_together(parts: Sequence[tuple[bytes, _Process]]) -> list[dict[str, byt
                 assert spool.descriptor > SOURCE_DESCRIPTOR
                 encoder, stated = ENCODERS[options.f], stated_length(options, found)
                 least = encoder.tagged_header_bytes(found.carried_tags)
-                outputs[text] = RenderOutput(spool, 1 << 40, least, stated)
+                outputs[text] = EncodedFile(spool, least, stated)
                 # The words begin with the choice of the first audio stream.
                 words += ["-map", f"{number}:a:0", *process.words[text][2:]]
                 words.append(f"pipe:{spool.descriptor}")
@@ -424,19 +440,20 @@ def _run_together(parts: Sequence[tuple[bytes, _Process]]) -> list[dict[str, byt
         stdin = process.input_of(source) if process.decoder else b""
         ended = run([*opened, *words], source, more=descriptors, stdin=stdin)
         pipeline = single_process(words, next(iter(process.outputs.values())))
+        if process.decoder:
+            pipeline = replace(pipeline, decoder=list(process.decoder))
         succeeded = not ended.returncode
-        if not process.decoder and pipeline.is_irregular(ended.stderr, succeeded=succeeded):
-            raise IrregularSource
+        pipeline.check(ended.stderr, succeeded=succeeded)
         refusal = None if succeeded else classify(ended.stderr) or RenderFailed
         for (_, process), outputs in zip(parts, made, strict=True):
             for text, output in outputs.items():
                 output.complete()
                 encoder, tags = ENCODERS[options_of(text).f], process.outputs[text].carried_tags
-                if encoder.encoded_nothing(output.encoded_bytes, tags):
+                if encoder.encoded_nothing(output.encoded_bytes(output.written), tags):
                     refusal = refusal or NothingDecoded
         if refusal is None:
             return [
-                {text: output.read(0, output.size) for text, output in outputs.items()}
+                {text: output.read(0, output.written) for text, output in outputs.items()}
                 for outputs in made
             ]
     raise refusal(repr(ended.stderr[-2000:]))

@@ -7,10 +7,10 @@ in a filter with memory, and encoders do not accept it. A source is irregular, t
 audio than its header states, as joined files have: the header of the output would state too little.
 So is a source in which a seek leads past the requested place.
 
-A render in one process fails at each of these. It is then repeated in two processes: a decoder
-outputs one stream at the probed rate and channels, from the start of the source, and the encoder
-reads that (D63). If the output depends on the length of the source, that is measured. For the
-regular part of a source, both ways give the same bytes.
+A render in one process fails at each of these. It begins anew in two processes: a decoder outputs
+one stream at the probed rate and channels, from the start of the source, and the encoder reads that
+(D63). For the regular part of a source, both ways give the same bytes (D78). What has more audio
+than its header states is repeated without a stated length.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
 
+from audioproxy.errors import IrregularSource, WrongLength
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.bursts import LONGEST_PERIOD
 from audioproxy.media.command.conversion import SWRESAMPLE
@@ -35,6 +36,14 @@ from audioproxy.media.probe import Probe
 # to 16 bits overflow.
 _LARGEST_SAMPLE = 65536
 
+# Codecs whose samples have more bits than ffmpeg's other decoders output.
+_DOUBLES = ("pcm_f64", "pcm_s64")
+# The raw formats of integers, by the bits that they hold.
+_INTEGERS = {8: "u8", 16: "s16le", 24: "s24le", 32: "s32le"}
+_FLOAT, _DOUBLE = "f32le", "f64le"
+#: The raw formats in which a decoder outputs samples.
+STREAM_FORMATS = (*_INTEGERS.values(), _FLOAT, _DOUBLE)
+
 # No sum of channels exceeds full scale.
 _MIXING_RESAMPLER = f"{SWRESAMPLE}:rematrix_maxval=1"
 
@@ -45,16 +54,16 @@ _SAMPLE_CHECK = (
     "asetpts=N,silencedetect=noise={limit}:duration=0,ametadata=mode=print:file=pipe\\\\:2:direct=1"
 )
 _START = re.compile(rb"^lavfi\.silence_start=(\S+)$", re.MULTILINE)
-_REPORTS = rb"^lavfi\.silence_end=|" + EXCESS + rb"|" + LATE
-_IRREGULAR = re.compile(
-    messages(Meaning.IRREGULAR).pattern + rb"|" + _REPORTS,
-    re.MULTILINE,
-)
+_REPORTS = rb"^lavfi\.silence_end=|" + LATE
+_IRREGULAR = re.compile(messages(Meaning.IRREGULAR).pattern + rb"|" + _REPORTS, re.MULTILINE)
+_EXCESS = re.compile(EXCESS)
 
 #: Lines of stderr that are needed however much output follows them.
 KEPT_LINES = re.compile(
     messages(Meaning.CUT_SHORT, Meaning.SILENCE_LOST).pattern
     + rb"|^lavfi\.silence_start=|"
+    + EXCESS
+    + rb"|"
     + _REPORTS,
     re.MULTILINE,
 )
@@ -81,13 +90,19 @@ class Pipeline:
     decoder: list[str] | None = None
     checked_rate: int | None = None
 
-    def is_irregular(self, stderr: bytes, *, succeeded: bool = False) -> bool:
-        """Return whether the encoder has found its source irregular.
+    def check(self, stderr: bytes, *, succeeded: bool = False) -> None:
+        """Check what the encoder has found out about its source.
 
         :param succeeded: the encoder has ended without an error, so it has had all samples.
+        :raises WrongLength: where the source has more audio than it states.
+        :raises IrregularSource: where the source needs a decoder of its own.
         """
-        if self.decoder is not None:
-            return False
+        if self.decoder is None and self._is_irregular(stderr, succeeded=succeeded):
+            raise IrregularSource
+        if _EXCESS.search(stderr) is not None:
+            raise WrongLength
+
+    def _is_irregular(self, stderr: bytes, *, succeeded: bool) -> bool:
         if _IRREGULAR.search(stderr) is not None:
             return True
         if self.checked_rate is None:
@@ -148,7 +163,7 @@ def source_filters(source: Input, probe: Probe, seek: int, *, samples: bool) -> 
         # At the volume 1 and this precision, the filter passes on the samples of a decoder.
         precision = "fixed"
         if probe.decodes_to_floats:
-            precision = "double" if probe.codec.startswith("pcm_f64") else "float"
+            precision = "double" if probe.codec.startswith(_DOUBLES) else "float"
         filters.append(f"volume=volume=if({expected}\\,1\\,nan):eval=once:precision={precision}")
     filters += keep_time(probe)
     if samples and probe.stores_floats:
@@ -159,8 +174,8 @@ def source_filters(source: Input, probe: Probe, seek: int, *, samples: bool) -> 
 def decoded_stream(probe: Probe) -> Input:
     """Return the input of the encoder, whose stdin is what `decoder_arguments` outputs.
 
-    Its format holds every sample of the decoder, and converts to 16 bits as those would: integers
-    are cut off, floating-point numbers are rounded.
+    Its format holds every sample of the decoder, is no wider than that, and converts to other
+    formats as those would: integers are cut off, floating-point numbers are rounded.
     """
     form = _stream_format(probe)
     options = ("-f", form, "-ar", str(probe.sample_rate), "-ac", str(probe.channels))
@@ -168,7 +183,11 @@ def decoded_stream(probe: Probe) -> Input:
 
 
 def _stream_format(probe: Probe) -> str:
-    return "f64le" if probe.decodes_to_floats else "s32le"
+    """Return the narrowest raw format that keeps every sample of the decoder."""
+    if not probe.decodes_to_floats:
+        return next(form for bits, form in _INTEGERS.items() if probe.decoded_bits <= bits)
+    # No raw format has integers of 64 bits.
+    return _DOUBLE if probe.codec.startswith(_DOUBLES) else _FLOAT
 
 
 def decoder_arguments(

@@ -74,14 +74,11 @@ def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
 
     A fade-out, the loudness of a brief sound, or a refusal may depend on the source's end. Many
     containers state the end only roughly, or not at all, and nothing confirms it. ``norm`` and
-    ``enhance`` need the length where they may have only a few samples to work on. No length of an
-    irregular source is certain.
+    ``enhance`` need the length where they may have only a few samples to work on.
     """
     if probe.measured:
         return False
     start, end = _bounds(options)
-    if probe.irregular and _is_certain(end, probe):
-        return True
     if (options.norm or options.enhance) and any(
         stop is not None and (stop - start) * probe.sample_rate < FEW_SAMPLES
         for stop in (end, probe.duration)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.errors import IrregularSource, Refusal, WrongLength
 from audioproxy.media.command.decoding import (
     KEPT_LINES,
     Pipeline,
@@ -64,7 +66,7 @@ class DecoderTests(SynchronousTestCase):
         self.assertEqual(
             self.words(STEREO),
             f"{QUIET} {' '.join(SOURCE.encoder_arguments())} {STREAMS} -af {filters}"
-            " -ar 44100 -ac 2 -abort_on empty_output -c:a pcm_f64le -f f64le pipe:1",
+            " -ar 44100 -ac 2 -abort_on empty_output -c:a pcm_f32le -f f32le pipe:1",
         )
 
     def test_channels(self) -> None:
@@ -81,11 +83,27 @@ class DecoderTests(SynchronousTestCase):
         self.assertIn(finite, self.words(FLOATS))
         self.assertNotIn("aeval", self.words(STEREO))
 
+    def test_formats(self) -> None:
+        """The stream has the samples of the decoder as they are, in no more bits than they need."""
+        for codec, bits, form in (
+            ("pcm_u8", 8, "u8"),
+            ("flac", 16, "s16le"),
+            ("alac", 20, "s24le"),
+            ("pcm_s24be", 24, "s24le"),
+            ("wavpack", 32, "s32le"),
+            ("mp3", 64, "f32le"),
+            ("pcm_f32be", 64, "f32le"),
+            ("pcm_f64le", 64, "f64le"),
+            ("pcm_s64le", 64, "f64le"),
+        ):
+            probe = replace(STEREO, codec=codec, decoded_bits=bits)
+            self.assertIn(f"-c:a pcm_{form} -f {form} pipe:1", self.words(probe))
+            opened = " ".join(decoded_stream(probe).probe_arguments())
+            self.assertIn(f"-format_whitelist {form} ", opened)
+
     def test_integers(self) -> None:
         """Integers stay integers, which ffmpeg converts to 16 bits in another way than floats."""
         probe = replace(STEREO, codec="flac", decoded_bits=24)
-        self.assertIn("-c:a pcm_s32le -f s32le pipe:1", self.words(probe))
-        self.assertIn("-format_whitelist s32le", " ".join(decoded_stream(probe).probe_arguments()))
         (check,) = source_filters(SOURCE, probe, 44100, samples=True)
         self.assertTrue(check.endswith(":precision=fixed"))
         (check, _) = source_filters(SOURCE, replace(FLOATS, codec="pcm_f64le"), 44100, samples=True)
@@ -105,13 +123,13 @@ class DecodedTests(SynchronousTestCase):
         words = " ".join(encoder_arguments("ffmpeg", decoded_stream(probe), options, probe))
         checks = ",".join(source_filters(SOURCE, FLOATS, 0, samples=True))
         whole = " ".join(SOURCE.encoder_arguments())
-        opened = "-protocol_whitelist file -format_whitelist f64le -f f64le -ar 44100 -ac 2"
+        opened = "-protocol_whitelist file -format_whitelist f32le -f f32le -ar 44100 -ac 2"
         expected = alone.replace(f"-reinit_filter 0 {whole}", f"{opened} -i file:/dev/fd/0")
         self.assertEqual(words, expected.replace(f"{checks},", ""))
 
 
 class CheckTests(SynchronousTestCase):
-    """`source_filters` and `Pipeline.is_irregular`"""
+    """`source_filters` and `Pipeline.check`"""
 
     def test_start(self) -> None:
         """The first frame is checked after a seek only: without one, the probe has seen it."""
@@ -174,11 +192,23 @@ class CheckTests(SynchronousTestCase):
             (b"[Eval @ 0x7f12] Undefined constant or missing '(' in 'a'\n", False),
             (b"[mp3float @ 0x55] Header missing\n", False),
         ):
-            self.assertEqual(pipeline.is_irregular(stderr), expected, stderr)
+            refused = self.assertRaises if expected else self.accepts
+            refused(IrregularSource, pipeline.check, stderr)
             self.assertEqual(pipeline.has_checked(stderr), b"silence_start" in stderr, stderr)
             behind = Pipeline(["ffmpeg"], ["decoder"])
-            self.assertFalse(behind.is_irregular(stderr))
+            behind.check(stderr)
             self.assertTrue(behind.has_checked(stderr))
+
+    def test_excess(self) -> None:
+        """More audio than the source states is found by each kind of pipeline."""
+        for decoder in (None, ["decoder"]):
+            pipeline = Pipeline(["ffmpeg"], decoder)
+            self.assertRaises(WrongLength, pipeline.check, b"audioproxy.excess=1\n")
+
+    def accepts(self, refusal: type[Refusal], check: Callable[[bytes], None], said: bytes) -> None:
+        """Assert that a check does not refuse what an encoder has printed."""
+        with self.subTest(refusal):
+            check(said)
 
     def test_kept_lines(self) -> None:
         """The report of a sample is kept, however many messages follow it."""

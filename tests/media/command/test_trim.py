@@ -255,6 +255,3 @@ class PastEndTests(SynchronousTestCase):
                 self.assertIs(
                     needs_measuring(options_of(text), probe), probe in needs, (text, probe)
                 )
-        for probe in (confirmed, bounded, claimed, *unconfirmed, measured):
-            found = needs_measuring(options_of("f:wav"), replace(probe, irregular=True))
-            self.assertIs(found, probe in (confirmed, claimed), probe)

@@ -1,0 +1,108 @@
+"""The file that one attempt of a render writes: headers, which may state a length, and audio."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from audioproxy.errors import DiskFull, RenderFailed
+from audioproxy.files.scratch_files import ScratchFile
+from audioproxy.media.command.encoding import StatedLength
+from audioproxy.observe.log_context import Logger
+
+_log = Logger()
+
+
+class EncodedFile:
+    """A scratch file that an encoder appends to.
+
+    A stated length is written into the headers, before a reader sees them.
+
+    :ivar scratch: the file, which the store takes over. An encoder inherits its descriptor as its
+        stdout.
+    """
+
+    def __init__(
+        self,
+        scratch: ScratchFile,
+        header_bytes: int = 0,
+        stated_length: StatedLength | None = None,
+    ) -> None:
+        """Prepare an empty file for the encoder.
+
+        :param header_bytes: the most bytes of headers that the encoder writes before any audio.
+        :raises RenderFailed: where the file cannot be written.
+        """
+        self.scratch = scratch
+        self._stated_length = stated = stated_length
+        self._patched = stated is None
+        self._prefix = b""
+        self._header_bytes = header_bytes
+        if stated is not None:
+            self._prefix = stated.header.prefix(stated.form)
+            self._header_bytes += len(self._prefix)
+            self._header_bytes += stated.header.muxer_bytes if stated.muxer else 0
+            self._write(self._prefix, 0)
+            # The encoder inherits the offset of the descriptor.
+            os.lseek(scratch.descriptor, len(self._prefix), os.SEEK_SET)
+
+    @property
+    def written(self) -> int:
+        """The bytes of the file."""
+        return os.fstat(self.scratch.descriptor).st_size
+
+    def encoded_bytes(self, size: int) -> int:
+        """Return how many of the first bytes the encoder has written."""
+        return max(0, size - len(self._prefix))
+
+    def has_audio(self, size: int) -> bool:
+        """Return whether the first bytes hold more than headers."""
+        return size > self._header_bytes
+
+    def readable(self, written: int) -> int:
+        """Return how many of the first bytes are final.
+
+        Headers that have to be changed are final when audio follows them, and so they are complete.
+
+        :param written: what `written` was, at a time at which nothing was wrong.
+        """
+        if not self._patched:
+            if not self.has_audio(written):
+                return 0
+            self._patch()
+        return written
+
+    def complete(self) -> None:
+        """Complete the headers and the end of the file of an encoder that has ended.
+
+        :raises RenderFailed: where the file cannot be written.
+        """
+        stated, size = self._stated_length, self.written
+        if stated is not None and size > len(self._prefix):
+            if not self._patched:
+                self._patch()
+            self._write(stated.header.suffix(stated.form, size), size)
+
+    def read(self, offset: int, limit: int) -> bytes:
+        """Return up to ``limit`` bytes from ``offset``."""
+        return os.pread(self.scratch.descriptor, limit, offset)
+
+    def _patch(self) -> None:
+        """Write the stated length into the headers, which are complete; only once."""
+        stated = self._stated_length
+        assert stated is not None
+        header = self.read(0, self._header_bytes)
+        for offset, data in list(stated.header.patches(stated.form, header)):
+            self._write(data, offset)
+        self._patched = True
+
+    def _write(self, data: bytes, offset: int) -> None:
+        try:
+            written = os.pwrite(self.scratch.descriptor, data, offset)
+            if written < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            _log.warn("the length of an output cannot be written: {error}", error=error)
+            if DiskFull.explains(error):
+                raise DiskFull from error
+            raise RenderFailed("The output could not be written to the disk.") from error
