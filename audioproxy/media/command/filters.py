@@ -43,12 +43,11 @@ FILTERS = (
     " aloop ametadata aselect asetnsamples asplit concat asettb aeval silencedetect"
 ).split()
 
-# Ahead of every filter whose output depends on the sizes of the frames that reach it. So a source
-# has the same bytes whatever decodes it, and wherever decoding starts (D78). Those are highpass,
-# which is the first one of a preset and rounds differently after an odd number of samples; afade,
-# whose silence may be negative zeros; and dither, which begins its noise anew at the end of a frame
-# (measured on ffmpeg 5.1, 7.1 and 9.0 with frames of 333 to 8191 samples).
-_EVEN_FRAMES = "asetnsamples=n=4096:p=0"
+#: Ahead of every stage whose output depends on the sizes of the frames that reach it, so that it is
+#: the same whatever decodes the source (D78). These are dither, which begins its noise anew at the
+#: end of a frame, and highpass, the first filter of a preset, which rounds otherwise after an odd
+#: number of samples (measured on ffmpeg 5.1, 7.1 and 9.0, with frames of 333 to 8191 samples).
+EVEN_FRAMES = "asetnsamples=n=4096:p=0"
 # The numbers of samples that the header of flac can state: years of audio.
 _MOST_SAMPLES = 1 << 36
 # If a stage has more than twice the sample rate of the source, the audio is split into frames of
@@ -183,7 +182,7 @@ def filter_chain(options: VariantOptions, probe: Probe, resampler: str = SOXR) -
         stages.append(convert_samples(rate, layout))
     samples, output = output_samples(options, probe), output_rate(options, probe)
     dither = dither_filter(options, probe, computed=computed or output != rate)
-    ends = [] if dither is None else [_EVEN_FRAMES, dither]
+    ends = [] if dither is None else [EVEN_FRAMES, dither]
     if padding:
         ends.append(f"atrim=end_sample={samples}")
     if samples is not None:
@@ -222,7 +221,7 @@ def _changes(
         # The filters of `enhance` need a layout.
         yield mix.filter
     if options.enhance is not None:
-        yield _EVEN_FRAMES
+        yield EVEN_FRAMES
         yield from PRESETS[options.enhance](rate, unmixed or layout, resampler)
     if mix is not None and unmixed is not None:
         yield mix.filter
@@ -250,7 +249,7 @@ def _fades(fade: Fade, sample_range: SampleRange, rate: int) -> Iterator[str]:
     fade_in = round(fade.fade_in * rate)
     if fade.fade_in or fade.fade_out:
         # The filter counts samples by their time stamps, which have gaps where a source is damaged.
-        yield from ("asetpts=N", _EVEN_FRAMES)
+        yield "asetpts=N"
     if fade_in:
         yield f"afade=t=in:ss=0:ns={fade_in}:curve=tri"
     # A fade-out that is longer than the output covers all of it.

@@ -1,0 +1,116 @@
+"""One ETag, one body (D78): the bytes of a variant do not depend on the way they were made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import cycle
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.media.command.conversion import SOXR, SWRESAMPLE
+from audioproxy.media.command.encoders import ENCODERS
+from audioproxy.media.command.filters import EVEN_FRAMES, filter_chain
+from audioproxy.media.probe import Probe
+from tests.support.audio import convert_all, noise, options_of, render_once, run, write_wav
+
+RATE = 44100
+#: Seconds after which the noise of dither has begun anew several times.
+SECONDS = 11
+
+#: Thirty sources: a file name, and how ffmpeg stores the sound there.
+SOURCES = {
+    "u8.wav": "-c:a pcm_u8",
+    "16.wav": "-c:a pcm_s16le",
+    "24.wav": "-c:a pcm_s24le -ar 48000",
+    "32.wav": "-c:a pcm_s32le",
+    "float.wav": "-c:a pcm_f32le -ar 96000",
+    "double.wav": "-c:a pcm_f64le",
+    "alaw.wav": "-c:a pcm_alaw -ar 8000 -ac 1",
+    "adpcm.wav": "-c:a adpcm_ms -ar 22050",
+    "ima.wav": "-c:a adpcm_ima_wav -ac 1",
+    "24.aiff": "-c:a pcm_s24be",
+    "8.aiff": "-c:a pcm_s8 -ar 11025",
+    "32.caf": "-c:a pcm_s32be",
+    "16.w64": "-c:a pcm_s16le -ac 6",
+    "mulaw.au": "-c:a pcm_mulaw -ar 16000",
+    "16.flac": "-c:a flac",
+    "24.flac": "-c:a flac -sample_fmt s32 -bits_per_raw_sample 24 -ar 96000",
+    "odd.flac": "-c:a flac -frame_size 1001",
+    "16.m4a": "-c:a alac",
+    "24.m4a": "-c:a alac -sample_fmt s32p",
+    "aac.m4a": "-c:a aac -ar 48000",
+    "16.tta": "-c:a tta",
+    "16.wv": "-c:a wavpack",
+    "float.wv": "-c:a wavpack -sample_fmt fltp",
+    "low.mp3": "-c:a libmp3lame -ar 22050 -ac 1",
+    "a.mp3": "-c:a libmp3lame -q:a 3",
+    "a.mp2": "-c:a mp2 -f mp2",
+    "surround.ac3": "-c:a ac3 -ac 6 -f ac3",
+    "a.opus": "-c:a libopus",
+    "a.ogg": "-c:a libvorbis",
+    "a.ts": "-c:a aac -ar 32000 -f mpegts",
+}
+
+#: A variant in each format; those with a depth dither.
+FORMATS = [*(f"f:{form}" for form in ENCODERS if form not in ("wav", "flac"))]
+FORMATS += ["f:wav/bd:16/gain:-1", "f:flac/bd:16/sr:32000"]
+#: More variants, of which each source has one.
+STAGES = (
+    "f:wav/bd:24/sr:48000",
+    "f:wav/bd:32f/fade:3:4",
+    "f:wav/bd:16/enhance:voice",
+    "f:flac/bd:16/norm:ebu",
+    "f:flac/bd:24/t:1.5:9/ch:1/gain:-2",
+    "f:wav/bd:16/t:5:5/sr:22050",
+)
+
+
+class WaysTests(SynchronousTestCase):
+    """A source that is rendered in one process, and in two, as a node that remembers it does."""
+
+    def test_thirty_sources(self) -> None:
+        """Thirty sources in all formats have the same bytes both ways."""
+        sources = convert_all(write_wav(noise(RATE, SECONDS * RATE, 2), "32f"), SOURCES)
+        self.assertEqual(30, len(sources))
+        for (name, source), stage in zip(sources.items(), cycle(STAGES), strict=False):
+            for texts in (FORMATS, [stage]):
+                alone, behind = (
+                    render_once(source, texts, irregular=irregular) for irregular in (False, True)
+                )
+                self.assertEqual([], [text for text in texts if alone[text] != behind[text]], name)
+
+
+class FramesTests(SynchronousTestCase):
+    """The stages of the chain, with frames of several sizes ahead of them."""
+
+    def outputs(self, stages: Iterable[str]) -> set[bytes]:
+        """Return the samples that a chain outputs for frames of several sizes."""
+        command = "ffmpeg -v error -f lavfi -i aevalsrc=0.3*random(0)|0.3*random(1):s=44100:d=11"
+        words = [*command.split(), "-f", "f64le", "-c:a", "pcm_f64le", "-ac", "2"]
+        found = set()
+        for size in (1024, 1152, 4096, 1001):
+            chain = ",".join([f"asetnsamples=n={size}:p=0", *stages])
+            ended = run([*words, "-af", chain, "pipe:1"], b"")
+            self.assertEqual(0, ended.returncode, ended.stderr)
+            found.add(ended.stdout)
+        return found
+
+    def test_chain(self) -> None:
+        """No stage of a render depends on the sizes of the frames that a decoder outputs.
+
+        Without frames of one size ahead of it, dither does. The preset does from ffmpeg 7 on.
+        """
+        probe = Probe("wav", "pcm_f32le", None, False, RATE, decoded_bits=64, layout="stereo")
+        for text in (
+            "f:wav/bd:16",
+            "f:flac/gain:-3/bd:24/sr:48000",
+            "f:wav/bd:32f/enhance:voice",
+            "f:mp3/sr:8000/ch:1",
+            "f:wav/bd:32f/t:0:10/fade:2:7",
+            "f:wav/bd:32f/norm:ebu",
+        ):
+            stages = filter_chain(options_of(text), probe, SWRESAMPLE if "sr:8" in text else SOXR)
+            self.assertEqual(1, len(self.outputs(stages)), text)
+            if "dither" in str(stages):
+                bare = [stage for stage in stages if stage != EVEN_FRAMES]
+                self.assertGreater(len(self.outputs(bare)), 1, text)
