@@ -1,11 +1,11 @@
-"""Irregular sources through the whole service: broken off at most once, then always whole."""
+"""Irregular sources through the whole service, which the first listener gets whole."""
 
 from __future__ import annotations
 
 import os
 import struct
 
-from tests.support.audio import convert, convert_all, decode_all, noise, tone, write_wav
+from tests.support.audio import convert, convert_all, decode, decode_all, noise, tone, write_wav
 from tests.support.http import Response
 from tests.support.programs import STAND_IN
 from tests.support.service import ServiceCase, fetch, signed, until_hit
@@ -15,6 +15,16 @@ MP3 = "-c:a libmp3lame -b:a 128k -write_xing 0 -id3v2_version 0 -f mp3"
 
 class IrregularTests(ServiceCase):
     """Sources that change inside, or hold samples that are no audio (D63)."""
+
+    async def fetch_twice(self, port: int, path: bytes) -> Response:
+        """Request a variant on a node without a store, which then knows the source.
+
+        Both responses are whole, and the same (D78).
+        """
+        first, again = [await fetch(port, path) for _ in range(2)]
+        self.assertEqual((True, True), (first.complete, again.complete), path)
+        self.assertTrue(first.body == again.body, path)
+        return first
 
     async def fetch_whole(self, port: int, path: bytes) -> Response:
         """Request a variant until it is not broken off; that is at most once."""
@@ -27,35 +37,55 @@ class IrregularTests(ServiceCase):
         self.assertEqual((again["x-audio-proxy"], again.complete), (b"MISS", True))
         return again
 
-    async def test_same_bytes(self) -> None:
-        """Whatever is delivered whole is the same on all nodes, and has all of the audio.
+    def join(self, name: str, *forms: str) -> dict[str, bytes]:
+        """Add a source that consists of several files, the first of 20 s; return these."""
+        parts = {}
+        for number, form in enumerate(forms):
+            sound = tone(44100, (6 if number else 20) * 44100, 440, 440)
+            parts[str(number)] = convert(write_wav(sound), form)
+        self.add(name, b"".join(parts.values()))
+        return parts
 
-        A node that knows the source breaks no further variant of it off.
+    async def test_first_listener(self) -> None:
+        """The first listener gets all of a source that changes inside, in one response (D63).
+
+        What the node then knows changes no byte, and neither does another node or the store (D78).
         """
-        stereo = write_wav(tone(44100, 6 * 44100, 440, 440))
-        one, two = convert_all(stereo, {str(n): f"{MP3} -ac {n}" for n in (1, 2)}).values()
-        self.add("a.mp3", one + two)
-        path = signed("/f:flac/fade:1:1/plain/local://a.mp3")
-        bodies = set()
-        for store in (None, self.config().variant_store):
-            port = self.start(variant_store=store).port
-            bodies.add((await self.fetch_whole(port, path)).body)
-        bodies.add((await until_hit(port, path)).body)
-        (body,) = bodies
-        sounds = decode_all({"body": body, "one": one})
-        self.assertEqual(len(sounds["body"]), 2 * len(sounds["one"]))
-        for options in ("f:wav", "f:opus/t:1:9", "f:peaks/pts:50", "f:aac/norm:ebu"):
-            response = await fetch(port, signed(f"/{options}/plain/local://a.mp3"))
-            self.assertTrue(response.complete, options)
+        parts = self.join("a.mp3", f"{MP3} -ac 1", f"{MP3} -ac 2", f"{MP3} -ar 48000")
+        self.join("a.ac3", "-ac 2 -c:a ac3 -f ac3", "-ac 1 -c:a ac3 -f ac3")
+        self.join("a.ogg", "-c:a flac -f ogg", "-c:a flac -ar 48000 -serial_offset 9 -f ogg")
+        bodies = {}
+        for name in ("a.mp3", "a.ac3", "a.ogg"):
+            for options in (
+                *("f:wav/bd:16/sr:22050", "f:flac", "f:mp3", "f:opus", "f:ogg", "f:aac", "f:m4a"),
+                *("f:wav/t:1:21", "f:flac/fade:1:1", "f:m4a/norm:ebu"),
+            ):
+                if name == "a.mp3" or options in ("f:wav/bd:16/sr:22050", "f:m4a"):
+                    # Each is the first request of a node.
+                    port = self.start(variant_store=None).port
+                    path = signed(f"/{options}/plain/local://{name}")
+                    bodies[name, options] = (await self.fetch_twice(port, path)).body
+        sounds = decode_all({"whole": bodies["a.mp3", "f:flac"], **parts})
+        lengths = [len(sounds[name]) / sounds[name].rate for name in ("0", "1", "2")]
+        self.assertLess(abs(len(sounds["whole"]) / 44100 - sum(lengths)), 0.01)
+        self.assertEqual(21 * 44100, len(decode(bodies["a.mp3", "f:wav/t:1:21"])))
+        port = self.start().port
+        path = signed("/f:flac/plain/local://a.mp3")
+        await fetch(port, path)
+        self.assertTrue((await until_hit(port, path)).body == bodies["a.mp3", "f:flac"])
 
-    async def test_more_than_stated(self) -> None:
-        """Of equally long parts that were joined, no part is taken for the whole (D57)."""
+    async def test_wrong_length(self) -> None:
+        """Of equally long parts that were joined, no part is taken for the whole (D57).
+
+        Where the bytes of the file allow the length that its header states, a first listener who
+        has bytes is broken off. From then on, no length is stated (D78).
+        """
         sound = noise(44100, 4 * 44100, amplitude=0.5)
         # Silence makes the average frame of flac small, so that the size does not tell.
         sound.channels[:, 44100:] = 0
-        port = self.start(variant_store=None).port
         forms = {"a.flac": "", "a.ogg": "-c:a libvorbis", "a.opus": ""}
         parts, bodies = convert_all(write_wav(sound), forms), {}
+        port = self.start(variant_store=None).port
         for name, part in parts.items():
             self.add(name, part * 2)
             path = signed(f"/f:flac/plain/local://{name}")
@@ -64,8 +94,8 @@ class IrregularTests(ServiceCase):
         for name in parts:
             whole = f"whole of {name}"
             stated = int.from_bytes(bodies[whole][18:26], "big") & 2**36 - 1
-            self.assertEqual(stated, len(sounds[whole]), name)
-            self.assertGreater(stated, 1.9 * len(sounds[name]), name)
+            self.assertIn(stated, (0, len(sounds[whole])), name)
+            self.assertGreater(len(sounds[whole]), 1.9 * len(sounds[name]), name)
 
     async def test_less_than_stated(self) -> None:
         """A length that Matroska states, but does not have, is not stated for a trim (D57)."""
@@ -79,7 +109,7 @@ class IrregularTests(ServiceCase):
             bodies[options] = (await self.fetch_whole(port, path)).body
         for options, heard in decode_all(bodies).items():
             stated = int.from_bytes(bodies[options][18:26], "big") & 2**36 - 1
-            self.assertEqual(stated, len(heard), options)
+            self.assertIn(stated, (0, len(heard)), options)
             self.assertLess(abs(len(heard) - 2 * heard.rate), 0.05 * heard.rate, options)
 
     async def test_samples(self) -> None:
@@ -90,7 +120,7 @@ class IrregularTests(ServiceCase):
         port = self.start(variant_store=None).port
         for options in ("f:mp3/norm:ebu", "f:peaks/pts:9", "f:m4a"):
             broken, clean = [
-                await self.fetch_whole(port, signed(f"/{options}/plain/local://{name}.wav"))
+                await self.fetch_twice(port, signed(f"/{options}/plain/local://{name}.wav"))
                 for name in ("huge", "zero")
             ]
             self.assertTrue(broken.body == clean.body, options)
@@ -105,5 +135,5 @@ class IrregularTests(ServiceCase):
         for name in ("abort-ffmpeg", "other"):
             self.add(f"{name}.flac", write_wav(noise(44100, 44100), "32f"))
             path = signed(f"/f:mp3/plain/local://{name}.flac")
-            bodies.add((await self.fetch_whole(port, path)).body)
+            bodies.add((await self.fetch_twice(port, path)).body)
         self.assertEqual(1, len(bodies))

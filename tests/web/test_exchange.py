@@ -10,6 +10,7 @@ from twisted.logger import LogLevel, formatEvent
 from audioproxy.errors import (
     InvalidOptions,
     NotFound,
+    OutputDiffers,
     QueueFull,
     RangeNotSatisfiable,
     Refusal,
@@ -295,20 +296,25 @@ class EndTests(ExchangeCase):
         """A response that fails midway is aborted, so it looks incomplete (Errors, 10).
 
         It has no last chunk; to HTTP/1.0, a close would complete it. It is logged once, with the
-        status that was sent and an error code.
+        status that was sent and an error code, which is another one where the source is to blame
+        (D78).
         """
-        for version in (b"HTTP/1.1", b"HTTP/1.0"):
+        for version, refusal, code in (
+            (b"HTTP/1.1", RenderTimeout(), "render_timeout"),
+            (b"HTTP/1.0", RenderTimeout(), "render_timeout"),
+            (b"HTTP/1.1", OutputDiffers(), "output_differs"),
+        ):
             self.make()
             connection = self.send(PATH, version=version)
             render = self.harness.render(PATH)
             render.write_output(b"some")
             self.assertEqual({}, self.counts.of("http_requests_total"))
-            render.end(RenderTimeout())
+            render.end(refusal)
             response = connection.response
             self.assertEqual((b"some", False), (response.body, response.complete), version)
             self.assertEqual((True, 1), (connection.aborted, render.left))
             self.assertEqual(
-                f"render 200 render_timeout {SUBJECT} cache=MISS 4 bytes in 0ms",
+                f"render 200 {code} {SUBJECT} cache=MISS 4 bytes in 0ms",
                 self.line(),
             )
 

@@ -12,6 +12,7 @@ from audioproxy.media.command.conversion import SOXR
 from audioproxy.media.command.downmix import channel_mix
 from audioproxy.media.command.exact_length import exact_length_filters
 from audioproxy.media.command.filters import (
+    EVEN_FRAMES,
     filter_chain,
     is_too_short,
     may_need_length,
@@ -31,7 +32,8 @@ WORKING, MONO = (f"{UNMIXED}:channel_layouts={layout}" for layout in ("stereo", 
 COUNTED = "asetpts=N"
 TO_MONO = "pan=mono|c0=0.500000000*c0+0.500000000*c1"
 TO_STEREO = "channelmap=map=0:channel_layout=mono,pan=stereo|c0=c0|c1=c0"
-DITHER = "aresample=osf=s16:dither_method=triangular_hp"
+# Frames of one size precede dither, and the preset (D78).
+DITHER = f"{EVEN_FRAMES},aresample=osf=s16:dither_method=triangular_hp"
 LOUDNESS = "linear=false:dual_mono=false"
 # What keeps ffmpeg 7.1.5 from an abort: loudnorm is never followed by a resampler directly.
 FRAMES = "asetnsamples=n=19200:p=0"
@@ -56,7 +58,7 @@ KEEP_SILENCE = "aeval=if(isnan(val(ch))\\,0\\,val(ch)):c=same"
 
 def voice(layout: str = "stereo") -> str:
     """Return the stages of ``enhance`` for a channel layout."""
-    return ",".join(PRESETS["voice"](44100, layout, SOXR))
+    return ",".join([EVEN_FRAMES, *PRESETS["voice"](44100, layout, SOXR)])
 
 
 def volume(decibels: object) -> str:
@@ -158,7 +160,7 @@ class ChainTests(SynchronousTestCase):
 
     def test_dither(self) -> None:
         """Samples are dithered once, at the end, if the output cannot hold their bits (D60)."""
-        dither_24 = "aresample=osf=s32:output_sample_bits=24:dither_method=triangular_hp"
+        dither_24 = DITHER.replace("osf=s16", "osf=s32:output_sample_bits=24")
         louder = f"{WORKING},{volume(3)},{WORKING}"
         for text, bits, stages in (
             ("f:wav", 16, ""),
