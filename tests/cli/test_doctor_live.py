@@ -230,7 +230,7 @@ class ProgramTests(ServiceCase):
         self.assertEqual({"ok  "}, {line[:4] for line in lines})
         self.assertEqual(
             "audioproxy settings open_files ffmpeg cell local_sources variant_store"
-            " temporary_files AP_PORT AP_METRICS_PORT settings_file",
+            " builds temporary_files AP_PORT AP_METRICS_PORT settings_file",
             " ".join(line[4:22].strip().replace(" ", "_") for line in lines),
         )
         self.assertEqual([], os.listdir(self.store))
