@@ -112,7 +112,9 @@ class SampleTests(SynchronousTestCase):
         programs = SimpleNamespace(build_name=OWN)
         engine: Any = SimpleNamespace(store=object(), clock=clock, programs=programs)
         self.patch(builds_module, "open_catalog", lambda *_: catalog)
-        checking = Deferred.fromCoroutine(collect(check_builds(None, Config(allow_insecure=True), engine)))
+        checking = Deferred.fromCoroutine(
+            collect(check_builds(None, Config(allow_insecure=True), engine))
+        )
         clock.advance(seconds)
         return self.successResultOf(checking)
 
@@ -160,5 +162,7 @@ class SampleTests(SynchronousTestCase):
     def test_no_store(self) -> None:
         """Without a store, nothing is compared."""
         engine: Any = SimpleNamespace(store=None)
-        checking = Deferred.fromCoroutine(collect(check_builds(None, Config(allow_insecure=True), engine)))
+        checking = Deferred.fromCoroutine(
+            collect(check_builds(None, Config(allow_insecure=True), engine))
+        )
         self.assertEqual([], self.successResultOf(checking))
