@@ -115,7 +115,7 @@ class FolderTests(ResumeCase):
         return trailer[1]
 
     async def test_resume(self) -> None:
-        """A date resumes the recording that it came from alone; an ETag any of its name (D78)."""
+        """A date resumes the recording that it came from alone; an ETag any of its name (D58)."""
         self.service = self.start()
         tones = [self.tone(frequency) for frequency in (300, 400)]
         source = self.root / "a.flac"
@@ -130,7 +130,7 @@ class FolderTests(ResumeCase):
             await self.check(path, self.read_record, replace)
 
     async def test_cache_buster(self) -> None:
-        """With another ``cb``, nothing that a client has of the old recording is resumed (D78)."""
+        """With another ``cb``, nothing that a client has of the old recording is resumed (D58)."""
         self.service = self.start()
         source = self.root / "a.flac"
         source.write_bytes(self.tone(300))
@@ -161,7 +161,7 @@ class BucketTests(ResumeCase, RemoteCase):
         return found
 
     async def test_resume(self) -> None:
-        """A date resumes the recording that it came from alone; an ETag any of its name (D78)."""
+        """A date resumes the recording that it came from alone; an ETag any of its name (D58)."""
         self.service = await self.boot()
         tones = [self.tone(frequency) for frequency in (300, 400)]
 
@@ -174,7 +174,7 @@ class BucketTests(ResumeCase, RemoteCase):
             await self.check(self.url("a.flac", options), self.read_record, replace)
 
     async def test_redirect(self) -> None:
-        """A redirect has no Last-Modified: the bucket states its own validators (D78)."""
+        """A redirect has no Last-Modified: the bucket states its own validators (D58)."""
         self.service = await self.boot(serve_mode="redirect", presign_ttl=60)
         self.put("a.flac", self.tone(300))
         path = self.url("a.flac")

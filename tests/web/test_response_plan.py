@@ -173,7 +173,7 @@ class PlanTests(SynchronousTestCase):
         """If-Range with a date is a 206 only if it is the Last-Modified of this response.
 
         With any other date, the whole variant is sent, as to a client that has a part of another
-        one: of a replaced source, or of another build of ffmpeg (D78). So it is if the variant has
+        one: of a replaced source, or of another build of ffmpeg (D58). So it is if the variant has
         no Last-Modified, or now has another one.
         """
         ((_, date),) = _dates(plan(dated(STORED)))
