@@ -58,10 +58,10 @@ Check everything that the service needs, as the service would use it: the settin
 encoders and filters, the sources, the variant store, certificates, the clock, open files, room for
 temporary files, and the ports. In the variant store, an object or a file is written, found, fetched
 through a presigned URL and removed again, and a sample of the variants is asked for the build of
-ffmpeg that made it. If a service holds the port, it is asked for a URL that
-has expired, signed with the key: another service refuses its signature. Given URLs are verified
-with these settings. Each check prints a line, with the problem and what would be right. No secret
-is printed, and nothing is changed.
+ffmpeg that made it. If a service holds the port, it is asked for a URL that has expired, signed
+with the key: another service refuses its signature. Given URLs are verified with these settings.
+Each check prints a line, with the problem and what would be right. No secret is printed, and
+nothing is changed.
 
 With --bucket, the bucket of the variants is checked instead, thoroughly: everything that the
 service needs of a store, with what breaks otherwise. At most 10 MB are written, in objects whose
