@@ -190,6 +190,7 @@ class Engine:
                     clock,
                     cache_tag=config.cache_tag,
                     timed=lambda: self._measure(metrics.write_backs),
+                    build=lambda: self.programs.build_name,
                 ),
                 metrics,
                 config.render_timeout,

@@ -18,6 +18,7 @@ from twisted.logger import LogLevel
 
 from audioproxy import __version__
 from audioproxy.cli.checks.bucket.table import check_buckets
+from audioproxy.cli.checks.builds import check_builds
 from audioproxy.cli.checks.machine import (
     check_certificates,
     check_local_sources,
@@ -56,10 +57,11 @@ DESCRIPTION = """\
 Check everything that the service needs, as the service would use it: the settings, ffmpeg with its
 encoders and filters, the sources, the variant store, certificates, the clock, open files, room for
 temporary files, and the ports. In the variant store, an object or a file is written, found, fetched
-through a presigned URL and removed again. If a service holds the port, it is asked for a URL that
-has expired, signed with the key: another service refuses its signature. Given URLs are verified
-with these settings. Each check prints a line, with the problem and what would be right. No secret
-is printed, and nothing is changed.
+through a presigned URL and removed again, and a sample of the variants is asked for the build of
+ffmpeg that made it. If a service holds the port, it is asked for a URL that has expired, signed
+with the key: another service refuses its signature. Given URLs are verified with these settings.
+Each check prints a line, with the problem and what would be right. No secret is printed, and
+nothing is changed.
 
 With --bucket, the bucket of the variants is checked instead, thoroughly: everything that the
 service needs of a store, with what breaks otherwise. At most 10 MB are written, in objects whose
@@ -190,6 +192,7 @@ async def check_all(
             ("ffmpeg", check_programs(engine)),
             ("local sources", check_local_sources(config)),
             ("variant store", check_stores(settings, engine)),
+            ("builds", check_builds(reactor, config, engine)),
             ("certificates", check_certificates(reactor, settings)),
             ("temporary files", check_temporary_files(config)),
             ("ports", check_ports(reactor, settings)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Callable
@@ -40,6 +41,8 @@ _RUN_TIMEOUT = 20.0
 # Seconds between two checks of programs that cannot be run.
 _RETRY = 10.0
 _VERSION = re.compile(rb"\S+ version ([!-~]{1,60})")
+# Of the digest of what a program prints of its build.
+_DIGEST_DIGITS = 8
 # In the build configuration, which follows the version.
 _WITH_SOXR = b"--enable-libsoxr"
 
@@ -63,6 +66,15 @@ class Programs:
             return {"ffmpeg": "", "resampler": ""}
         resampler = "soxr" if examined.resampler == SOXR else "swr"
         return {"ffmpeg": examined.version, "resampler": resampler}
+
+    @property
+    def build_name(self) -> str:
+        """What names this build of ffmpeg in records; empty before the first examination.
+
+        It is the version, and a digest of all that ``ffmpeg -version`` prints: the configuration,
+        the compiler and the libraries of FFmpeg. Those of encoders, such as libopus, it leaves out.
+        """
+        return "" if self._examined is None else self._examined.build_name
 
     async def probe_missing(self) -> list[str]:
         """Return what is missing, as text: unusable programs, or else encoders and filters."""
@@ -119,7 +131,11 @@ class Programs:
         run = await self._run([program, "-hide_banner", "-version"])
         if program == self.ffmpeg and not run.failure:
             resampler = SOXR if _WITH_SOXR in run.output else SWRESAMPLE
-            self._examined = _Examined(identity, _read_version(run.output), resampler)
+            version = _read_version(run.output)
+            digest = hashlib.sha256(run.output).hexdigest()[:_DIGEST_DIGITS]
+            self._examined = _Examined(
+                identity, version, resampler, f"{version or 'unknown'}:{digest}"
+            )
         return run
 
     async def _run(self, arguments: list[str]) -> _Run:
@@ -143,6 +159,7 @@ class _Examined(NamedTuple):
     identity: object
     version: str
     resampler: str
+    build_name: str
 
 
 def _read_version(output: bytes) -> str:

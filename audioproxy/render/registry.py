@@ -126,6 +126,9 @@ class RenderRegistry:
 
         A request may look the variant up just before the write-back ends, and join just after it. A
         render that is not stored is not kept: each later request starts a new one (D37).
+
+        So this node stores a key at most once in a second, and the Last-Modified of a variant,
+        which has whole seconds, is that of no other one (a strong validator by RFC 9110, 8.8.2.2).
         """
         with suppress(TimeoutError):
             await Deadline(self._context.clock, _LINGER).limit(self._draining.wait())

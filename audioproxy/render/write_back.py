@@ -35,6 +35,7 @@ class RenderStorage:
     :ivar now: Unix time in seconds.
     :ivar cache_tag: the header with the tag of the source, or None.
     :ivar timed: measures the write-back in its block.
+    :ivar build: returns the build of ffmpeg that a render would use now; empty where it is unknown.
     :ivar oversized: keys of variants during whose render the disk of the store was full, for ten
         minutes.
     """
@@ -45,6 +46,7 @@ class RenderStorage:
     now: Callable[[], float] = time.time
     cache_tag: CacheTagHeader | None = None
     timed: Callable[[], AbstractContextManager[None]] = nullcontext
+    build: Callable[[], str] = str
     oversized: TTLCache[str, bool] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,6 +68,8 @@ class WriteBack:
         self._now = storage.now
         self._cache_tag = storage.cache_tag
         self._timed = storage.timed
+        self._find_build = storage.build
+        self._build = ""
         self._key = key
 
     async def create_in_store(self, seconds: float) -> ScratchFile | None:
@@ -76,6 +80,8 @@ class WriteBack:
             _log.warn("{key} is not stored: it filled the disk of the store", key=self._key)
             self.possible = False
             return None
+        # The encoder starts next. By the time of the commit, ffmpeg may have been replaced.
+        self._build = self._find_build()
         try:
             return await self._store.create(seconds)
         except OSError as error:
@@ -114,7 +120,7 @@ class WriteBack:
         if self._store is None or not self.possible:
             return False
         headers = VariantHeaders.of(request.options)
-        record = VariantRecord.of(request, validator, self._now(), self._cache_tag)
+        record = VariantRecord.of(request, validator, self._now(), self._cache_tag, self._build)
         try:
             with self._timed():
                 await self._store.commit(request.key, output.scratch, output.size, headers, record)

@@ -194,8 +194,8 @@ class FileVariantStore:
             self._note_use(key)
         return found
 
-    def read_small(self, key: str) -> tuple[VariantHeaders, bytes] | None:
-        """Return a small variant whole, in one read; None for anything else.
+    def read_small(self, key: str) -> tuple[VariantHeaders, int | None, bytes] | None:
+        """Return a small variant whole as `audioproxy.variants.stored_file.read_small`.
 
         The result is None, too, for a variant that was not read a moment ago.
         """

@@ -38,6 +38,10 @@ class StoredVariant(Protocol):
     def size(self) -> int: ...  # noqa: D102
     @property
     def headers(self) -> VariantHeaders: ...  # noqa: D102
+    @property
+    def stored(self) -> int | None:
+        """Unix seconds at which it was stored, by its record; None without one."""
+        ...
 
     async def open_range(self, start: int, stop: int) -> ByteStream:
         """Return the bytes from ``start`` up to ``stop``.

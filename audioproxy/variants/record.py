@@ -1,7 +1,8 @@
 """What is recorded with a stored variant, besides its bytes and response headers (D58).
 
 A store keeps the record as short texts by name: in the trailer of a file, and as metadata of an
-object. No response depends on it. It serves to find the variants of a source, and to verify bytes.
+object. Its time is the Last-Modified of the variant; nothing else in a response depends on it. It
+serves to find the variants of a source, and to verify bytes.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class VariantRecord:
         too long to be recorded.
     :ivar sha256: SHA-256 of the variant's bytes, in lower-case hex; empty until the store has read
         them.
+    :ivar build: the build of ffmpeg that made the variant (`audioproxy.process.programs`); empty
+        where it is unknown, or too long to be recorded.
     :ivar cache_tag: the header with the tag of the source for caches in front, as the only one of a
         list, or an empty list. An object has it as metadata; it is not one of the `texts`.
     """
@@ -57,6 +60,7 @@ class VariantRecord:
     source: bytes | None = None
     validator: bytes = b""
     sha256: str = ""
+    build: str = ""
     cache_tag: tuple[tuple[bytes, bytes], ...] = ()
 
     @classmethod
@@ -66,12 +70,14 @@ class VariantRecord:
         validator: bytes,
         now: float,
         header: CacheTagHeader | None = None,
+        build: str = "",
     ) -> Self:
         """Return the record of a variant that is stored now.
 
         :param validator: of the source that was rendered.
         :param now: Unix seconds.
         :param header: the header with the tag of the source, or None.
+        :param build: of ffmpeg, in visible ASCII; empty where it is unknown.
         """
         source = request.source
         lines = () if header is None else header.lines(source.canonical)
@@ -81,6 +87,7 @@ class VariantRecord:
             int(now),
             source.address,
             validator,
+            build=build,
             cache_tag=lines,
         )
 
@@ -98,6 +105,7 @@ class VariantRecord:
                 _decode(texts["source"]) if "source" in texts else None,
                 _decode(texts.get("validator", "")),
                 texts["sha256"],
+                str(texts.get("build", "")),
             )
             digests = record.source_sha256, record.sha256
             return record if all(map(_SHA256.fullmatch, digests)) else None
@@ -113,8 +121,12 @@ class VariantRecord:
             "stored": str(self.stored),
         }
         size = sum(len(METADATA_PREFIX + name + text) for name, text in texts.items())
-        for name, value in (("source", self.source), ("validator", self.validator)):
-            text = "" if value is None else _encode(value)
+        optional = (
+            ("source", _encode(self.source or b"")),
+            ("validator", _encode(self.validator)),
+            ("build", self.build),
+        )
+        for name, text in optional:
             added = len(METADATA_PREFIX + name + text)
             if text and len(text) <= _MAX_SOURCE_BYTES and size + added <= _MAX_BYTES:
                 texts[name] = text

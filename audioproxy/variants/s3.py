@@ -79,12 +79,14 @@ class StoredObject:
     """A variant in the bucket, in the version that its entity tag names.
 
     :ivar etag: as the store sent it; None where it sent none.
+    :ivar stored: Unix seconds at which it was stored, by its record; None without one.
     """
 
     size: int
     headers: VariantHeaders
     etag: str | None
     target: StoreObject
+    stored: int | None = None
 
     async def open_range(self, start: int, stop: int) -> ByteStream:
         """Return a byte range of the variant, forwarded from the store as it is sent."""
@@ -239,7 +241,9 @@ class S3VariantStore:
         if not size or not headers.is_printable:
             # This service has not written the object.
             return None
-        return StoredObject(size, headers, response.header("etag"), target)
+        record = VariantRecord.read(response.headers_with_prefix(METADATA_PREFIX))
+        stored = None if record is None else record.stored
+        return StoredObject(size, headers, response.header("etag"), target, stored)
 
     async def commit(
         self,

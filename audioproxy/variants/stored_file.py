@@ -22,6 +22,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from functools import lru_cache
+from typing import TypeAlias
 
 from twisted.internet.defer import Deferred
 
@@ -59,16 +60,23 @@ _WARM_SECONDS = 60.0
 # Each key takes some 200 bytes.
 _MOST_KEYS = 16_384
 
+# What a trailer states: the size, the headers, and the time at which the variant was stored.
+_Fields: TypeAlias = tuple[int, VariantHeaders, int | None]
+
 
 class StoredFile:
     """A variant that is open for reading, even after it was replaced or removed.
 
+    :ivar stored: Unix seconds at which it was stored, by its record; None without one.
     :ivar run_read: runs a read of the file, which may block; None to read on the reactor thread.
     """
 
-    def __init__(self, descriptor: int, size: int, headers: VariantHeaders) -> None:
+    def __init__(
+        self, descriptor: int, size: int, headers: VariantHeaders, stored: int | None = None
+    ) -> None:
         self.size = size
         self.headers = headers
+        self.stored = stored
         self.descriptor = descriptor
         self.run_read: Callable[[Callable[[], object]], Deferred[object]] | None = None
         self._data: bytes | None = None
@@ -147,8 +155,11 @@ def load_variant(path: str) -> StoredFile | None:
         found.close()
 
 
-def read_small(path: str) -> tuple[VariantHeaders, bytes] | None:
-    """Return a small variant whole, in one read; None for anything else."""
+def read_small(path: str) -> tuple[VariantHeaders, int | None, bytes] | None:
+    """Return a small variant whole, in one read; None for anything else.
+
+    :returns: its headers, the time at which it was stored as `StoredFile.stored`, and its bytes.
+    """
     try:
         descriptor = os.open(path, _READ_FLAGS)
     except OSError:
@@ -163,7 +174,10 @@ def read_small(path: str) -> tuple[VariantHeaders, bytes] | None:
     if len(data) > _SMALL_FILE:
         return None
     found = _parse_trailer(data, len(data))
-    return None if found is None else (found[1], data[: found[0]])
+    if found is None:
+        return None
+    size, headers, stored = found
+    return headers, stored, data[:size]
 
 
 def read_trailer(descriptor: int) -> tuple[int, VariantRecord | None] | None:
@@ -181,8 +195,8 @@ def read_trailer(descriptor: int) -> tuple[int, VariantRecord | None] | None:
     return found[0], VariantRecord.read(json.loads(data))
 
 
-def _parse_trailer(tail: bytes, length: int) -> tuple[int, VariantHeaders] | None:
-    """Return size and headers of a variant from the end of its file; None if it is incomplete.
+def _parse_trailer(tail: bytes, length: int) -> _Fields | None:
+    """Return the fields of a variant from the end of its file; None if it is incomplete.
 
     :param length: the bytes of the file.
     """
@@ -206,14 +220,16 @@ def _trailer_object(tail: bytes) -> bytes | None:
 
 # Parsing the fields takes as long as reading their file.
 @lru_cache(4096)
-def _read_fields(data: bytes) -> tuple[int, VariantHeaders] | None:
+def _read_fields(data: bytes) -> _Fields | None:
     try:
         fields = json.loads(data)
         size = int(fields["size"])
         headers = VariantHeaders(
             fields["content_type"], fields["cache_control"], fields.get("content_disposition")
         )
-        return (size, headers) if headers.is_printable else None
+        record = VariantRecord.read(fields)
+        stored = None if record is None else record.stored
+        return (size, headers, stored) if headers.is_printable else None
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return None
 

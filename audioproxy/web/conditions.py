@@ -1,4 +1,4 @@
-"""Conditional requests and ranges, against one strong entity tag (RFC 9110, 13 and 14)."""
+"""Conditional requests and ranges, against a strong entity tag and a date (RFC 9110, 13 and 14)."""
 
 from __future__ import annotations
 
@@ -31,9 +31,14 @@ def matches(if_none_match: bytes | None, tag: bytes) -> bool:
     return if_none_match is not None and tag in _ENTITY_TAG.findall(if_none_match)
 
 
-def range_applies(if_range: bytes | None, tag: bytes) -> bool:
-    """Return whether a Range applies: If-Range is absent or equals ``tag`` (RFC 9110, 13.1.5)."""
-    return if_range is None or if_range.strip() == tag
+def range_applies(if_range: bytes | None, tag: bytes, last_modified: bytes | None) -> bool:
+    """Return whether a Range applies: If-Range is absent or a validator (RFC 9110, 13.1.5).
+
+    :param last_modified: the Last-Modified of the response, or None. A date has to be the same
+        text: dates are compared for equality, never for order, and an obsolete form of the same
+        second is another text.
+    """
+    return if_range is None or if_range.strip() in (tag, last_modified)
 
 
 def read_range(header: bytes | None, size: int) -> tuple[int, int] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from email.utils import formatdate
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -60,12 +61,14 @@ class Stored(NamedTuple):
     :ivar presign: returns a URL of the variant with a lifetime in seconds; None in proxy mode
         (AP_SERVE_MODE).
     :ivar presign_ttl: the longest lifetime of the URL, in seconds.
+    :ivar stored: Unix seconds at which it was stored, or None.
     """
 
     size: int
     headers: VariantHeaders
     presign: Callable[[int], str] | None = None
     presign_ttl: int = 0
+    stored: int | None = None
 
 
 def plan_not_modified(
@@ -112,8 +115,11 @@ def plan_response(
             fields |= _NOT_FOR_SHARED_CACHES
         return ResponsePlan(200, tuple(fields.items()), cache_state=found)
     is_get = conditions.method == b"GET"
+    # A date after that of the response must not be stated (RFC 9110, 8.8.2.1): the clock of the
+    # node that stored the variant may be ahead.
+    stored = found.stored if found.stored is not None and 0 <= found.stored <= now else None
     if is_get and conditions.range is None and found.presign is None and request.exp is None:
-        return _plan_whole(request.tag, found.headers, found.size, lines)
+        return _plan_whole(request.tag, found.headers, found.size, stored, lines)
     fields = _variant_headers(request.tag, _HIT, found.headers, request.exp, now, lines)
     # A presigned URL cannot live zero seconds, so the last second of ``exp`` is served as in proxy
     # mode (D14).
@@ -125,8 +131,11 @@ def plan_response(
         fields[b"location"] = found.presign(seconds).encode("ascii")
         fields.setdefault(b"content-length", b"0")
         return ResponsePlan(302, tuple(fields.items()), cache_state=_HIT)
+    last_modified = None
+    if stored is not None:
+        last_modified = fields[b"last-modified"] = _format_date(stored)
     byte_range = None
-    if is_get and range_applies(conditions.if_range, request.tag):
+    if is_get and range_applies(conditions.if_range, request.tag, last_modified):
         try:
             byte_range = read_range(conditions.range, found.size)
         except RangeNotSatisfiable as refusal:
@@ -170,8 +179,12 @@ def _plan_not_modified(tag: bytes, cache_control: bytes, lines: _Lines) -> Respo
 
 # Most requests are for whole variants, by URLs without ``exp``. Few variants have many requests.
 @lru_cache(4096)
-def _plan_whole(tag: bytes, headers: VariantHeaders, size: int, lines: _Lines) -> ResponsePlan:
+def _plan_whole(
+    tag: bytes, headers: VariantHeaders, size: int, stored: int | None, lines: _Lines
+) -> ResponsePlan:
     fields = _variant_headers(tag, _HIT, headers, None, 0, lines)
+    if stored is not None:
+        fields[b"last-modified"] = _format_date(stored)
     fields[b"content-length"] = b"%d" % size
     return ResponsePlan(200, tuple(fields.items()), byte_range=(0, size), cache_state=_HIT)
 
@@ -197,6 +210,13 @@ def _variant_headers(
         fields[b"accept-ranges"] = b"bytes"
     fields.update(lines)
     return fields
+
+
+# Players send many requests for ranges of few variants.
+@lru_cache(4096)
+def _format_date(second: int) -> bytes:
+    """Return a time as Last-Modified states it (IMF-fixdate of RFC 9110, 5.6.7)."""
+    return formatdate(second, usegmt=True).encode("ascii")
 
 
 def _cache_control(value: str, exp: int | None, now: float) -> bytes:

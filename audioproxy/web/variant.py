@@ -93,7 +93,9 @@ class VariantHandler:
                 self.metrics.hit(request.options.f)
             try:
                 presign = None if self.presign is None else partial(self.presign, request.key)
-                found = Stored(stored.size, stored.headers, presign, self.presign_ttl or 0)
+                found = Stored(
+                    stored.size, stored.headers, presign, self.presign_ttl or 0, stored.stored
+                )
                 plan = self._plan(request, conditions, found)
                 if plan.byte_range is None:
                     exchange.respond(plan)
@@ -154,9 +156,9 @@ class VariantHandler:
         found = self.small_variants and self.small_variants.read_small(request.key)
         if not found:
             return None
-        headers, data = found
+        headers, stored_at, data = found
         self.metrics.hit(request.options.f)
-        stored = Stored(len(data), headers)
+        stored = Stored(len(data), headers, stored=stored_at)
         plan = plan_response(request, conditions, now, stored, cache_tag=self.cache_tag)
         if plan.byte_range is None:
             return plan, plan.body or b""

@@ -34,6 +34,7 @@ from tests.support.folders import short_folder
 from tests.support.origins import open_origin
 from tests.support.remote import RemoteCase
 from tests.support.service import PATIENCE, ServiceCase
+from tests.support.variants import StoredVariant
 
 GOOD, NOTE, BAD = Verdict.GOOD, Verdict.NOTE, Verdict.BAD
 
@@ -213,6 +214,13 @@ class ProgramTests(ServiceCase):
         """Run the command to its end."""
         return run_command("doctor", *words, environment=self.environment(**variables))
 
+    def run_builds(self) -> dict[str, str]:
+        """Run the command, and return its result for the builds of ffmpeg."""
+        checks = json.loads(self.run_doctor("--json").out)["checks"]
+        found: dict[str, str]
+        (found,) = (each for each in checks if each["check"] == "builds")
+        return found
+
     def write_settings(self, text: str, mode: int) -> str:
         """Write a file of settings and return its path."""
         file = Path(self.mktemp()).resolve()
@@ -230,11 +238,33 @@ class ProgramTests(ServiceCase):
         self.assertEqual({"ok  "}, {line[:4] for line in lines})
         self.assertEqual(
             "audioproxy settings open_files ffmpeg cell local_sources variant_store"
-            " temporary_files AP_PORT AP_METRICS_PORT settings_file",
+            " builds temporary_files AP_PORT AP_METRICS_PORT settings_file",
             " ".join(line[4:22].strip().replace(" ", "_") for line in lines),
         )
         self.assertEqual([], os.listdir(self.store))
         self.assertRegex(ended.out, r"ffmpeg and \S+ffprobe [0-9]")
+
+    def test_builds(self) -> None:
+        """Variants of other builds of ffmpeg are noted, with their number (D78).
+
+        Variants of this build, and those that were stored without a build, are good.
+        """
+        found = self.run_builds()
+        self.assertEqual(("good", "the store has no variants yet"), tuple(found.values())[1:])
+        StoredVariant.of("local://old.wav").write(self.store)
+        StoredVariant.of("local://other.wav", build="4.4.2:0123abcd").write(self.store)
+        found = self.run_builds()
+        self.assertEqual("note", found["verdict"])
+        words = (
+            r"1 by 4\.4\.2:0123abcd and 1 by builds that were not recorded, and this machine has "
+        )
+        self.assertRegex(found["text"], words + r"([\w.+~-]+:[0-9a-f]{8});")
+        own = found["text"].partition("this machine has ")[2].partition(";")[0]
+        next(self.store.glob(f"??/{StoredVariant.of('local://other.wav').key}")).unlink()
+        StoredVariant.of("local://own.wav", build=own).write(self.store)
+        found = self.run_builds()
+        self.assertEqual("good", found["verdict"])
+        self.assertIn(f"1 by the build of this machine, {own} and 1 by builds", found["text"])
 
     def test_bad(self) -> None:
         """With --json `doctor` prints one document without secrets; on problems it exits with 1."""
@@ -286,7 +316,17 @@ class BucketTests(RemoteCase):
         for what in ("variant store", "presigned URLs", "way to the store", "clock"):
             self.assertIs(GOOD, results[what].verdict, results[what].line)
         self.assertIn(f"s3://{self.variants} at ", results["variant store"].text)
+        self.assertEqual(good("builds", "the store has no variants yet"), results["builds"])
         self.assertEqual([], self.stored())
+
+    async def test_builds(self) -> None:
+        """The builds in the metadata of at most a hundred objects are counted (D78)."""
+        for number in range(120):
+            variant = StoredVariant.of(f"local://{number}", build="4.4.2:0123abcd")
+            self.server.put(self.variants, variant.key, variant.data, **variant.headers)
+        found = (await self.run_checks())["builds"]
+        self.assertIs(NOTE, found.verdict)
+        self.assertIn("of 100 stored variants, ffmpeg made 100 by 4.4.2:0123abcd", found.text)
 
     async def test_certificates(self) -> None:
         """An untrusted certificate is reported with AP_S3_CA_BUNDLE, and passes with it."""

@@ -25,6 +25,7 @@ from audioproxy.cli.store.purge import purge
 from audioproxy.cli.store.purge_outcome import PurgeOutcome
 from audioproxy.cli.store.purge_plan import PurgePlan
 from audioproxy.cli.store.session import StoreSession
+from audioproxy.cli.store.stat import StoreStatistics
 from audioproxy.config import Config
 from audioproxy.errors import NotConfigured, NotFound, UpstreamUnavailable
 from audioproxy.grammar.cache_key import all_cache_keys
@@ -392,3 +393,19 @@ class OutputTests(SynchronousTestCase):
                 remaining = "1 variant, 1 kB" if is_listed else "unknown"
                 lines = ["would be removed: 0 variants, 0 B", f"remaining: {remaining}"]
                 self.assertEqual(lines, rest)
+
+    def test_builds(self) -> None:
+        """`stat` counts the variants of each build of ffmpeg, in columns of their width (D78)."""
+        build = "7.1.5-0+deb13u1:0123abcd"
+        outcome = StoreStatistics(False, tqdm(disable=True), NOW)
+        for each in (build, build, ""):
+            outcome.add(Entry("0", 1000, NOW), StoredVariant.of(build=each).record)
+        outcome.add(Entry("0", 1000, NOW), None)
+        lines = list(outcome.lines())
+        first = next(number for number, line in enumerate(lines) if line.startswith("build"))
+        heading, *rows = lines[first : first + 3]
+        self.assertEqual([build, "2", "2", "kB"], rows[0].split())
+        self.assertEqual(["unknown", "2", "2", "kB"], rows[1].split())
+        self.assertEqual({len(heading)}, {len(row) for row in rows})
+        amounts = {name: amount["variants"] for name, amount in outcome.values()["builds"].items()}
+        self.assertEqual({build: 2, "unknown": 2}, amounts)

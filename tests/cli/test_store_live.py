@@ -27,7 +27,8 @@ from tests.support.variants import StoredVariant, neighbors
 from tests.support.wire import Request
 
 ONE = [StoredVariant.of("local://one.wav", options) for options in ("f:mp3", "f:opus")]
-TWO = StoredVariant.of("local://two.wav")
+OTHER_BUILD = "4.4.2-0ubuntu0.22.04.1:0123abcd"
+TWO = StoredVariant.of("local://two.wav", build=OTHER_BUILD)
 ROTTEN = replace(StoredVariant.of("local://three.wav", "f:wav"), data=b"other audio")
 UNKNOWN = StoredVariant.of("local://four.wav").without_record
 
@@ -62,11 +63,17 @@ class FolderTests(ServiceCase):
             {"mp3": 2, "opus": 1, "wav": 1},
             {name: amount["variants"] for name, amount in stat["formats"].items()},
         )
+        self.assertEqual(
+            {OTHER_BUILD: 1, "unknown": 4},
+            {name: amount["variants"] for name, amount in stat["builds"].items()},
+        )
         rows = await self.values(0, "ls", "--prefix", "local://o", "--format", "opus")
         self.assertEqual(
             [(ONE[1].key, "f:opus", "local://one.wav")],
             [(row["key"], row["options"], row["source"]) for row in rows],
         )
+        (row,) = await self.values(0, "ls", "--source", "local://two.wav")
+        self.assertEqual((OTHER_BUILD, None), (row["build"], rows[0]["build"]))
         verified = await self.values(1, "verify", "--delete")
         self.assertEqual((3, 1), (verified["good"], verified["unknown"]))
         self.assertEqual([True], [each["removed"] for each in verified["broken"]])

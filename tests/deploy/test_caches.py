@@ -25,6 +25,7 @@ HALF = 65536
 
 PATH = target("good", "mp3")
 RANGE = b"bytes=10-19"
+EPOCH, FAR = b"Thu, 01 Jan 1970 00:00:00 GMT", b"Fri, 01 Jan 2100 00:00:00 GMT"
 
 
 class CacheCase(ScriptedEncoderCase):
@@ -124,6 +125,26 @@ class ShortCacheTests:
         # Squid ignores a range that no byte satisfies, as RFC 9110, 14.2, allows.
         past = await fetch(port, PATH, range=b"bytes=%d-" % len(whole))
         self.assertIn((past.status, past.body), ((416, past.body), (200, whole)))
+
+    async def test_resume(self) -> None:
+        """The ETag and the Last-Modified of a stored variant resume it, from the cache too (D58).
+
+        With another value, the whole variant is sent. The cache may evaluate If-Modified-Since.
+        """
+        service, whole = await self.start_with_variant()
+        port = await self.put_in_front(service)
+        head = await fetch(service.port, PATH, b"HEAD")
+        tag, date = head["etag"], head["last-modified"]
+        assert tag is not None and date is not None
+        for is_cached in (False, True):
+            if is_cached:
+                self.assertEqual(date, (await self.until_cached(port))["last-modified"])
+            for own in (tag, date):
+                self.assert_part(await fetch(port, PATH, range=RANGE, if_range=own), whole)
+            for other in (b'"other"', EPOCH, FAR):
+                self.assert_whole(await fetch(port, PATH, range=RANGE, if_range=other), whole)
+            since = await fetch(port, PATH, if_modified_since=date)
+            self.assertIn((since.status, since.body), ((200, whole), (304, b"")))
 
     async def test_many_clients(self) -> None:
         """Clients of a cold URL cost one render, and none of them waits for another."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from tests.fuzz.fixture import SETUP_BYTES
-from tests.fuzz.headers import TAG_WORD
+from tests.fuzz.headers import DATE_WORD, TAG_WORD
 from tests.fuzz.lengths import CONTAINERS
 from tests.fuzz.stored import BODY, RECORD, WHOLE
 from tests.media.lengths import (
@@ -132,7 +132,7 @@ RANGES = tuple(
         b"bytes=1-" + b"9" * 5000,
     )
 )
-CONDITIONS = (b"TAG", b'W/TAG, "b"', b'"a" , TAG', b"*", b"TAG,,", b'"', b'"a"TAG"b"')
+CONDITIONS = (b"TAG", b"DATE", b'W/TAG, "b"', b'"a" , TAG', b"*", b"TAG,,", b'"', b'"a"TAG"b"')
 
 _STREAM = {
     "codec_type": "audio",
@@ -195,7 +195,19 @@ HTTP_WORDS = (
     *b"Content-Length: Transfer-Encoding: chunked Expect: 100-continue close keep-alive".split(),
     *(b"\r\n", b"\r\n\r\n", b"\n", b"\r", b"\0", b" ", b"\t", b"0\r\n\r\n", b"x-request-id: "),
 )
-HEADER_WORDS = (TAG_WORD, b"bytes=", b"-", b",", b"W/", b'"', b" ", b"0", b"1", b"9" * 25)
+HEADER_WORDS = (
+    TAG_WORD,
+    DATE_WORD,
+    b"bytes=",
+    b"-",
+    b",",
+    b"W/",
+    b'"',
+    b" ",
+    b"0",
+    b"1",
+    b"9" * 25,
+)
 _SOURCES = {
     "wav": test_pcm.wav(
         test_pcm.chunk(b"fmt ", test_pcm.FORMAT), test_pcm.chunk(b"data", bytes(8))

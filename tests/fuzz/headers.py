@@ -13,6 +13,9 @@ from tests.fuzz.draws import Draws, outcome
 #: sooner.
 TAG = b'"' + b"0123456789abcdef" * 4 + b'"'
 TAG_WORD = b"TAG"
+#: The Last-Modified of the requested variant, and the word for it.
+DATE = b"Sun, 06 Nov 1994 08:49:37 GMT"
+DATE_WORD = b"DATE"
 
 SIZES = (0, 1, 2, 10, 1000, 65_536, 10**9, 10**15)
 
@@ -38,17 +41,21 @@ def check_range(data: bytes, read: ReadRange = read_range) -> None:
 def check_conditions(
     data: bytes,
     matches: Callable[[bytes | None, bytes], bool] = matches,
-    applies: Callable[[bytes | None, bytes], bool] = range_applies,
+    applies: Callable[[bytes | None, bytes, bytes | None], bool] = range_applies,
 ) -> None:
-    """Assert that If-None-Match matches a list with the ETag, and If-Range only the ETag itself."""
-    header = data.replace(TAG_WORD, TAG)
+    """Assert that If-None-Match matches a list with the ETag, and If-Range only a whole validator.
+
+    Validators are the ETag, and the Last-Modified of a variant that has one.
+    """
+    header = data.replace(TAG_WORD, TAG).replace(DATE_WORD, DATE)
     found = matches(header, TAG)
     tags = _entity_tags(header)
     if tags is not None:
         assert found == (TAG in tags), f"{header!r}: {found}"
     else:
         assert not found or TAG in header, f"{header!r} does not contain the ETag"
-    assert applies(header, TAG) == (header.strip() == TAG), header
+    for validators in ((TAG, None), (TAG, DATE)):
+        assert applies(header, *validators) == (header.strip() in validators), header
 
 
 def _stretch(header: bytes, size: int) -> tuple[int, int] | str | None:

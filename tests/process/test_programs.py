@@ -192,6 +192,39 @@ class FindMissingTests(CapabilitiesCase):
             self.successResultOf(checking)
             self.assertEqual({"ffmpeg": "7.1-a", "resampler": resampler}, programs.build)
 
+    def test_build_name(self) -> None:
+        """A build is named by its version, and a digest of its configuration and libraries (D78).
+
+        It is visible ASCII, whatever a program prints. The build of ffprobe does not matter, and no
+        program is asked for this alone.
+        """
+        programs = self.programs()
+        self.assertEqual("", programs.build_name)
+        names = []
+        for output in (
+            b"ffmpeg version 7.1-a x\nconfiguration: --enable-libopus\nlibavcodec 61. 19.101\n",
+            b"ffmpeg version 7.1-a x\nconfiguration: --enable-gpl\nlibavcodec 61. 19.101\n",
+            b"ffmpeg version 7.1-a x\nconfiguration: --enable-libopus\nlibavcodec 61. 19.102\n",
+            b"\xff and a space",
+        ):
+            for _ in range(2):
+                checking = Deferred.fromCoroutine(programs.probe_versions())
+                self.spawner.last.exit_and_end(stdout=output)
+                self.spawner.last.exit_and_end(stdout=b"ffprobe version 1")
+                self.successResultOf(checking)
+                names.append(programs.build_name)
+        self.assertEqual(names[::2], names[1::2])
+        self.assertEqual(4, len(set(names)))
+        self.assertEqual(
+            ["7.1-a"] * 3 + ["unknown"], [name.partition(":")[0] for name in names[::2]]
+        )
+        self.assertRegex(" ".join(names), r"\A([!-~]+:[0-9a-f]{8} ?){8}\Z")
+        checking = Deferred.fromCoroutine(programs.probe_versions())
+        self.spawner.last.exit_and_end(127)
+        self.spawner.last.exit_and_end(127)
+        self.successResultOf(checking)
+        self.assertEqual(names[-1], programs.build_name)
+
     def test_failure(self) -> None:
         """If ffmpeg cannot be run, libsoxr is assumed, and ffmpeg is asked again next time."""
         programs = self.programs()

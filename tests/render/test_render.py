@@ -244,6 +244,22 @@ class JoiningTests(RenderCase):
         for client in (first, probing, no_byte, unseen, half_way, lingering):
             self.assertEqual((client.data, client.outcome), (b"abcdef", "whole"))
 
+    def test_removed_at_once(self) -> None:
+        """A node stores a variant at most once in a second, also if it is removed at once (D58).
+
+        So its Last-Modified, which has whole seconds, is that of no other body.
+        """
+        _, encoder = self.harness.render()
+        encoder.exit_and_end(stdout=b"abc")
+        self.harness.store.stored.clear()
+        self.harness.clock.advance(0.9)
+        client = self.harness.start_client()
+        self.assertEqual((False, b"abc"), (client.started, client.data))
+        self.harness.clock.advance(0.1)
+        _, encoder = self.harness.render()
+        encoder.exit_and_end(stdout=b"xyz")
+        self.assertEqual(b"xyz", self.harness.stored())
+
     def test_in_the_queue(self) -> None:
         """Clients that join a queued render take no additional place in the queue.
 

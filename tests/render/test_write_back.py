@@ -20,7 +20,8 @@ from audioproxy.media.lengths.headers import OutputForm
 from audioproxy.render import job as job_module
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.write_back import RenderStorage
-from audioproxy.variants.files import FileVariantStore
+from audioproxy.variants.files import FileVariantStore, variant_path
+from audioproxy.variants.stored_file import read_trailer
 from tests.observe.test_metrics import Counts
 from tests.render.harness import Client, RenderHarness
 from tests.render.test_render import RenderCase
@@ -38,6 +39,7 @@ class DiskHarness(RenderHarness):
     """A node with a real file store on a disk that responds only when a test runs its threads.
 
     :ivar disk: the threads that wait for the disk.
+    :ivar build: the build of ffmpeg.
     """
 
     def __init__(self, root: Path, **settings: Any) -> None:
@@ -50,7 +52,10 @@ class DiskHarness(RenderHarness):
         )
         Deferred.fromCoroutine(self.variants.open())
         self.disk.run()
-        storage = RenderStorage(self.variants, self.fallback_scratch_space, self.clock)
+        self.build = "7.1:0123abcd"
+        storage = RenderStorage(
+            self.variants, self.fallback_scratch_space, self.clock, build=lambda: self.build
+        )
         self.context = replace(self.context, storage=storage)
         self.renders = RenderRegistry(self.context)
 
@@ -247,6 +252,25 @@ class WriteBackTests(StoreCase):
         self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
         self.assertEqual(self.counted(), {SUCCESS: 1, "variant_store_full_total": 1})
         self.assertEqual((self.warnings(), self.harness.found()), ([], None))
+
+    def test_build(self) -> None:
+        """The record names the build of ffmpeg with which the render began (D78).
+
+        ffmpeg may be replaced while a render runs.
+        """
+        self.harness.render()
+        self.harness.build = "9.0:4567cdef"
+        self.harness.complete()
+        self.harness.render("f:ogg")
+        self.harness.complete(b"O" * 10_000)
+        builds = []
+        for options in ("", "f:ogg"):
+            path = variant_path(str(self.root), self.harness.request(options).key)
+            with open(path, "rb") as file:
+                trailer = read_trailer(file.fileno())
+            assert trailer is not None and trailer[1] is not None
+            builds.append(trailer[1].build)
+        self.assertEqual(["7.1:0123abcd", "9.0:4567cdef"], builds)
 
     def test_late(self) -> None:
         """After two minutes a write-back is given up, and is counted and logged as a failure.

@@ -43,6 +43,9 @@ COMMON: tuple[dict[str, bytes | list[bytes]], ...] = (
     {"Range": b"bytes=1-3", "If-Range": TAG},
     {"Range": b"bytes=1-3", "If-Range": b'"other"'},
     {"If-Range": TAG},
+    {"Range": b"bytes=1-3", "If-Range": b"Fri, 15 Jan 2027 07:59:00 GMT"},
+    {"Range": b"bytes=1-3", "If-Range": b"Fri, 15 Jan 2027 07:59:01 GMT"},
+    {"If-Modified-Since": b"Fri, 15 Jan 2027 07:59:00 GMT"},
     {"X-Audio-Proxy-Lane": b"low"},
     {"Connection": b"Keep-Alive", "Accept": b"*/*", "User-Agent": b"a (b; c) d/1.0"},
 )
@@ -78,7 +81,7 @@ class FastPathCase(SynchronousTestCase):
         """Return two services, without and with the fast path; both have verified the path."""
         plain, fast = ResourceHarness(**options), ResourceHarness(fast=True, **options)
         for harness in (plain, fast):
-            harness.store_variant(PATH, DATA)
+            harness.store_variant(PATH, DATA, stored=NOW - 60)
             harness.fetch_signed(PATH)
             harness.calls.clear()
         return plain, fast

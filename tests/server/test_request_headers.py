@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from email.utils import formatdate
+
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.server.request import connection_options, is_host
 from tests.server.test_channel import DATA, HIT, ConnectionCase, count, responses_of
-from tests.support.http import Connection
+from tests.support.http import NOW, Connection
 from tests.support.strategies import DETERMINISTIC
 
 #: Values of Host, all valid (RFC 9112, 3.2; RFC 3986, 3.2.2).
@@ -220,12 +222,19 @@ class PreconditionTests(RequestCase):
     """Preconditions other than those of caches and ranges."""
 
     def test_ignored(self) -> None:
-        """``If-Match`` and conditions on dates are ignored."""
+        """``If-Match`` and conditions on dates are ignored.
+
+        So is a date that is the Last-Modified of the variant: the ETag names all that it has.
+        """
+        self.harness.store_variant(HIT, DATA, stored=NOW)
+        date = formatdate(NOW, usegmt=True).encode()
+        self.assertEqual(date, self.get(HIT).response["last-modified"])
         for line in (
             b'If-Match: "other"',
             b"If-Match: *",
             b"If-Unmodified-Since: Thu, 01 Jan 1970 00:00:00 GMT",
             b"If-Modified-Since: Fri, 01 Jan 2100 00:00:00 GMT",
+            b"If-Modified-Since: " + date,
         ):
             for fast in (False, True):
                 connection = self.send(self.request(b"Host: h", line), fast)

@@ -443,11 +443,20 @@ class ResourceHarness(FakeEngine):
         """Sign a path, request it and return the response."""
         return self.fetch(self.path(rest), method, **headers)
 
-    def store_variant(self, rest: bytes, data: bytes, disposition: str | None = None) -> FakeStored:
-        """Store bytes as the variant that an unsigned path names."""
-        stored = FakeStored(data, VariantHeaders("audio/mpeg", MEDIA_CACHE_CONTROL, disposition))
-        self.store.stored[key_of(rest)] = stored
-        return stored
+    def store_variant(
+        self,
+        rest: bytes,
+        data: bytes,
+        disposition: str | None = None,
+        stored: int | None = None,
+    ) -> FakeStored:
+        """Store bytes as the variant that an unsigned path names.
+
+        :param stored: Unix seconds at which it was stored; None without a record.
+        """
+        headers = VariantHeaders("audio/mpeg", MEDIA_CACHE_CONTROL, disposition)
+        variant = self.store.stored[key_of(rest)] = FakeStored(data, headers, stored)
+        return variant
 
     def render(self, rest: bytes) -> FakeRender:
         """Return the running render of the variant that an unsigned path names."""

@@ -143,13 +143,14 @@ class FakeStored:
     """Stored variant in memory, which any number of lookups return.
 
     :ivar size: the stated size, which a test may change.
+    :ivar stored: Unix seconds at which it was stored, or None.
     :ivar refusal: raised by `open_range`, if set.
     :ivar error: raised by reads, if set.
     :ivar opened: the number of lookups; ``closed`` is the number of closes.
     """
 
-    def __init__(self, data: bytes, headers: VariantHeaders) -> None:
-        self.data, self.headers, self.size = data, headers, len(data)
+    def __init__(self, data: bytes, headers: VariantHeaders, stored: int | None = None) -> None:
+        self.data, self.headers, self.size, self.stored = data, headers, len(data), stored
         self.refusal: Exception | None = None
         self.error: Exception | None = None
         self.opened = self.closed = 0
@@ -212,10 +213,10 @@ class FakeStore:
             stored.opened += 1
         return stored
 
-    def read_small(self, key: str) -> tuple[VariantHeaders, bytes] | None:
+    def read_small(self, key: str) -> tuple[VariantHeaders, int | None, bytes] | None:
         self.calls.append(("read_small", key))
-        stored = self.stored.get(key)
-        return None if stored is None else (stored.headers, stored.data)
+        found = self.stored.get(key)
+        return None if found is None else (found.headers, found.stored, found.data)
 
     async def commit(
         self,
@@ -232,7 +233,7 @@ class FakeStore:
             raise self.refusal
         data = os.pread(scratch.descriptor, size, 0)
         assert len(data) == size, "the scratch file is shorter than its stated size"
-        self.stored[key] = FakeStored(data, headers)
+        self.stored[key] = FakeStored(data, headers, record.stored)
         self.records[key] = record
 
     async def open(self) -> None:

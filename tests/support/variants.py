@@ -31,10 +31,11 @@ class StoredVariant:
         options: str = "f:mp3",
         validator: bytes = b"1-2",
         data: bytes = b"some audio",
+        build: str = "",
     ) -> StoredVariant:
         """Return the variant of a source."""
         request = VariantRequest.of(Variant.read(options).options, read_source(source))
-        record = VariantRecord.of(request, validator, 1_800_000_000)
+        record = VariantRecord.of(request, validator, 1_800_000_000, build=build)
         return cls(request.key, data, replace(record, sha256=hashlib.sha256(data).hexdigest()))
 
     @property

@@ -202,15 +202,35 @@ class TrailerTests(StoreCase):
         digest = hashlib.sha256(b"abc").hexdigest()
         self.assertEqual(replace(RECORD, sha256=digest), VariantRecord.read(fields))
 
+    def test_stored(self) -> None:
+        """The time in the record is that of the variant, not the times of its file (D58).
+
+        A copy of a store, a restored backup or a touched file changes no Last-Modified.
+        """
+        for data in (b"abc", bytes(70_000)):
+            self.commit(data)
+            for seconds in (0, RECORD.stored + 9):
+                os.utime(self.path(), (seconds, seconds))
+                self.assertEqual(RECORD.stored, self.found().stored)
+
     def test_other_versions(self) -> None:
-        """Variants of other versions are served: without a record, or with further fields (D58)."""
-        for others in ({}, {"later": [1], **RECORD.texts()}):
+        """Variants of other versions are served: without a record, or with further fields (D58).
+
+        A damaged record is none.
+        """
+        damaged = {"sha256": "b" * 64, "stored": "soon"}
+        for others, stored in (
+            ({}, None),
+            ({"later": [1], **RECORD.texts(), "sha256": "b" * 64}, RECORD.stored),
+            ({**RECORD.texts(), **damaged}, None),
+        ):
             fields = {"size": 3, **HEADERS._asdict(), **others}
             data = json.dumps(fields).encode()
             footer = struct.pack(">II8s", len(data), zlib.crc32(data), b"APVARNT1")
             self.commit(b"xyz")
             self.path().write_bytes(b"abc" + data + footer)
             self.assertEqual((b"abc", HEADERS), (self.read(), self.found().headers))
+            self.assertEqual(stored, self.found().stored)
 
 
 class PlaceTests(StoreCase):
@@ -348,7 +368,7 @@ class ReadSmallTests(StoreCase):
         for data in (b"", b"abc", bytes(60_000)):
             self.commit(data)
             self.read()
-            self.assertEqual(self.store.read_small(KEY), (HEADERS, data))
+            self.assertEqual(self.store.read_small(KEY), (HEADERS, RECORD.stored, data))
         self.assertEqual(open_descriptors(), before)
 
     def test_none(self) -> None:
@@ -396,8 +416,8 @@ class DamageTests(StoreCase):
         if stored is None:
             self.assertIsNone(found, content)
             return False
-        self.assertEqual(found, (self.headers, self.DATA))
-        self.assertEqual((stored.headers, stored.read(0, 999)), found)
+        self.assertEqual(found, (self.headers, RECORD.stored, self.DATA))
+        self.assertEqual((stored.headers, stored.stored, stored.read(0, 999)), found)
         stored.close()
         return True
 
@@ -690,7 +710,7 @@ class SlowDiskTests(StoreCase):
             self.assert_found()
             for _ in range(3):
                 self.clock.advance(59)
-                self.assertEqual(self.slow.read_small(KEY), (HEADERS, b"abc"))
+                self.assertEqual(self.slow.read_small(KEY), (HEADERS, RECORD.stored, b"abc"))
                 self.clock.advance(59)
                 self.assert_found(threads=0)
             self.clock.advance(60)

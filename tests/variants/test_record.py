@@ -25,17 +25,17 @@ class RecordTests(SynchronousTestCase):
         url = b"https://h/a.wav?token=secret"
         request = parse_request(b"/br:96/f:mp3/plain/" + url.replace(b"?", b"%3F"), None)
         assert isinstance(request, VariantRequest)
-        record = VariantRecord.of(request, b'"tag"', 1_800_000_000.9)
+        record = VariantRecord.of(request, b'"tag"', 1_800_000_000.9, build="5.1:0a")
         digest = sha256(url).hexdigest()
-        expected = ("br:96/f:mp3", digest, 1_800_000_000, b"https://h/a.wav", b'"tag"')
-        self.assertEqual(VariantRecord(*expected), record)
+        expected = ("br:96/f:mp3", digest, 1_800_000_000, b"https://h/a.wav", b'"tag"', "")
+        self.assertEqual(VariantRecord(*expected, "5.1:0a"), record)
         self.assertNotIn("secret", repr(record.texts()))
 
     @DETERMINISTIC
     @given(source=st.binary(min_size=1, max_size=99), validator=st.binary(max_size=99))
     def test_round_trip(self, source: bytes, validator: bytes) -> None:
         """Any bytes become visible ASCII, and are read again, beside texts of later versions."""
-        record = replace(STORED, source=source, validator=validator)
+        record = replace(STORED, source=source, validator=validator, build="7.1.5-0+deb13u1:0a")
         texts = record.texts()
         self.assertRegex("".join(texts.values()), r"\A[!-~]+\Z")
         self.assertEqual(record, VariantRecord.read({**texts, "later": "x"}))
@@ -63,6 +63,19 @@ class RecordTests(SynchronousTestCase):
             self.assertLessEqual(size, 2048)
             expected = record if kept else replace(record, source=None)
             self.assertEqual(expected, VariantRecord.read(texts))
+
+    def test_build(self) -> None:
+        """The build of ffmpeg is recorded where the 2 KB have room; records may have none (D58)."""
+        build = "9" * 60 + ":0123abcd"
+        for source, validator, kept in (
+            (b"a" * 1024, b"v" * 64, True),
+            (b"a" * 1500, b"", True),
+            (b"a" * 1500, b"v" * 64, False),
+        ):
+            record = replace(STORED, source=source, validator=validator, build=build)
+            expected = record if kept else replace(record, build="")
+            self.assertEqual(expected, VariantRecord.read(record.texts()))
+        self.assertNotIn("build", STORED.texts())
 
     def test_others(self) -> None:
         """Texts that no version of this service writes are no record."""

@@ -47,6 +47,7 @@ from tests.support.http import Log
 from tests.support.processes import open_descriptors
 from tests.support.stores import RECORD
 from tests.support.threads import FakeThreads
+from tests.support.variants import StoredVariant
 from tests.support.wire import (
     ClientCase,
     Peer,
@@ -248,6 +249,21 @@ class LookupTests(VariantCase):
         self.assertEqual(self.network.requests[-1].target, f"/bucket/{KEY}")
         found = self.found(reply(200, length=5))
         self.assertEqual(found.headers, VariantHeaders("application/octet-stream", "no-store"))
+
+    def test_stored(self) -> None:
+        """The time in the metadata is that of the variant, not the time of its object (D58).
+
+        A copy of a bucket changes no Last-Modified. Without a record, there is none.
+        """
+        modified = {"Last-Modified": "Sat, 21 Nov 2026 12:00:00 GMT"}
+        record = StoredVariant.of().headers
+        for headers, stored in (
+            (modified, None),
+            ({**modified, **record}, 1_800_000_000),
+            ({**modified, **record, METADATA_PREFIX + "stored": "soon"}, None),
+        ):
+            found = self.found(reply(200, length=5, headers=headers))
+            self.assertEqual(stored, found.stored)
 
     def test_missing(self) -> None:
         """A missing, denied, empty or foreign object is a miss, and is not logged.

@@ -14,6 +14,7 @@ from audioproxy.web.conditions import matches, range_applies, read_range
 
 TAG = etag(cache_key(VariantOptions(), b"local://a.mp3"))
 OTHER = b'"another, with a comma"'
+DATE = b"Sun, 06 Nov 1994 08:49:37 GMT"
 
 SIZE = 1000
 HUGE = b"9" * 5000
@@ -90,7 +91,7 @@ class IfNoneMatchTests(SynchronousTestCase):
 class IfRangeTests(SynchronousTestCase):
     """`range_applies`"""
 
-    def test_rows(self) -> None:
+    def test_tags(self) -> None:
         """Range applies without If-Range, or with the variant's strong tag (RFC 9110, 13.1.5)."""
         for condition, applies in (
             (None, True),
@@ -102,9 +103,36 @@ class IfRangeTests(SynchronousTestCase):
             (TAG.strip(b'"'), False),
             (b"*", False),
             (b"", False),
-            (b"Sun, 06 Nov 1994 08:49:37 GMT", False),
+            (b"None", False),
         ):
-            self.assertIs(applies, range_applies(condition, TAG), condition)
+            for last_modified in (None, DATE):
+                self.assertIs(applies, range_applies(condition, TAG, last_modified), condition)
+
+    def test_dates(self) -> None:
+        """Range applies with exactly the Last-Modified that the response has (RFC 9110, 13.1.5).
+
+        An earlier or later date, the same second in another form, and a malformed date do not.
+        """
+        for condition, applies in (
+            (DATE, True),
+            (b"\t" + DATE + b" ", True),
+            (b"Sun, 06 Nov 1994 08:49:36 GMT", False),
+            (b"Sun, 06 Nov 1994 08:49:38 GMT", False),
+            (b"Mon, 06 Nov 1994 08:49:37 GMT", False),
+            (b"Sunday, 06-Nov-94 08:49:37 GMT", False),
+            (b"Sun Nov  6 08:49:37 1994", False),
+            (b"Sun, 06 Nov 1994 08:49:37 UTC", False),
+            (b"Sun, 06 Nov 1994 08:49:37 +0000", False),
+            (b"sun, 06 nov 1994 08:49:37 gmt", False),
+            (b"06 Nov 1994 08:49:37 GMT", False),
+            (b'"' + DATE + b'"', False),
+            (b"W/" + DATE, False),
+            (DATE + b", " + TAG, False),
+            (DATE[:-1], False),
+            (b"784111777", False),
+        ):
+            self.assertIs(applies, range_applies(condition, TAG, DATE), condition)
+            self.assertFalse(range_applies(condition, TAG, None), condition)
 
 
 class ReadRangeTests(SynchronousTestCase):

@@ -36,6 +36,18 @@ def request(path: bytes = PATH) -> VariantRequest:
     return parsed
 
 
+_RENDERS: tuple[Literal["MISS", "COALESCED"], ...] = ("MISS", "COALESCED")
+
+
+def _dates(plan: ResponsePlan) -> list[tuple[bytes, bytes]]:
+    return [each for each in plan.headers if each[0] == b"last-modified"]
+
+
+def dated(found: Stored, age: int = 60) -> Stored:
+    """Return a variant that was stored some seconds ago."""
+    return found._replace(stored=NOW - age)
+
+
 TAG = (b"etag", request().tag)
 HIT = (b"x-audio-proxy", b"HIT")
 TYPE = (b"content-type", b"audio/mpeg")
@@ -113,6 +125,78 @@ class PlanTests(SynchronousTestCase):
             whole = plan(STORED, method, range=b"bytes=10-19", if_range=b'"other"')
             self.assertEqual((200, byte_range), (whole.status, whole.byte_range))
         self.assertEqual(plan_refusal(RangeNotSatisfiable(100)), plan(STORED, range=b"bytes=100-"))
+
+    def test_last_modified(self) -> None:
+        """A HIT has the time in its record as Last-Modified: whole, in part and on HEAD.
+
+        So does the last second of ``exp`` in redirect mode, which is no redirect. 302, 304, 416,
+        MISS and COALESCED have none, and neither has a variant without a record (D58).
+        """
+        date = (b"last-modified", b"Fri, 15 Jan 2027 07:59:00 GMT")
+        last = request(b"/exp:%d" % NOW + PATH)
+        for stored, expected in ((dated(STORED), [date]), (STORED, [])):
+            in_bucket = IN_BUCKET._replace(stored=stored.stored)
+            for path, found in ((request(), stored), (last, stored), (last, in_bucket)):
+                for method, value in ((GET, None), (GET, RANGE), (HEAD, None), (HEAD, RANGE)):
+                    hit = plan_response(path, Conditions(method, None, None, value), NOW, found)
+                    self.assertIn(hit.status, (200, 206))
+                    self.assertEqual(expected, _dates(hit))
+        not_modified = plan_not_modified(request(), Conditions(GET, request().tag), NOW)
+        assert not_modified is not None
+        others = [
+            not_modified,
+            plan(dated(STORED), range=b"bytes=100-"),
+            *(plan(dated(IN_BUCKET), method) for method in (GET, HEAD)),
+            *(plan(state, method) for state in _RENDERS for method in (GET, HEAD)),
+        ]
+        self.assertEqual([304, 416, 302, 302, 200, 200, 200, 200], [each.status for each in others])
+        self.assertEqual([], [each for each in others if _dates(each)])
+
+    def test_last_modified_of_other_clocks(self) -> None:
+        """A time after that of the response is not stated (RFC 9110, 8.8.2.1).
+
+        The clock of the node that stored the variant may be ahead, and a record may state any
+        integer.
+        """
+        for seconds, stated in (
+            *((0, True), (NOW, True), (NOW + 1, False), (-1, False)),
+            *((10**30, False), (-(10**30), False)),
+        ):
+            found = STORED._replace(stored=seconds)
+            for value in (None, RANGE):
+                hit = plan(found, range=value)
+                self.assertEqual(stated, bool(_dates(hit)), seconds)
+        later = plan_response(request(), Conditions(GET), NOW + 1, dated(STORED, -1))
+        self.assertEqual([(b"last-modified", b"Fri, 15 Jan 2027 08:00:01 GMT")], _dates(later))
+
+    def test_if_range_date(self) -> None:
+        """If-Range with a date is a 206 only if it is the Last-Modified of this response.
+
+        With any other date, the whole variant is sent, as to a client that has a part of another
+        one: of a replaced source, or of another build of ffmpeg (D58). So it is if the variant has
+        no Last-Modified, or now has another one.
+        """
+        ((_, date),) = _dates(plan(dated(STORED)))
+        for found, condition, status in (
+            (dated(STORED), date, 206),
+            (dated(STORED), request().tag, 206),
+            (dated(STORED, 59), date, 200),
+            (dated(STORED, 61), date, 200),
+            (STORED, date, 200),
+            (dated(STORED, -1), b"Fri, 15 Jan 2027 08:00:01 GMT", 200),
+            (dated(STORED), b"Friday, 15-Jan-27 07:59:00 GMT", 200),
+            (dated(STORED), b"Fri Jan 15 07:59:00 2027", 200),
+            (dated(STORED), b"W/" + request().tag, 200),
+        ):
+            sent = plan(found, range=b"bytes=10-19", if_range=condition)
+            byte_range = (10, 20) if status == 206 else (0, 100)
+            self.assertEqual((status, byte_range), (sent.status, sent.byte_range), condition)
+        head = plan(dated(STORED), HEAD, range=b"bytes=10-19", if_range=date)
+        self.assertEqual((200, None), (head.status, head.byte_range))
+        past = plan(dated(STORED), range=b"bytes=100-", if_range=date)
+        self.assertEqual(plan_refusal(RangeNotSatisfiable(100)), past)
+        redirect = plan(dated(IN_BUCKET), range=b"bytes=10-19", if_range=date)
+        self.assertEqual(302, redirect.status)
 
     def test_redirect(self) -> None:
         """In redirect mode a HIT is a 302 with ``no-store``, even with Range."""

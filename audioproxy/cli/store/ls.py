@@ -32,7 +32,8 @@ DESCRIPTION = """\
 List variants: key, bytes in the store, time since they were stored and since their last use,
 options and source. A bucket does not record the last use. The source of an https URL is printed
 without its query, and a source that is too long to be recorded as its SHA-256. Options and source
-of variants that were stored without a record are unknown; no filter selects these.
+of variants that were stored without a record are unknown; no filter selects these. With --json, a
+variant has its "build" too: that of the ffmpeg that made it.
 
 examples:
   audioproxy store ls

@@ -13,6 +13,9 @@ from audioproxy.urls.sources import to_bytes
 from audioproxy.variants.catalog import Entry
 from audioproxy.variants.record import VariantRecord, digest_of
 
+#: The build of a variant whose record has none.
+UNKNOWN_BUILD = "unknown"
+
 _UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
@@ -64,6 +67,11 @@ def format_of(record: VariantRecord) -> str:
     return next((each[2:] for each in segments if each.startswith("f:")), "unknown")
 
 
+def build_of(record: VariantRecord | None) -> str:
+    """Return the build of ffmpeg that made a variant, or ``unknown``."""
+    return UNKNOWN_BUILD if record is None or not record.build else record.build
+
+
 def source_text(record: VariantRecord) -> str:
     """Return the address of a variant's source, or its digest where no address is recorded."""
     if record.source is None:
@@ -81,6 +89,7 @@ def variant_values(entry: Entry, record: VariantRecord | None) -> dict[str, Any]
         "options": record and record.options,
         "source": record and record.source and source_text(record),
         "source_sha256": record and record.source_sha256,
+        "build": (record and record.build) or None,
     }
 
 

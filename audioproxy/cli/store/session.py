@@ -168,7 +168,7 @@ def run_command(
         except BootError as error:
             raise UsageError(str(error)) from None
         try:
-            catalog = _open_catalog(config, engine, reactor, arguments.concurrency)
+            catalog = open_catalog(config, engine, reactor, arguments.concurrency)
             await work(StoreSession(config, engine, catalog, arguments.concurrency, bar))
         finally:
             await engine.close()
@@ -191,7 +191,11 @@ def run_command(
     return INTERRUPTED if interrupted else outcome.status
 
 
-def _open_catalog(config: Config, engine: Engine, reactor: Any, most: int) -> VariantCatalog:
+def open_catalog(config: Config, engine: Engine, reactor: Any, most: int) -> VariantCatalog:
+    """Return the variants of the configured store.
+
+    :param most: files or requests at a time.
+    """
     assert config.variant_store is not None
     if not isinstance(config.variant_store, BucketStore):
         return FolderCatalog(config.variant_store.path, thread_per_call(reactor), most)

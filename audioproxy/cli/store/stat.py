@@ -10,7 +10,7 @@ from typing import Any
 
 from audioproxy.cli.formatting import format_bytes
 from audioproxy.cli.progress import progress_bar
-from audioproxy.cli.store.records import format_of
+from audioproxy.cli.store.records import build_of, format_of
 from audioproxy.cli.store.session import (
     Amount,
     Outcome,
@@ -22,9 +22,10 @@ from audioproxy.variants.catalog import Entry
 from audioproxy.variants.record import VariantRecord
 
 DESCRIPTION = """\
-Print the number and the bytes of all variants, by format and by the time since they were stored.
-Variants that were stored without a record of their options and source are counted as unknown. The
-bytes are those in the store: a file has some hundred more than its variant.
+Print the number and the bytes of all variants: by format, by the build of ffmpeg that made them,
+and by the time since they were stored. Variants that were stored without a record of their options
+and source, or of their build, are counted as unknown. The bytes are those in the store: a file has
+some hundred more than its variant.
 
 examples:
   audioproxy store stat
@@ -32,6 +33,8 @@ examples:
 """
 
 _DAY = 86_400
+# The least width of a name in a table.
+_WIDTH = 14
 # Names of ages, and the seconds at which each ends.
 _AGES = {
     "up to 1 day": _DAY,
@@ -56,13 +59,14 @@ class StoreStatistics(Outcome):
         self._all = Amount()
         self._unknown = Amount()
         self._formats: defaultdict[str, Amount] = defaultdict(Amount)
+        self._builds: defaultdict[str, Amount] = defaultdict(Amount)
         self._ages = {name: Amount() for name in _AGES}
 
     def add(self, entry: Entry, record: VariantRecord | None) -> None:
         """Add a variant."""
         amount = self._unknown if record is None else self._formats[format_of(record)]
         age = next(name for name, end in _AGES.items() if self._now - entry.stored < end)
-        for each in (self._all, amount, self._ages[age]):
+        for each in (self._all, amount, self._builds[build_of(record)], self._ages[age]):
             each.add(entry)
 
     def values(self) -> dict[str, Any]:
@@ -71,6 +75,7 @@ class StoreStatistics(Outcome):
             **self._all.values,
             "unknown": self._unknown.values,
             "formats": {name: amount.values for name, amount in sorted(self._formats.items())},
+            "builds": {name: amount.values for name, amount in sorted(self._builds.items())},
             "ages": {name: amount.values for name, amount in self._ages.items()},
         }
 
@@ -81,14 +86,16 @@ class StoreStatistics(Outcome):
         if self._unknown.variants:
             rows["unknown"] = self._unknown
         yield from _table("format", rows)
+        yield from _table("build of ffmpeg", dict(sorted(self._builds.items())))
         yield from _table("age", self._ages)
 
 
 def _table(title: str, rows: Mapping[str, Amount]) -> Iterator[str]:
+    width = max(_WIDTH, *map(len, (title, *rows)))
     yield ""
-    yield f"{title:<14}{'variants':>12}{'bytes':>12}"
+    yield f"{title:<{width}}{'variants':>12}{'bytes':>12}"
     for name, amount in rows.items():
-        yield f"{name:<14}{amount.variants:>12}{format_bytes(amount.bytes):>12}"
+        yield f"{name:<{width}}{amount.variants:>12}{format_bytes(amount.bytes):>12}"
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:

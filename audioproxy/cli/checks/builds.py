@@ -1,0 +1,96 @@
+"""Check of the builds of ffmpeg that made the variants in the store (D78)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from audioproxy.cli.checks.results import CheckResult, good, note
+from audioproxy.cli.formatting import format_count
+from audioproxy.cli.store.records import UNKNOWN_BUILD, build_of
+from audioproxy.cli.store.session import open_catalog
+from audioproxy.concurrency.deadlines import Deadline
+from audioproxy.config import Config
+from audioproxy.config.values import listed
+from audioproxy.engine import Engine
+from audioproxy.variants.catalog import CatalogError, Entry, VariantCatalog
+
+# Keys are digests, so the first variants of a listing are a random sample. In a bucket, each of
+# them takes a request.
+_SAMPLE = 100
+_AT_A_TIME = 10
+# Seconds for the sample. What was read until then counts.
+_TIMEOUT = 10.0
+
+
+async def check_builds(reactor: Any, config: Config, engine: Engine) -> AsyncIterator[CheckResult]:
+    """Compare the build of ffmpeg with those that made a sample of the stored variants."""
+    if engine.store is None:
+        return
+    catalog = open_catalog(config, engine, reactor, _AT_A_TIME)
+    builds: list[str] = []
+    failure = None
+    try:
+        await Deadline(engine.clock, _TIMEOUT).limit(sample_builds(catalog, builds))
+    except TimeoutError:
+        failure = f"the store did not respond within {_TIMEOUT:.0f} seconds"
+    except (CatalogError, OSError) as error:
+        failure = str(error)
+    if failure is not None and not builds:
+        yield note("builds", f"not checked, since variants cannot be read: {failure}")
+    else:
+        yield compare_builds(engine.programs.build_name, builds)
+
+
+async def sample_builds(catalog: VariantCatalog, builds: list[str], most: int = _SAMPLE) -> None:
+    """Append the builds of a sample of the variants to a list, as `build_of` names them.
+
+    :param most: the size of the sample.
+    :raises CatalogError, OSError: where the store fails, or none of the variants can be read.
+    """
+    failures: list[Exception] = []
+
+    def skip(entry: Entry, error: Exception) -> None:
+        failures.append(error)
+
+    left = most
+    async with aclosing(catalog.pages()) as pages:
+        async for page in pages:
+            entries = page.entries[:left]
+            left -= len(entries)
+            for start in range(0, len(entries), _AT_A_TIME):
+                found = await catalog.read_records(entries[start : start + _AT_A_TIME], skip)
+                builds += [build_of(record) for _, record in found]
+            if not left:
+                break
+    if failures and not builds:
+        raise failures[0]
+
+
+def compare_builds(own: str, builds: Sequence[str]) -> CheckResult:
+    """Return the result for the builds of some variants.
+
+    :param own: the build of this machine; empty where it is unknown.
+    :param builds: one for each variant.
+    """
+    if not builds:
+        return good("builds", "the store has no variants yet")
+    counts = Counter(builds)
+    ours, unknown = counts.pop(own, 0), counts.pop(UNKNOWN_BUILD, 0)
+    parts = [f"{count} by {name}" for name, count in counts.most_common()]
+    if ours:
+        parts.insert(0, f"{ours} by the build of this machine, {own}")
+    if unknown:
+        parts.append(f"{unknown} by builds that were not recorded")
+    text = f"of {format_count(len(builds), 'stored variant')}, ffmpeg made {listed(parts)}"
+    if not counts:
+        return good("builds", text)
+    if not ours:
+        text = f"{text}, and this machine has {own or 'an unknown build'}"
+    return note(
+        "builds",
+        f"{text}; stored variants stay as they are, but until all nodes have one build, a download"
+        " that is cut off must not be resumed on another node",
+    )

@@ -1,0 +1,168 @@
+"""The check of `audioproxy doctor` for variants of other builds of ffmpeg (D78)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.cli.checks import builds as builds_module
+from audioproxy.cli.checks.builds import check_builds, compare_builds, sample_builds
+from audioproxy.cli.checks.results import CheckResult, Verdict
+from audioproxy.config import Config
+from audioproxy.variants.catalog import CatalogError, Entry, OnFailure, Page
+from audioproxy.variants.record import VariantRecord
+from tests.support.checks import collect
+from tests.support.stores import RECORD
+
+OWN, OTHER = "9.0.2-4:a186d3b2", "5.1.9-0+deb12u1:b6e71b83"
+
+
+class FakeCatalog:
+    """Catalog of variants that were made by given builds; None is a variant without a record.
+
+    :ivar read: the number of records that were requested.
+    :ivar error: raised by the listing, if set.
+    :ivar unreadable: keys of variants that cannot be read.
+    :ivar hangs_after: the number of records after which a request never ends, if set.
+    """
+
+    def __init__(self, builds: Sequence[str | None], page: int = 64) -> None:
+        self._builds = builds
+        self._page = page
+        self.read = 0
+        self.error: Exception | None = None
+        self.unreadable: set[str] = set()
+        self.hangs_after: int | None = None
+
+    async def pages(self) -> AsyncGenerator[Page]:
+        if self.error is not None:
+            raise self.error
+        for start in range(0, len(self._builds), self._page):
+            numbers = range(start, min(start + self._page, len(self._builds)))
+            yield Page([Entry(f"{number}", 1, 0.0) for number in numbers], 0.0)
+
+    async def read_records(
+        self, entries: Sequence[Entry], on_failure: OnFailure
+    ) -> list[tuple[Entry, VariantRecord | None]]:
+        if self.hangs_after is not None and self.read >= self.hangs_after:
+            await Deferred()
+        self.read += len(entries)
+        found: list[tuple[Entry, VariantRecord | None]] = []
+        for entry in entries:
+            build = self._builds[int(entry.key)]
+            if entry.key in self.unreadable:
+                on_failure(entry, PermissionError(13, "Permission denied"))
+            elif build != "gone":
+                record = None if build is None else record_of(build)
+                found.append((entry, record))
+        return found
+
+
+def record_of(build: str) -> VariantRecord:
+    """Return the record of a variant that a build made."""
+    return replace(RECORD, build=build)
+
+
+class CompareTests(SynchronousTestCase):
+    """`compare_builds`"""
+
+    def assert_result(
+        self, verdict: Verdict, words: str, own: str, builds: Sequence[str]
+    ) -> CheckResult:
+        """Require this verdict and text."""
+        found = compare_builds(own, builds)
+        self.assertEqual(("builds", verdict), (found.check, found.verdict))
+        self.assertIn(words, found.text)
+        return found
+
+    def test_same(self) -> None:
+        """Variants of this machine's build, and those without a recorded build, are no problem."""
+        good = Verdict.GOOD
+        self.assert_result(good, "the store has no variants yet", OWN, [])
+        words = f"of 2 stored variants, ffmpeg made 2 by the build of this machine, {OWN}"
+        self.assert_result(good, words, OWN, [OWN, OWN])
+        words = f"1 by the build of this machine, {OWN} and 2 by builds that were not recorded"
+        self.assert_result(good, words, OWN, ["unknown", OWN, "unknown"])
+        words = "of 1 stored variant, ffmpeg made 1 by builds that were not recorded"
+        self.assert_result(good, words, "", ["unknown"])
+
+    def test_other(self) -> None:
+        """Other builds are named with their numbers, the most frequent first, as a note."""
+        note = Verdict.NOTE
+        words = f"2 by {OTHER} and 1 by 7.1.5:0a0b0c0d, and this machine has {OWN}; stored variants"
+        self.assert_result(note, words, OWN, [OTHER, "7.1.5:0a0b0c0d", OTHER])
+        words = f"1 by the build of this machine, {OWN}, 1 by {OTHER} and 1 by builds that were not"
+        found = self.assert_result(note, words, OWN, [OTHER, "unknown", OWN])
+        self.assertIn("must not be resumed on another node", found.text)
+        self.assert_result(note, "and this machine has an unknown build", "", [OTHER])
+
+
+class SampleTests(SynchronousTestCase):
+    """`sample_builds` and `check_builds`"""
+
+    def check(self, catalog: FakeCatalog, seconds: float = 0) -> list[CheckResult]:
+        """Return the results of the check of a store, after some seconds."""
+        clock = Clock()
+        programs = SimpleNamespace(build_name=OWN)
+        engine: Any = SimpleNamespace(store=object(), clock=clock, programs=programs)
+        self.patch(builds_module, "open_catalog", lambda *_: catalog)
+        checking = Deferred.fromCoroutine(
+            collect(check_builds(None, Config(allow_insecure=True), engine))
+        )
+        clock.advance(seconds)
+        return self.successResultOf(checking)
+
+    def text(self, catalog: FakeCatalog, verdict: Verdict, seconds: float = 0) -> str:
+        """Return the text of the only result, and require this verdict."""
+        (found,) = self.check(catalog, seconds)
+        self.assertEqual(verdict, found.verdict)
+        return found.text
+
+    def test_bounded(self) -> None:
+        """At most a hundred variants are read, in any number of pages."""
+        for count in (3, 100, 1000):
+            for page in (1, 64, 1000):
+                catalog, builds = FakeCatalog([OTHER] * count, page), list[str]()
+                self.successResultOf(Deferred.fromCoroutine(sample_builds(catalog, builds)))
+                self.assertEqual([OTHER] * min(count, 100), builds)
+                self.assertEqual(len(builds), catalog.read)
+
+    def test_found(self) -> None:
+        """Variants without a record or a build are unknown; removed ones are not counted."""
+        catalog = FakeCatalog([OWN, None, "", "gone", OTHER])
+        self.assertIn("of 4 stored variants, ", self.text(catalog, Verdict.NOTE))
+        self.assertIn("2 by builds that were not", self.text(catalog, Verdict.NOTE))
+
+    def test_unreadable(self) -> None:
+        """A variant that cannot be read is left out; a store that cannot be read is a note."""
+        catalog = FakeCatalog([OWN, OTHER])
+        catalog.unreadable = {"1"}
+        self.assertIn("of 1 stored variant, ", self.text(catalog, Verdict.GOOD))
+        catalog.unreadable = {"0", "1"}
+        self.assertIn("not checked, since ", self.text(catalog, Verdict.NOTE))
+        catalog.error = CatalogError("it cannot be listed")
+        self.assertIn("it cannot be listed", self.text(catalog, Verdict.NOTE))
+
+    def test_slow(self) -> None:
+        """After ten seconds, the check ends with what was read until then."""
+        catalog = FakeCatalog([OWN] * 100)
+        catalog.hangs_after = 0
+        text = "not checked, since variants cannot be read: the store did not respond within 10 s"
+        self.assertIn(text, self.text(catalog, Verdict.NOTE, 10))
+        catalog = FakeCatalog([OWN] * 100)
+        catalog.hangs_after = 20
+        self.assertIn("of 20 stored variants, ", self.text(catalog, Verdict.GOOD, 10))
+
+    def test_no_store(self) -> None:
+        """Without a store, nothing is compared."""
+        engine: Any = SimpleNamespace(store=None)
+        checking = Deferred.fromCoroutine(
+            collect(check_builds(None, Config(allow_insecure=True), engine))
+        )
+        self.assertEqual([], self.successResultOf(checking))
