@@ -235,9 +235,13 @@ class IrregularSource(RenderFailed):
     `audioproxy.media.command.decoding` says why. No client gets this error: the render begins anew.
     """
 
+    default_message = "The source changes its format inside, or has NaN, infinite or huge samples."
+
 
 class WrongLength(IrregularSource):
     """A render has found that its source has another length than its header states."""
+
+    default_message = "The source has another length than its header states."
 
 
 class OutputDiffers(RenderFailed):

@@ -77,15 +77,15 @@ class Encoding:
     def is_readable(self) -> bool:
         """Whether readers may see what it has written so far.
 
-        No reader sees what precedes the first audio. Nor what follows the loss of the source, or of
-        silence: a filter that looks ahead, such as loudnorm, ends with other samples than the
-        source has.
+        No reader sees what precedes the first audio. Nor what follows a full disk, the loss of the
+        source, or that of silence: a filter that looks ahead, such as loudnorm, ends with other
+        samples than the source has.
 
         :raises IrregularSource: where the source needs another pipeline.
         """
         stderr = self._child.read_stderr()
         self._pipeline.check(stderr)
-        lacks_audio = was_cut_short(stderr) or lacks_silence(stderr)
+        lacks_audio = was_cut_short(stderr) or lacks_silence(stderr) or filled_disk(stderr)
         return self._pipeline.has_checked(stderr) and not lacks_audio
 
     def stop(self, refusal: Refusal) -> None:

@@ -250,12 +250,10 @@ class Render:
                 )
                 raise
             except DiskFull:
-                # Once more outside the store, while no client has a byte.
+                # Once more outside the store.
                 if not self._write_back.disk_filled():
                     raise
                 self._context.metrics.write_failed()
-                if self.state is not State.ENCODING:
-                    raise
 
     async def _run_job(self, job: Job, deadline: Deadline) -> RenderOutput:
         """Run the child processes of a job, and return the whole output.

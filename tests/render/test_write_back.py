@@ -366,16 +366,18 @@ class FullDiskTests(StoreCase):
         self.assertEqual((client.outcome, failures), ("whole", []))
 
     def test_after_audio(self) -> None:
-        """A stream that breaks off is counted, and the next render is outside the store.
+        """A client that has bytes gets the rest from outside the store, as do the next ones.
 
         Other variants still go into the store, and after ten minutes this one, too.
         """
         client, encoder = self.harness.render()
         self.harness.write_output(b"abc")
         encoder.exit_and_end(1, stderr=self.FULL)
-        self.assertIsInstance(client.outcome, DiskFull)
-        self.assertEqual(self.counted()[WRITE_FAILURE], 1)
+        self.assertEqual((client.data, self.counted()[WRITE_FAILURE]), (b"abc", 1))
+        self.harness.encoder().exit_and_end(stdout=b"abcdef")
+        self.assertEqual((client.data, client.outcome), (b"abcdef", "whole"))
         self.harness.disk.run()
+        self.assertEqual(self.scratch_files(), [])
         for options, seconds, stored in (("", 0, None), ("br:64", 0, b"abc"), ("", 600, b"abc")):
             self.harness.clock.advance(seconds)
             client, _ = self.harness.render(options)
