@@ -169,6 +169,7 @@ class Preparer:
         request: VariantRequest,
         build_command: CommandBuilder = encoder_arguments,
         claim: Claim | None = None,
+        on_open: Callable[[OpenSource], object] = lambda opened: None,
     ) -> ProbedSource:
         """Open and probe the source of a request.
 
@@ -176,11 +177,13 @@ class Preparer:
         or measures the source.
 
         :param claim: to a probe slot.
+        :param on_open: called with the source before it is probed; it may raise a refusal.
         :raises Refusal: for a source, or options, that cannot be rendered.
         """
         opened = await self.open(request.source)
         options = request.options
         try:
+            on_open(opened)
             probe = await self.prober.probe(opened, claim)
             if (choice := describe_choice(probe)) is not None:
                 _log.debug("{key} renders {choice}", key=request.key, choice=choice)
