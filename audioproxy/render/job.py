@@ -49,6 +49,7 @@ from audioproxy.media.command.filters import (
     output_samples,
 )
 from audioproxy.media.command.inputs import Input, local_input
+from audioproxy.media.command.progress import expected_seconds
 from audioproxy.media.command.trim import may_seek, needs_measuring, starts_past_end
 from audioproxy.media.lengths.containers import read_length
 from audioproxy.media.probe import Probe, describe_choice
@@ -314,6 +315,7 @@ class Preparer:
         else:
             encoder = source.build_command(program, opened, options, probe, resampler)
             pipeline = single_process(encoder, probe)
+        pipeline = replace(pipeline, seconds=expected_seconds(options, probe))
         samples = readable_samples(options, probe) if descriptors else None
         length = stated_length(options, probe)
         return Job(source, opened, pipeline, descriptors, length, samples, measure)
