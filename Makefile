@@ -42,7 +42,7 @@ QUICK_FILES = $(sort $(shell find tests -name 'test_*.py' ! -name '*_live.py' \
 
 .PHONY: help install dev ffmpeg system-ffmpeg cell compiler node browser player haproxy nginx cache-servers promtool systemd names readers languages utilities radosgw run demo \
     check ci-root lint format types docs coverage test quick test-deploy caches test-ceph \
-    test-ffmpeg matrix soak handover guards bench quality wrk fuzz container outdated screenshots clean
+    test-ffmpeg matrix soak handover guards bench deadlines quality wrk fuzz container outdated screenshots clean
 
 help: ## list all targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
@@ -106,6 +106,9 @@ bench: system-ffmpeg ffmpeg nginx wrk $(VENV)/.bench cell ## compare the service
 
 quality: system-ffmpeg readers $(VENV)/.bench cell ## measure conversions beside SoX and ffmpeg, and write docs/quality.md
 	$(BIN)/python -m bench.quality
+
+deadlines: system-ffmpeg dev ## measure the speed of each format, and write the deadlines of long books into docs/configuration.md
+	$(BIN)/python -m bench.deadlines
 
 lint: dev ## run ruff (lint, format) and import-linter (layers)
 	$(BIN)/ruff check .

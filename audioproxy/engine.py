@@ -39,6 +39,7 @@ from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import ChildLimits, Launcher
 from audioproxy.process.store_upkeep import StoreUpkeep
 from audioproxy.process.waveforms import Waveforms
+from audioproxy.render.failures import RecentFailures
 from audioproxy.render.job import Job, Preparer
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.render import RenderContext
@@ -195,6 +196,7 @@ class Engine:
                 metrics,
                 config.render_timeout,
                 config.max_variant_bytes,
+                RecentFailures(clock.seconds),
             )
         )
 

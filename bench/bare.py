@@ -46,7 +46,13 @@ def commands(root: Path, url: str) -> Commands:
         check=True,
     )
     parts = json.loads(ended.stdout)
-    return Commands(_words(parts["ffprobe"]), _words(parts["ffmpeg"]))
+    # The service passes the source as a descriptor.
+    ((number, path),) = parts["descriptors"].items()
+
+    def opened(words: list[str]) -> list[str]:
+        return [word.replace(f"/dev/fd/{number}", path) for word in words]
+
+    return Commands(opened(parts["ffprobe"]), opened(parts["ffmpeg"]))
 
 
 def first_byte(command: Sequence[str], headers: int = 0) -> float:
@@ -102,11 +108,3 @@ def _spawned(command: Sequence[str], output: int) -> subprocess.Popen[bytes]:
         stdout=output,
         stderr=subprocess.DEVNULL,
     )
-
-
-def _words(line: str) -> list[str]:
-    words = shlex.split(line)
-    # The service passes the source as descriptor 3. In a shell, these two words do that.
-    place = words.index("3<")
-    path = words[place + 1]
-    return [word.replace("/dev/fd/3", path) for word in words[:place]]

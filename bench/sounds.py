@@ -17,6 +17,9 @@ _TONES = (
 )
 _SECONDS = 120
 
+#: Seconds of the source on which encoders are measured whose start must not count.
+LONG_ENOUGH = 1200
+
 #: For each file: its source, the number of repetitions, its seconds, and ffmpeg's arguments.
 #: Formats that can be cut anywhere are repeated without encoding them again.
 _RECIPES: dict[str, tuple[str, int, int, str]] = {
@@ -31,6 +34,7 @@ _RECIPES: dict[str, tuple[str, int, int, str]] = {
     # Repeated without encoding, it would have steps in its time stamps, and seeks would be inexact.
     "hour.m4a": ("stereo.wav", 30, 3600, "-c:a aac"),
     "hour.flac": ("stereo.wav", 30, 3600, "-c:a flac"),
+    "twenty.flac": ("stereo.wav", LONG_ENOUGH // _SECONDS, LONG_ENOUGH, "-c:a flac"),
     "long.flac": ("mono.wav", 120, 14400, "-c:a flac"),
     "two.mp3": ("stereo.wav", 0, 120, "-c:a libmp3lame -b:a 128k"),
     "two.ogg": ("stereo.wav", 0, 120, "-c:a libvorbis"),
@@ -45,11 +49,24 @@ _RECIPES: dict[str, tuple[str, int, int, str]] = {
 }
 
 
-def sounds() -> Path:
-    """Create missing audio files and return their folder."""
+def long_enough() -> Path:
+    """Return the source of `LONG_ENOUGH` seconds, which is created if it is missing."""
+    folder = _folder()
+    _derive(folder, "twenty.flac")
+    return folder / "twenty.flac"
+
+
+def _folder() -> Path:
+    """Return the folder of the sources, with the one that most others are made of."""
     folder = FOLDER / "sounds"
     folder.mkdir(parents=True, exist_ok=True)
     _make(folder / "stereo.wav", *_synthesis())
+    return folder
+
+
+def sounds() -> Path:
+    """Create missing audio files and return their folder."""
+    folder = _folder()
     _make(folder / "mono.wav", "-i", folder / "stereo.wav", "-ac", "1")
     for wave in (("stereo", "mono"), ("two",)):
         rows = {n: row for n, row in _RECIPES.items() if (row[0].partition(".")[0] in wave)}

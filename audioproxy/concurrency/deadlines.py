@@ -25,6 +25,7 @@ class Deadline:
         error: Callable[[], BaseException] = TimeoutError,
     ) -> None:
         self._clock = clock
+        self._seconds = seconds
         self._end = clock.seconds() + seconds
         self._error = error
 
@@ -32,6 +33,11 @@ class Deadline:
     def remaining(self) -> float:
         """The remaining seconds, or 0."""
         return max(0.0, self._end - self._clock.seconds())
+
+    @property
+    def elapsed(self) -> float:
+        """The seconds that are over, at most all of them."""
+        return self._seconds - self.remaining
 
     def left(self) -> float:
         """Return the remaining seconds.

@@ -24,6 +24,7 @@ from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
 from audioproxy.concurrency.shared_result import SharedResult
+from audioproxy.media.command.progress import STATUS
 from audioproxy.media.diagnostics import redact
 from audioproxy.observe.log_context import Logger
 
@@ -51,10 +52,12 @@ class ChildTimeout(Exception):
     """The child exceeded its timeout and is dead.
 
     :ivar cpu_seconds: the time that it spent on the CPUs.
+    :ivar status: the last report of an encoder.
     """
 
-    def __init__(self, cpu_seconds: float) -> None:
+    def __init__(self, cpu_seconds: float, status: bytes) -> None:
         self.cpu_seconds = cpu_seconds
+        self.status = status
         super().__init__()
 
 
@@ -67,6 +70,7 @@ class Exit:
     :ivar stdout: everything that it wrote to a captured stdout, up to the limit.
     :ivar stderr: the last 8 KiB of its stderr, after the earlier lines that were kept.
     :ivar overflowed: it was stopped because it wrote more to stdout than the limit.
+    :ivar status: the last report of an encoder, which is no part of its stderr.
     """
 
     code: int | None
@@ -74,6 +78,7 @@ class Exit:
     stdout: bytes = b""
     stderr: bytes = b""
     overflowed: bool = False
+    status: bytes = b""
 
     @property
     def never_ran(self) -> bool:
@@ -136,7 +141,7 @@ class Child:
             if not expired:
                 deadline.cancel()
         if expired:
-            raise ChildTimeout(self._cpu_seconds)
+            raise ChildTimeout(self._cpu_seconds, ended.status)
         return ended
 
     @property
@@ -233,17 +238,24 @@ class _Captured:
 
 @dataclass(slots=True, eq=False)
 class _StderrTail:
-    """The end of a child's stderr, and the earlier lines that match a pattern."""
+    """The end of a child's stderr, and the earlier lines that match a pattern.
+
+    :ivar status: the last report of an encoder. Reports are taken out of the lines around them.
+    """
 
     keep_pattern: re.Pattern[bytes] | None
     kept: bytearray = field(default_factory=bytearray)
     data: bytearray = field(default_factory=bytearray)
     overflowed: bool = False
     received: int = 0
+    status: bytes = b""
 
     def add(self, more: bytes) -> None:
         self.data += more
         self.received += len(more)
+        if reports := STATUS.findall(self.data):
+            self.status = reports[-1]
+            self.data = bytearray(STATUS.sub(b"", self.data))
         excess = len(self.data) - _STDERR_LIMIT
         if excess <= 0:
             return
@@ -335,6 +347,7 @@ class _ChildProtocol(ProcessProtocol):
                 stdout=bytes(self._stdout.data),
                 stderr=self.stderr,
                 overflowed=self._stdout.overflowed,
+                status=self._stderr.status,
             )
         )
 

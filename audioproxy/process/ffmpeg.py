@@ -8,6 +8,7 @@ import re
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import (
@@ -20,6 +21,7 @@ from audioproxy.errors import (
     RenderTimeout,
 )
 from audioproxy.media.command.decoding import KEPT_LINES, PIECE_LIMIT, Pipeline
+from audioproxy.media.command.progress import REPORT, describe_progress
 from audioproxy.media.diagnostics import (
     classify,
     exceeded_file_size,
@@ -65,12 +67,36 @@ def open_pipe() -> tuple[int, int]:
     return readable, writable
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The run of an encoder.
+
+    :ivar begun: seconds of the deadline that were over when it was started.
+    """
+
+    pipeline: Pipeline
+    deadline: Deadline
+    begun: float
+
+    @property
+    def command(self) -> list[str]:
+        """The command line of the encoder, which reports how far it has come."""
+        program, *words = self.pipeline.encoder
+        return [program, *REPORT, *words]
+
+    def describe_progress(self, status: bytes) -> str | None:
+        """Return how far the encoder has come, by its last report."""
+        expected, elapsed = self.pipeline.seconds, self.deadline.elapsed
+        return describe_progress(status, expected, self.begun, elapsed)
+
+
 class Encoding:
     """A running encoder, whose stdout is a file."""
 
-    def __init__(self, child: Child, pipeline: Pipeline) -> None:
+    def __init__(self, child: Child, run: _Run) -> None:
         self._child = child
-        self._pipeline = pipeline
+        self._run = run
+        self._pipeline = run.pipeline
         self._refusal: Refusal | None = None
 
     @property
@@ -104,12 +130,12 @@ class Encoding:
         """
         try:
             ended = await self._child.wait()
-        except ChildTimeout:
+        except ChildTimeout as error:
             # A child that was stopped for a refusal may die only after the deadline.
-            raise self._refusal or _stopped(RenderTimeout()) from None
+            raise self._refusal or _timed_out(error.status, self._run) from None
         if self._refusal is not None:
             raise self._refusal
-        _check(ended, self._pipeline)
+        _check(ended, self._run)
         return ended.stderr
 
 
@@ -138,12 +164,11 @@ class Ffmpeg:
         :raises RenderFailed: where the child cannot be started.
         :raises Refusal: where the decoder of an irregular source fails.
         """
+        run = _Run(pipeline, deadline, deadline.elapsed)
         async with self._decoder(pipeline, descriptors, deadline) as opened:
-            child = self._launch(
-                pipeline.encoder, {**opened, 1: output}, deadline, output_limit=limit
-            )
+            child = self._launch(run.command, {**opened, 1: output}, deadline, output_limit=limit)
             try:
-                yield Encoding(child, pipeline)
+                yield Encoding(child, run)
             except BaseException:
                 child.stop()
                 raise
@@ -166,12 +191,13 @@ class Ffmpeg:
         """
         with ExitStack() as held:
             held.callback(os.close, pipe)
+            run = _Run(pipeline, deadline, deadline.elapsed)
             async with self._decoder(pipeline, descriptors, deadline) as opened:
-                child = self._launch(pipeline.encoder, {**opened, 1: pipe}, deadline)
+                child = self._launch(run.command, {**opened, 1: pipe}, deadline)
                 held.close()
-                ended = await _wait(child)
+                ended = await _wait(child, run)
                 if not has_reader_failed():
-                    _check(ended, pipeline)
+                    _check(ended, run)
 
     async def measure(
         self, arguments: Sequence[str], descriptors: Mapping[int, int], deadline: Deadline
@@ -251,34 +277,40 @@ class Ffmpeg:
             raise RenderFailed("The encoder could not be started.") from error
 
 
-async def _wait(child: Child) -> Exit:
+async def _wait(child: Child, run: _Run | None = None) -> Exit:
     try:
         return await child.wait()
-    except ChildTimeout:
-        raise _stopped(RenderTimeout()) from None
+    except ChildTimeout as error:
+        raise _timed_out(error.status, run) from None
 
 
-def _stopped(refusal: Refusal) -> Refusal:
-    _log.warn("the encoder was stopped: {why}", why=refusal.message)
+def _timed_out(status: bytes, run: _Run | None) -> Refusal:
+    """Return the refusal of an encoder that took too long, and log how far it has come."""
+    return _stopped(RenderTimeout(), None if run is None else run.describe_progress(status))
+
+
+def _stopped(refusal: Refusal, more: str | None = None) -> Refusal:
+    why = refusal.message if more is None else f"{refusal.message} {more}"
+    _log.warn("the encoder was stopped: {why}", why=why)
     return refusal
 
 
-def _check(ended: Exit, pipeline: Pipeline | None = None) -> None:
+def _check(ended: Exit, run: _Run | None = None) -> None:
     """Raise a refusal if the encoder failed.
 
     ffmpeg exits with 0 if it had no memory for silence. ffmpeg 5 does so, too, after a lost
     connection, and if it could not write its last bytes.
     """
-    if pipeline is not None:
-        pipeline.check(ended.stderr, succeeded=ended.ok)
+    if run is not None:
+        run.pipeline.check(ended.stderr, succeeded=ended.ok)
     lacks_audio = was_cut_short(ended.stderr) or lacks_silence(ended.stderr)
     if not ended.ok or lacks_audio or lacks_end(ended.stderr):
-        raise _refusal(ended)
+        raise _refusal(ended, run)
 
 
-def _refusal(ended: Exit) -> Refusal:
+def _refusal(ended: Exit, run: _Run | None = None) -> Refusal:
     if ended.used_up_cpu:
-        return _stopped(RenderTimeout())
+        return _timed_out(ended.status, run)
     # At the limit the child gets SIGXFSZ. If it ignores the signal, each write fails with EFBIG.
     if ended.signal == signal.SIGXFSZ or exceeded_file_size(ended.stderr):
         return _stopped(OutputTooLarge())

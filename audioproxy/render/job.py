@@ -50,6 +50,7 @@ from audioproxy.media.command.filters import (
     output_samples,
 )
 from audioproxy.media.command.inputs import Input, local_input
+from audioproxy.media.command.progress import expected_seconds
 from audioproxy.media.command.trim import may_seek, needs_measuring, starts_past_end
 from audioproxy.media.lengths.containers import read_length
 from audioproxy.media.probe import Probe, describe_choice
@@ -172,6 +173,7 @@ class Preparer:
         request: VariantRequest,
         build_command: CommandBuilder = encoder_arguments,
         claim: Claim | None = None,
+        on_open: Callable[[OpenSource], object] = lambda opened: None,
     ) -> ProbedSource:
         """Open and probe the source of a request.
 
@@ -179,11 +181,13 @@ class Preparer:
         or measures the source.
 
         :param claim: to a probe slot.
+        :param on_open: called with the source before it is probed; it may raise a refusal.
         :raises Refusal: for a source, or options, that cannot be rendered.
         """
         opened = await self.open(request.source)
         options = request.options
         try:
+            on_open(opened)
             probe = await self.prober.probe(opened, claim)
             if (choice := describe_choice(probe)) is not None:
                 _log.debug("{key} renders {choice}", key=request.key, choice=choice)
@@ -321,6 +325,7 @@ class Preparer:
         else:
             encoder = source.build_command(program, opened, options, probe, resampler)
             pipeline = single_process(encoder, probe)
+        pipeline = replace(pipeline, seconds=expected_seconds(options, probe))
         samples = readable_samples(options, probe) if descriptors else None
         length = stated_length(options, probe)
         return Job(source, opened, pipeline, descriptors, length, samples, measure)

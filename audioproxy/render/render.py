@@ -33,9 +33,11 @@ from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.slots import Claim, Slots
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.encoded_file import EncodedFile
+from audioproxy.render.failures import RecentFailures
 from audioproxy.render.job import RETRIABLE, Job, Preparer, ProbedSource
 from audioproxy.render.output import RenderOutput
 from audioproxy.render.write_back import RenderStorage, WriteBack
+from audioproxy.sources.interfaces import OpenSource
 from audioproxy.variants.interfaces import NoRoom
 
 if TYPE_CHECKING:
@@ -78,6 +80,7 @@ class RenderContext:
 
     :ivar timeout: seconds that a render may hold its slot.
     :ivar max_variant: bytes; a render that outputs more is stopped.
+    :ivar failures: the renders that are not repeated yet.
     """
 
     clock: IReactorTime
@@ -89,6 +92,7 @@ class RenderContext:
     metrics: Metrics
     timeout: float
     max_variant: int
+    failures: RecentFailures
 
 
 class Render:
@@ -115,6 +119,7 @@ class Render:
         # A waveform is written at its end, so subscribers get it when the source is checked.
         self._is_waveform = request.options.f == "peaks"
         self._write_back = WriteBack(context.storage, request.key)
+        self._opened: OpenSource | None = None
         self._output: RenderOutput | None = None
         self._readable: SharedResult[RenderOutput] = SharedResult()
         self._subscribers = 0
@@ -198,7 +203,9 @@ class Render:
         :returns: the whole output, and the validator of its source.
         """
         context, request = self._context, self._request
-        source = await context.preparer.prepare(request, claim=self._claim)
+        source = await context.preparer.prepare(
+            request, claim=self._claim, on_open=self._refuse_repetition
+        )
         try:
             self._enter(State.QUEUED)
             async with context.slots.hold(self._claim):
@@ -224,6 +231,11 @@ class Render:
         finally:
             source.close()
         return output, source.opened.validator
+
+    def _refuse_repetition(self, opened: OpenSource) -> None:
+        """Refuse a source of which this variant could not be rendered a moment ago (D73)."""
+        self._opened = opened
+        self._context.failures.check(self._request.key, opened)
 
     async def _encode(self, source: ProbedSource, deadline: Deadline) -> RenderOutput:
         """Return the whole output, after a second attempt where the first one was in vain."""
@@ -349,10 +361,12 @@ class Render:
             self._readable.fire(output)
 
     def _fail(self, refusal: Refusal) -> None:
-        # A request that arrives from now on starts another render.
+        # A request that arrives from now on starts another render, or is refused as a repetition.
         self._unregister()
         if self.state in _ENDED:
             return
+        if self.has_slot and self._opened is not None:
+            self._context.failures.remember(self._request.key, self._opened, refusal)
         self._enter(State.FAILED)
         if self._output is not None:
             self._output.end(refusal)

@@ -124,6 +124,34 @@ class ChildTests(SynchronousTestCase):
         length = len(self.stderr(b"lost 1\n" * 100_000, pattern))
         self.assertTrue(8192 + 2000 < length <= 8192 + 2048, length)
 
+    def test_reports(self) -> None:
+        """The reports of an encoder displace no other line, and split none; the last one is kept.
+
+        A report interrupts the line of another thread, and may arrive in pieces.
+        """
+        report = b"size=  %dkB time=00:00:0%d.00 bitrate= 8.0kbits/s speed=  9x    "
+        pieces = [
+            b"[eval] ",
+            report % (1, 1) + b"\r",
+            b"0.5\nlost",
+            report % (2, 2),
+            b"\r the end\n",
+        ]
+        for timeout in (False, True):
+            waiting = self.wait(self.start())
+            for piece in pieces + [report % (4, 4) + b"\r"] * 1000:
+                self.spawner.last.write_stderr(piece)
+            self.spawner.last.write_stderr(report % (5, 5) + b"\n")
+            if timeout:
+                self.clock.advance(5)
+            self.spawner.last.exit_and_end()
+            if timeout:
+                ended = self.failureResultOf(waiting, ChildTimeout).value
+            else:
+                ended = self.successResultOf(waiting)
+                self.assertEqual(ended.stderr, b"[eval] 0.5\nlost the end\n")
+            self.assertEqual(ended.status, report % (5, 5) + b"\n")
+
     def test_stdout_limit(self) -> None:
         """A child is stopped if its stdout exceeds the limit; output past it is discarded."""
         for more, overflowed in ((b"45", False), (b"456", True)):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
-from twisted.logger import LogLevel, capturedLogs
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.deadlines import Deadline
@@ -26,6 +27,7 @@ from audioproxy.errors import (
     WrongLength,
 )
 from audioproxy.media.command.decoding import Pipeline
+from audioproxy.media.command.progress import REPORT
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.spawn import Launcher
 from tests.media.test_diagnostics import (
@@ -166,6 +168,31 @@ class EndTests(EncoderCase):
             self.spawner.last.exit_and_end(signal=15)
             self.refused(running, RenderTimeout)
 
+    def test_progress(self) -> None:
+        """The log line of a timeout names the deadline that would have done, where it is known.
+
+        So does that of an encoder that has used all CPUs for so long.
+        """
+        log = Log(self)
+        report = b"size=9kB time=00:15:00.00 bitrate= 8.0kbits/s speed= 9x    \r"
+        whole = replace(COMMAND, seconds=3600)
+        advice = "By then, 25 % of the output was encoded: about 400 s would have sufficed."
+        for pipeline, number, more in (
+            (whole, 15, f" {advice}"),
+            (whole, signal.SIGXCPU, f" {advice}"),
+            (COMMAND, 15, " By then, 900 s of audio were encoded."),
+        ):
+            for start in (self.encode, self.run_to_pipe):
+                log.events.clear()
+                running = start(pipeline=pipeline)
+                self.spawner.last.write_stderr(report)
+                self.clock.advance(100 if number == 15 else 99.999)
+                self.spawner.last.exit_and_end(signal=number)
+                self.refused(running, RenderTimeout)
+                (line,) = [formatEvent(event) for event in log.events]
+                message = f"the encoder was stopped: {RenderTimeout.default_message}{more}"
+                self.assertEqual(line, message)
+
     def test_missing_program(self) -> None:
         """Without ffmpeg a run is a 500 (D34)."""
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
@@ -295,7 +322,8 @@ class DecoderTests(EncoderCase):
         """The decoder's stdout is the encoder's stdin, and both end together."""
         for running in self.start_each():
             self.assertEqual(
-                [child.arguments for child in self.spawner.alive], [["decoder"], ["encoder"]]
+                [child.arguments for child in self.spawner.alive],
+                [["decoder"], ["encoder", *REPORT]],
             )
             self.decoder.write_stdout(b"abc")
             self.assertEqual(os.read(self.spawner.last.inherited[0], 9), b"abc")

@@ -13,6 +13,7 @@ from audioproxy.errors import (
     RenderTimeout,
 )
 from audioproxy.grammar.sources import LocalSource
+from audioproxy.media.command.progress import REPORT
 from audioproxy.render.job import Job
 from tests.media.lengths.test_padded import extensible
 from tests.media.lengths.test_pcm import chunk, wav
@@ -47,7 +48,9 @@ class PreparerTests(RenderCase):
         self.harness.answer_probe()
         job = self.successResultOf(begun)
         _, encoder = self.harness.render("f:opus/t:1:2")
-        self.assertEqual((job.pipeline.encoder, None), (encoder.arguments, job.measure))
+        program, *words = job.pipeline.encoder
+        self.assertEqual([program, *REPORT, *words], encoder.arguments)
+        self.assertEqual((2, None), (job.pipeline.seconds, job.measure))
         begun = self.begin("f:mp3/fade:0:1", b"b.wav")
         self.harness.answer_probe(duration=None)
         measuring = self.harness.encoder()

@@ -14,6 +14,7 @@ from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.waveforms import Waveforms
+from audioproxy.render.failures import RecentFailures
 from audioproxy.render.job import Preparer
 from audioproxy.render.render import RenderContext
 from audioproxy.render.write_back import RenderStorage
@@ -77,4 +78,5 @@ class FakeEngine:
             self.metrics,
             timeout,
             max_variant,
+            RecentFailures(self.clock.seconds),
         )

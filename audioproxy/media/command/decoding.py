@@ -84,11 +84,13 @@ class Pipeline:
     :ivar encoder: writes the output.
     :ivar decoder: for an irregular source, the process whose stdout is the encoder's stdin.
     :ivar checked_rate: the sample rate in Hz of the source, if the encoder checks its samples.
+    :ivar seconds: the length of the output, as far as it is known.
     """
 
     encoder: list[str]
     decoder: list[str] | None = None
     checked_rate: int | None = None
+    seconds: float | None = None
 
     def check(self, stderr: bytes, *, succeeded: bool = False) -> None:
         """Check what the encoder has found out about its source.

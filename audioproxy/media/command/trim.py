@@ -111,6 +111,17 @@ def may_be_shorter(options: VariantOptions, probe: Probe, seconds: Decimal) -> b
     return probe.duration - start < seconds + _DURATION_MARGIN
 
 
+def stated_range(options: VariantOptions, probe: Probe) -> tuple[Decimal, Decimal | None]:
+    """Return the seconds of the source that the output begins and ends with, as far as is stated.
+
+    The source may state them wrongly, so this is for estimates alone.
+    """
+    start, end = _bounds(options)
+    if end is None or probe.duration is None:
+        return start, end or probe.duration
+    return start, min(end, probe.duration)
+
+
 def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
     """Return the samples that the output covers.
 
