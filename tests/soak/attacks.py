@@ -158,10 +158,12 @@ class Attacks:
         )
         over.append(True)
         attacked = await attacking
-        # A second request must not be affected by the failure of the first.
+        # A second request must not be affected by the failure of the first, unless that was at the
+        # deadline of the render (D73).
         if causes and rig.a is node:
             await pause(0.5 if attack.midway else 0)
-            await rig.request(node, request, "after an attack")
+            remembered = causes & {"child stopped"} if attack.program == "ffmpeg" else None
+            await rig.request(node, request, "after an attack", causes=remembered)
         rig.sounds.remove(name)
         return attacked
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.soak.records import RequestRecord
+from tests.soak.records import LIMIT_AT_LOAD, RequestRecord
 from tests.soak.verdicts import error_code
 from tests.support.http import Response
+
+# Seconds for which a node refuses to repeat a render that took too long.
+_REMEMBERED = 60
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class TimeLimits:
         if code != "render_timeout" and not _is_broken_render(response):
             return False
         sharing = [other for other in records if other.request.target == record.request.target]
+        if is_error and _is_repeated(record, sharing):
+            return True
         if response["x-audio-proxy"] == b"MISS":
             sharing = []
         return record.ended - _first(record, sharing) >= self.render
@@ -49,6 +54,17 @@ def _is_broken_render(response: Response) -> bool:
     # A render and a probe that end before the response begins give an error document.
     state = response["x-audio-proxy"]
     return response.status == 200 and not response.complete and state in (b"MISS", b"COALESCED")
+
+
+def _is_repeated(record: RequestRecord, sharing: Sequence[RequestRecord]) -> bool:
+    """Return whether a render of the variant has just ended by its deadline (D73)."""
+    return any(
+        other is not record
+        and other.node == record.node
+        and other.causes & {LIMIT_AT_LOAD, "child stopped"}
+        and record.began - _REMEMBERED <= other.ended <= record.ended
+        for other in sharing
+    )
 
 
 def _source(record: RequestRecord) -> bytes:

@@ -199,6 +199,22 @@ class LimitTests(SynchronousTestCase):
                 self.begin(5, **changes)
             self.assertEqual(excused, self.end(self.begin(10), ended, got), row)
 
+    def test_repetition(self) -> None:
+        """For a minute after a render at its limit, a 504 for its variant comes at once (D73)."""
+        for began, changes, excused in (
+            (30, {}, True),
+            (84, {}, True),
+            (86, {}, False),
+            (30, {"node": "b"}, False),
+            (30, {"target": "y/plain/s"}, False),
+        ):
+            self.journal.records.clear()
+            self.assertTrue(self.end(first := self.begin(5), 25, LATE))
+            first.ended = 25
+            repeated = self.begin(began, **changes)
+            self.assertEqual(excused, self.end(repeated, began + 0.1, LATE), (began, changes))
+            self.assertFalse(self.end(self.begin(30), 30.1, CUT))
+
     def test_other_cause(self) -> None:
         """A 504 that a fault explains is not excused by a limit."""
         stopped = self.begin(5, causes={"child stopped"})
