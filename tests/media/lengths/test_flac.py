@@ -41,7 +41,7 @@ def frame(
 def flac(*frames: bytes, total: int = 0, blocks: bytes = b"", largest: int = 0) -> bytes:
     """Return a flac file whose header states a number of samples."""
     info = struct.pack(">HH", BLOCK, BLOCK) + bytes(3) + largest.to_bytes(3, "big")
-    info += (44100 << 44 | 1 << 41 | 15 << 36 | total).to_bytes(8, "big") + bytes(16)
+    info += (44100 << 44 | 15 << 36 | total).to_bytes(8, "big") + bytes(16)
     kind = b"\0" if blocks else b"\x80"
     return b"fLaC" + kind + b"\0\0\x22" + info + blocks + b"".join(frames)
 

@@ -46,9 +46,11 @@ def tagged(
     return first.ljust(header.length, b"\0") + body
 
 
-def vbri(count: int) -> bytes:
+def vbri(count: int, entries: int) -> bytes:
+    """Return a header frame whose table has entries for 10 frames each, and frames."""
     body = frames(MPEG_1, count)
-    tag = b"VBRI\0\1" + bytes(4) + struct.pack(">II", len(body) + MPEG_1.length, count)
+    sizes = len(body) + MPEG_1.length, count
+    tag = b"VBRI\0\1" + bytes(4) + struct.pack(">IIHHHH", *sizes, entries, 1, 2, 10)
     return (bytes(MPEG_1) + bytes(32) + tag).ljust(MPEG_1.length, b"\0") + body
 
 
@@ -112,7 +114,7 @@ class Mp3Tests(SynchronousTestCase):
             self.assertEqual(found(file, 22050), stated(57600 - 576 - 1000, 576))
         for writer in (b"Gogo\0\0\0\0\0", None):
             self.assertEqual(found(tagged(MPEG_1, 100, delays=writer)), stated(115200))
-        self.assertEqual(found(vbri(100)), stated(115200))
+        self.assertEqual(found(vbri(100, 10)), stated(115200))
 
     def test_sizes(self) -> None:
         """The size may include the header frame or not, and never includes tags."""

@@ -26,12 +26,19 @@ def page(granule: int, *packets: bytes, flags: int = 0, serial: bytes = b"0001")
     return header + bytes((len(lacing),)) + lacing + b"".join(packets)
 
 
+def number(*pages: bytes) -> bytes:
+    """Return a file of pages with their numbers."""
+    return b"".join(
+        each[:18] + struct.pack("<I", index) + each[22:] for index, each in enumerate(pages)
+    )
+
+
 def opus(*pages: bytes, head: bytes = OPUS_HEAD) -> bytes:
-    return page(0, head, flags=2) + page(0, b"OpusTags" + bytes(300)) + b"".join(pages)
+    return number(page(0, head, flags=2), page(0, b"OpusTags" + bytes(300)), *pages)
 
 
 def vorbis(*pages: bytes) -> bytes:
-    return page(0, VORBIS_HEAD, flags=2) + page(0, b"\3vorbis", b"\5vorbis") + b"".join(pages)
+    return number(page(0, VORBIS_HEAD, flags=2), page(0, b"\3vorbis", b"\5vorbis"), *pages)
 
 
 def found(file: bytes, codec: str = "opus", rate: int = 48000) -> int | None:
@@ -64,7 +71,7 @@ def is_seekable(file: bytes) -> bool:
 def flac(*pages: bytes, headers: int = 1) -> bytes:
     """Return an Ogg FLAC file of blocks of 4096 samples."""
     info = b"\x7fFLAC\1\0" + struct.pack(">H", headers) + b"fLaC\0\0\0\x22" + STREAM_INFO[8:42]
-    return page(0, info, flags=2) + page(0, b"\4\0\0\0") + b"".join(pages)
+    return number(page(0, info, flags=2), page(0, b"\4\0\0\0"), *pages)
 
 
 class OggTests(SynchronousTestCase):
@@ -121,9 +128,18 @@ class OggTests(SynchronousTestCase):
         """No length follows from positions that are not those of the samples (D70)."""
         pages = [page(960 * number + 40 * number, PACKET) for number in range(1, 9)]
         self.assertIsNone(found(opus(*pages, page(8640, PACKET, flags=4))))
-        # A packet that goes on from another page cannot be counted.
-        later = page(1920, PACKET, flags=1), page(2880, PACKET), page(3840, PACKET, flags=4)
-        self.assertEqual(found(opus(page(960, PACKET), *later)), 3840 - 312)
+
+    def test_continued(self) -> None:
+        """A packet that goes on from another page counts where it ends."""
+        # The packet of 510 bytes has a last part of 0 bytes.
+        begun = bytearray(page(960, PACKET, PACKET.ljust(510)))
+        begun[26] -= 1
+        del begun[27 + begun[26]]
+        rest = page(1920, b"", flags=1), page(2880, PACKET), page(3840, PACKET, flags=4)
+        self.assertEqual(found(opus(bytes(begun), *rest)), 3840 - 312)
+        # One whose beginning or end is missing does not.
+        for pages in ((page(960, PACKET), *rest), (bytes(begun), *rest[1:])):
+            self.assertIsNone(found(opus(*pages)))
 
     def test_early_start(self) -> None:
         """A recording of WebRTC, whose first page begins ahead of its time, is played whole."""
