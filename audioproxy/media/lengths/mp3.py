@@ -192,7 +192,7 @@ def _are_alike(first: int, end: int, following: FrameHeader, header: _Header) ->
         if not length:
             return False
         offset += length
-    return end - (yield from end_of_frames(offset, end, frame_length)) < _LONGEST_TAG
+    return end - (yield from end_of_frames(first, end, frame_length)) < _LONGEST_TAG
 
 
 def _size_fits_frames(header: _Header, following: FrameHeader, size: int) -> bool:

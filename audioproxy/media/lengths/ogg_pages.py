@@ -164,6 +164,10 @@ def _is_one(first: Page, page: Page, pages: Sequence[Page]) -> Reader[bool]:
     compared.append(last)
     return all(
         later.offset == before.offset
-        or (later.number > before.number and (later.granule < 0 or later.granule >= before.granule))
+        or (
+            later.serial == first.serial
+            and later.number > before.number
+            and (later.granule < 0 or later.granule >= before.granule)
+        )
         for before, later in pairwise(compared)
     )
