@@ -64,8 +64,9 @@ class IrregularTests(ServiceCase):
         for name in parts:
             whole = f"whole of {name}"
             stated = int.from_bytes(bodies[whole][18:26], "big") & 2**36 - 1
-            self.assertEqual(stated, len(sounds[whole]), name)
-            self.assertGreater(stated, 1.9 * len(sounds[name]), name)
+            # Some are found before they are rendered, and state nothing.
+            self.assertIn(stated, (0, len(sounds[whole])), name)
+            self.assertGreater(len(sounds[whole]), 1.9 * len(sounds[name]), name)
 
     async def test_less_than_stated(self) -> None:
         """A length that Matroska states, but does not have, is not stated for a trim (D57)."""

@@ -18,10 +18,13 @@ _LATER = (2, 3)
 _PARTS = (16 * 1024, 128 * 1024)
 
 
-def doubling_places(begin: int, end: int) -> Iterator[int]:
-    """Yield places, each of them twice as far from ``begin`` as the one before, and some later."""
+def doubling_places(begin: int, end: int, count: int = _MOST_PLACES) -> Iterator[int]:
+    """Yield places, each of them twice as far from ``begin`` as the one before, and some later.
+
+    :param count: of the former places.
+    """
     length = end - begin
-    for shift in range(_MOST_PLACES, 0, -1):
+    for shift in range(count, 0, -1):
         yield begin + (length >> shift)
     for shift in _LATER:
         yield end - (length >> shift)

@@ -101,7 +101,7 @@ def read_vorbis(size: int, probe: Probe) -> Reader[SourceLength]:
     (packets,) = yield from read_packets([page])
     least, most = blocks.count(packets, None)
     if last != page:
-        if not least - longest <= page.granule <= most + longest:
+        if not least - longest <= page.granule <= most + longest // 2:
             raise Malformed
         before, least, most = yield from _read_end(pages, blocks.count, probe.sample_rate)
         least = max(least, before + longest)

@@ -24,6 +24,7 @@ _LAST_PAGES = 8
 CONTINUED, FIRST, LAST = 1, 2, 4
 # Pages inside a file of one stream may be larger than those at its ends, by this factor.
 _LARGER_INSIDE = 1.5
+_PLACES_OF_COPIES = 2
 # Serial numbers that are not drawn at random, as those of reproducible files.
 _FIXED_SERIALS = 1 << 16
 
@@ -154,10 +155,14 @@ def _is_one(first: Page, page: Page, pages: Sequence[Page]) -> Reader[bool]:
     last, begin = pages[-1], page.offset
     largest = max(each.end - each.offset for each in (page, *pages))
     fits = (last.number - page.number + 1) * largest * _LARGER_INSIDE >= last.end - begin
-    if fits and int.from_bytes(first.serial, "little") >= _FIXED_SERIALS:
+    is_fixed = int.from_bytes(first.serial, "little") < _FIXED_SERIALS
+    if fits and not is_fixed:
         return True
-    compared = [page]
-    for place in doubling_places(begin, last.offset):
+    compared, places = [page], doubling_places(begin, last.offset)
+    if not is_fixed:
+        # Only the same file has the same number again.
+        places = doubling_places(begin, last.offset, _PLACES_OF_COPIES)
+    for place in places:
         if place > compared[-1].offset:
             found = yield from find_inner(place, last.start, lambda data: data.find(_MAGIC))
             compared.append((yield from read_page(found)))
