@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import struct
+from itertools import pairwise
+
+from audioproxy.media.lengths.inner import doubling_places, find_inner
 from audioproxy.media.lengths.reading import (
     Malformed,
     Reader,
@@ -24,6 +29,17 @@ FRAME_HEADER = 16
 #: Samples of a block by its code, where no further bytes state them (RFC 9639, 9.1.1).
 BLOCK_SIZES = {1: 192} | {code: 144 << code for code in range(2, 6)}
 BLOCK_SIZES |= {code: 1 << code for code in range(8, 16)}
+# The rates in Hz and the bits of a sample by their codes; other codes stand for those of the
+# stream. The bytes of a rate that the header states, and its unit (RFC 9639, 9.1.2 and 9.1.4).
+_RATES = dict(enumerate((88200, 176400, 192000, 8000, 16000, 22050, 24000), 1))
+_RATES |= {8: 32000, 9: 44100, 10: 48000, 11: 96000}
+_RATE_BYTES = {12: (1, 1000), 13: (2, 1), 14: (2, 10)}
+_DEPTHS = {1: 8, 2: 12, 4: 16, 5: 20, 6: 24, 7: 32}
+_SYNC = re.compile(rb"\xff[\xf8\xf9]")
+# The block of seek points: each is a sample, an offset from the first frame, and a number.
+_SEEK_TABLE = 3
+_LARGEST_TABLE = 64 * 1024
+_POINT = struct.Struct(">QQH")
 
 
 def _crc_table(polynomial: int, bits: int) -> tuple[int, ...]:
@@ -43,10 +59,10 @@ _CRC_16 = _crc_table(0x8005, 16)
 
 
 def read_flac(size: int, probe: Probe) -> Reader[SourceLength]:
-    """Read the length of a flac file.
+    """Read the length of a flac file, which its header and its last frame state.
 
-    A file that does not state its length, as an encoder writes it to a pipe, has the length that
-    its last frame states. If it consists of two files, that is the length of the second one.
+    A file that does not state it, as an encoder writes it to a pipe, has the length that its last
+    frame states, if the numbers of some frames inside rise up to that one.
     """
     offset = yield from skip_id3()
     header = yield from read_range(offset, 42)
@@ -54,10 +70,13 @@ def read_flac(size: int, probe: Probe) -> Reader[SourceLength]:
         raise Malformed
     info = header[8:]
     total = int.from_bytes(info[10:18], "big") & (1 << 36) - 1
-    start = offset + 4
+    start, seek_points = offset + 4, b""
     for _ in range(_MOST_BLOCKS):
         block = yield from read_range(start, 4)
-        start += 4 + int.from_bytes(block[1:], "big")
+        length = int.from_bytes(block[1:], "big")
+        if block[0] & 0x7F == _SEEK_TABLE and length <= _LARGEST_TABLE:
+            seek_points = yield from read_range(start + 4, length)
+        start += 4 + length
         if block[0] & 0x80:
             break
     else:
@@ -67,17 +86,20 @@ def read_flac(size: int, probe: Probe) -> Reader[SourceLength]:
     if frame is None or frame[0] != 0:
         raise Malformed
     end = yield from end_before_tags(size)
-    last_sample = yield from _read_end(start, end, info)
+    last_start, last_sample = yield from _read_end(start, end, info)
     if total and total != last_sample:
         raise Malformed
     shortest, longest = info[:2], info[2:4]
     frame_samples = int.from_bytes(shortest, "big") if shortest == longest else 0
     largest_frame = int.from_bytes(info[7:10], "big")
     if largest_frame and frame_samples:
-        frames = -(-last_sample // frame_samples)
-        if end - start > frames * largest_frame:
-            # Another file of the same length follows.
-            raise Malformed
+        # After the last seek point and after the start, there is no room for another file.
+        point, place = _last_point(seek_points, last_sample)
+        for sample, begin in ((0, start), (point, start + place)):
+            if end - begin > -((sample - last_sample) // frame_samples) * largest_frame:
+                raise Malformed
+    if not (total and largest_frame):
+        yield from _check_inside(start, last_start, info)
     return SourceLength(
         last_sample,
         is_stated_only=not total,
@@ -87,8 +109,35 @@ def read_flac(size: int, probe: Probe) -> Reader[SourceLength]:
     )
 
 
-def _read_end(start: int, end: int, info: bytes) -> Reader[int]:
-    """Return the number of samples up to the end of the last frame.
+def _last_point(seek_points: bytes, samples: int) -> tuple[int, int]:
+    """Return the sample and the offset of the last point of a seek table (RFC 9639, 8.5)."""
+    points = _POINT.iter_unpack(seek_points[: len(seek_points) // _POINT.size * _POINT.size])
+    # Places for further points have the largest number.
+    return max(((sample, place) for sample, place, _ in points if sample < samples), default=(0, 0))
+
+
+def _check_inside(start: int, last: int, info: bytes) -> Reader[None]:
+    """Check that frames inside a file have higher numbers, the nearer they are to the last one.
+
+    :raises Malformed: where one has not, or none is found.
+    """
+
+    def find(data: bytes) -> int:
+        headers = (found.start() for found in _SYNC.finditer(data))
+        return next((at for at in headers if parse_frame_header(data[at:][:16], info)), -1)
+
+    compared = [(start, 0)]
+    for place in (*doubling_places(start, last), last):
+        if place > compared[-1][0]:
+            at = yield from find_inner(place, last + FRAME_HEADER, find)
+            frame = parse_frame_header((yield from read_range(at, FRAME_HEADER)), info)
+            compared.append((at, frame[0] if frame else -1))
+    if any(later[1] <= before[1] and later[0] > before[0] for before, later in pairwise(compared)):
+        raise Malformed
+
+
+def _read_end(start: int, end: int, info: bytes) -> Reader[tuple[int, int]]:
+    """Return the offset of the last frame, and the number of samples up to its end.
 
     :raises Malformed: where the file does not end with a whole frame.
     """
@@ -101,27 +150,45 @@ def _read_end(start: int, end: int, info: bytes) -> Reader[int]:
         if frame is not None:
             candidates += 1
             if _crc(tail[at:], _CRC_16, 16) == 0:
-                return sum(frame)
+                return tail_start + at, sum(frame)
     raise Malformed
 
 
 def parse_frame_header(data: bytes, info: bytes) -> tuple[int, int] | None:
-    """Return the first sample and the number of samples of a frame; None for other bytes."""
+    """Return the first sample and the number of samples of a frame.
+
+    None for other bytes, and for a frame whose rate, channels or depth are not those of the stream.
+    """
     if len(data) < 6 or data[0] != 0xFF or data[1] & 0xFE != 0xF8:
         return None
     block_code, rate_code = data[2] >> 4, data[2] & 0x0F
     number, at = _parse_number(data)
     sizes = {6: 1, 7: 2}.get(block_code, 0)
-    header_size = at + sizes + {12: 1, 13: 2, 14: 2}.get(rate_code, 0)
+    header_size = at + sizes + _RATE_BYTES.get(rate_code, (0, 0))[0]
     if number < 0 or len(data) <= header_size or _crc(data[: header_size + 1], _CRC_8, 8):
         return None
     samples = BLOCK_SIZES.get(block_code, 0)
     if sizes:
         samples = int.from_bytes(data[at : at + sizes], "big") + 1
-    if not samples:
+    if not samples or not _fits_stream(data, at + sizes, info):
         return None
     has_variable_blocks = data[1] & 1
     return (number if has_variable_blocks else number * int.from_bytes(info[:2], "big")), samples
+
+
+def _fits_stream(data: bytes, at: int, info: bytes) -> bool:
+    """Return whether the rate, the channels and the depth of a frame are those of its stream.
+
+    :param at: the offset of the bytes that state the rate.
+    """
+    rate_code, channel_code, depth_code = data[2] & 15, data[3] >> 4, data[3] >> 1 & 7
+    form = int.from_bytes(info[10:14], "big")
+    rate, channels, depth = form >> 12, (form >> 9 & 7) + 1, (form >> 4 & 31) + 1
+    size, unit = _RATE_BYTES.get(rate_code, (0, 0))
+    stated = unit * int.from_bytes(data[at : at + size], "big")
+    coded_rate = stated if unit else _RATES.get(rate_code, rate)
+    coded_channels = 2 if channel_code > 7 else channel_code + 1
+    return (coded_rate, coded_channels, _DEPTHS.get(depth_code, depth)) == (rate, channels, depth)
 
 
 def _parse_number(data: bytes) -> tuple[int, int]:

@@ -5,6 +5,7 @@ The header frames are those of Xing and LAME ("Mp3 Info Tag rev 1") and of Fraun
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from decimal import Decimal
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from audioproxy.media.lengths.reading import (
     SourceLength,
     count_frames,
     end_before_tags,
+    end_of_frames,
     read_range,
     skip_id3,
 )
@@ -30,27 +32,37 @@ _DECODER_DELAY = 529
 # ffprobe prints durations with six decimals.
 _MICROSECOND = Decimal("0.000001")
 
-# Bytes of a header frame up to the delays.
+# Bytes of a header frame up to its checksum. The checksum follows the name of the program by these.
 _LONGEST_TAG = 192
+_CHECKSUM, _CHECKED_BY_FFMPEG = 34, 190
+# What a header frame of VBRI states from byte 46 on: bytes, frames; then, of its table, the
+# entries, their scale, their bytes, and the frames of each of them.
+_VBRI = struct.Struct(">IIHHHH")
+# Frames at the start that are compared, and the bytes of a frame's header.
+_FIRST_FRAMES, _HEADER = 16, 4
 
 
 class _Header(NamedTuple):
     """What an encoder's header frame states.
 
     :ivar samples: number of samples that a decoder outputs.
+    :ivar is_constant: all frames have one bit rate.
+    :ivar is_intact: the checksum, or the table of VBRI, agrees with it.
     """
 
     frames: int
     size: int
     samples: int
     is_constant: bool
+    is_intact: bool = True
 
 
 def read_mp3(size: int, probe: Probe) -> Reader[SourceLength]:
     """Read the length of an mp3 file.
 
-    An encoder's header is believed if the size that it states agrees with the file. Without such a
-    header, the file is at least as long as one at the highest bit rate.
+    An encoder's header is believed if the size that it states agrees with the file, the number of
+    frames with that size, its checksum with its bytes, and both ends of the file with each other.
+    Without such a header, the file is at least as long as one at the highest bit rate.
     """
     start, data, frame = yield from _read_first_frame(size)
     if frame.rate != probe.sample_rate:
@@ -63,8 +75,11 @@ def read_mp3(size: int, probe: Probe) -> Reader[SourceLength]:
         if following is None or following.rate != frame.rate:
             raise Malformed
         audio_size = end - first
-        if header.size in (end - start, audio_size) and _size_fits_frames(
-            header, following, audio_size
+        if (
+            header.is_intact
+            and header.size in (end - start, audio_size)
+            and _size_fits_frames(header, following, audio_size)
+            and (yield from _are_alike(first, end, following, header))
         ):
             return SourceLength(
                 header.samples, is_stated_only=True, block=frame.samples, seekable=True
@@ -113,8 +128,10 @@ def _read_first_frame(size: int) -> Reader[tuple[int, bytes, FrameHeader]]:
 def _parse_header(data: bytes, frame: FrameHeader) -> _Header | None:
     """Return what an encoder's header frame states; None for a frame of audio."""
     if data[36:42] == b"VBRI\0\1":
-        size, frames = int.from_bytes(data[46:50], "big"), int.from_bytes(data[50:54], "big")
-        return _Header(frames, size, frames * frame.samples, is_constant=False)
+        size, frames, entries, _, _, per_entry = _VBRI.unpack(data[46 : 46 + _VBRI.size])
+        # The table has entries for all frames.
+        is_intact = abs(entries * per_entry - frames) <= per_entry
+        return _Header(frames, size, frames * frame.samples, False, is_intact)
     at = 4 + frame.side_information
     name, flags = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "big")
     needed = _HAS_FRAMES | _HAS_BYTES
@@ -123,12 +140,59 @@ def _parse_header(data: bytes, frame: FrameHeader) -> _Header | None:
     frames = int.from_bytes(data[at + 8 : at + 12], "big")
     size = int.from_bytes(data[at + 12 : at + 16], "big")
     at += 16 + (100 if flags & _HAS_TABLE else 0) + (4 if flags & _HAS_QUALITY else 0)
-    samples = frames * frame.samples
+    samples, is_intact = frames * frame.samples, True
     if data[at : at + 4] in _DELAY_WRITERS:
+        is_intact = _is_intact(data[: frame.length], at + _CHECKSUM)
         delays = int.from_bytes(data[at + 21 : at + 24], "big")
         delay, padding = delays >> 12, delays & 0xFFF
         samples -= delay + _DECODER_DELAY + max(0, padding - _DECODER_DELAY)
-    return _Header(frames, size, samples, is_constant=name == b"Info")
+    return _Header(frames, size, samples, name == b"Info", is_intact)
+
+
+def _is_intact(data: bytes, at: int) -> bool:
+    """Return whether the checksum of a header frame is that of the bytes ahead of it.
+
+    ffmpeg computes that of 190 bytes, with zeros where the frame is shorter. Programs that leave it
+    out state 0.
+
+    :param at: its offset.
+    """
+    stated = int.from_bytes(data[at : at + 2], "big")
+    whole = data[:at] + bytes(2) + data[at + 2 : _CHECKED_BY_FFMPEG]
+    return stated in (0, _crc(data[:at]), _crc(whole.ljust(_CHECKED_BY_FFMPEG, b"\0")))
+
+
+def _crc(data: bytes) -> int:
+    """Return the checksum of CRC-16 with the polynomial 0x8005, its lowest bits first."""
+    value = 0
+    for byte in data:
+        value ^= byte
+        for _ in range(8):
+            value = value >> 1 ^ (0xA001 if value & 1 else 0)
+    return value
+
+
+def _are_alike(first: int, end: int, following: FrameHeader, header: _Header) -> Reader[bool]:
+    """Return whether the frames at both ends of a file are those of one stream.
+
+    :param first: the offset of the first frame of audio, which is ``following``.
+    """
+
+    def frame_length(data: bytes) -> int:
+        found = FrameHeader.parse(data)
+        if found is None or (found.rate, found.channels) != (following.rate, following.channels):
+            return 0
+        return 0 if header.is_constant and found.kbps != following.kbps else found.length
+
+    offset = first
+    for _ in range(_FIRST_FRAMES):
+        if offset + _HEADER >= end:
+            return True
+        length = frame_length((yield from read_range(offset, _HEADER)))
+        if not length:
+            return False
+        offset += length
+    return end - (yield from end_of_frames(first, end, frame_length)) < _LONGEST_TAG
 
 
 def _size_fits_frames(header: _Header, following: FrameHeader, size: int) -> bool:

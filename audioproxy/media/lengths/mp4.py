@@ -21,6 +21,8 @@ _LARGEST_TABLE = 64 * 1024
 _BOX_HEADER = 8
 # Boxes that audio may be in: without the end of one of them, a file was cut.
 _CONTENT = (b"moov", b"mdat", b"moof")
+# The tables of the sizes of packets, and those of the offsets of chunks, with the bytes of each.
+_SIZES, _OFFSETS = (b"stsz", b"stz2"), {b"stco": 4, b"co64": 8}
 _NORMAL_RATE = 0x10000
 # The start of an empty edit, which delays the audio.
 _NO_MEDIA = -1
@@ -108,7 +110,7 @@ def read_mp4(size: int, probe: Probe) -> Reader[SourceLength]:
         handler = yield from read_range(_find(media, b"hdlr").start + 16, 4)
         if handler == b"soun":
             starts_late, edit = yield from _read_edit(track)
-            packets = yield from _read_packets(media, probe)
+            packets = yield from _read_packets(media, probe, size)
             length = _apply_edit(packets, edit, movie_rate, probe, starts_late=starts_late)
             if not packets.is_spaced_right:
                 return _least_length(packets, length.samples)
@@ -220,10 +222,11 @@ def _read_edit(track: list[Box]) -> Reader[tuple[bool, tuple[int, int] | None]]:
     return bool(empty), (duration, begin)
 
 
-def _read_packets(media: list[Box], probe: Probe) -> Reader[_Packets]:
+def _read_packets(media: list[Box], probe: Probe, size: int) -> Reader[_Packets]:
     """Read the packets of a track from the time-to-sample table.
 
-    :raises Malformed: where the unit of the table is not that of samples.
+    :raises Malformed: where the unit of the table is not that of samples, or the other tables do
+        not agree with it.
     """
     rate = yield from _read_rate(_find(media, b"mdhd"))
     # The rate of HE-AAC may be that of its core.
@@ -236,12 +239,40 @@ def _read_packets(media: list[Box], probe: Probe) -> Reader[_Packets]:
         raise Malformed
     table = yield from read_range(start + 8, end - start - 8)
     unit = probe.sample_rate // rate
-    entries = struct.iter_unpack(">II", table[: len(table) // 8 * 8])
+    entries = list(struct.iter_unpack(">II", table[: len(table) // 8 * 8]))
+    yield from _check_tables(tables, sum(n for n, _ in entries), size)
     *spacings, (count, last) = [(n, duration * unit) for n, duration in entries if n] or [(0, 0)]
     spacings.append((count - 1, last))
     frame = (yield from _read_frame(tables, probe)) or spacings[0][1]
     longest, is_aac = LONGEST_GAP * probe.sample_rate, probe.codec == "aac"
     return _count_packets(spacings, last, frame, unit, longest, has_delay=is_aac)
+
+
+def _check_tables(tables: list[Box], count: int, size: int) -> Reader[None]:
+    """Check that the tables have as many packets as are timed, and that the file has the last ones.
+
+    :raises Malformed: where the numbers differ, or a chunk begins past the end.
+    """
+    runs: list[tuple[int, int, int]] = []
+    for box in tables:
+        # The version and the flags precede the fields.
+        start = box.start + _BOX_HEADER + 4
+        if box.name in _SIZES:
+            stated = yield from read_range(start + 4, 4)
+            if int.from_bytes(stated, "big") != count:
+                raise Malformed
+        if box.name == b"stsc" and box.end - start <= _LARGEST_TABLE:
+            table = yield from read_range(start + 4, box.end - start - 4)
+            runs = list(struct.iter_unpack(">III", table[: len(table) // 12 * 12]))
+        if (width := _OFFSETS.get(box.name)) is not None:
+            chunks = int.from_bytes((yield from read_range(start, 4)), "big")
+            last = yield from read_range(start + 4 + (chunks - 1) * width, width)
+            ends = [first for first, _, _ in runs[1:]] + [chunks + 1]
+            held = sum(
+                (end - first) * each for (first, each, _), end in zip(runs, ends, strict=False)
+            )
+            if int.from_bytes(last, "big") >= size or (runs and held != count):
+                raise Malformed
 
 
 def _count_packets(

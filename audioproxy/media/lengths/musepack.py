@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 from audioproxy.media.lengths.reading import (
     Malformed,
     Reader,
@@ -13,7 +15,7 @@ from audioproxy.media.lengths.reading import (
 from audioproxy.media.probe import Probe
 
 # The packet of the stream header begins with a checksum and the version.
-_HEADER_FIELDS = 5
+_NAME, _CHECKSUM, _HEADER_FIELDS = 4, 4, 5
 _VERSION = b"\x08"
 # Bytes that hold all fields up to the number of samples, and the silence ahead of them.
 _LONGEST_HEADER = 36
@@ -31,11 +33,14 @@ def read_musepack(size: int, probe: Probe) -> Reader[SourceLength]:
     """
     start = yield from skip_id3()
     head = yield from read_range(start, min(_LONGEST_HEADER, size - start))
-    _, at = _read_number(head, 6)
+    length, at = _read_number(head, 6)
+    checksum, fields = head[at : at + _CHECKSUM], head[at + _CHECKSUM : _NAME + length]
     end = yield from end_before_tags(size)
     last = yield from read_range(max(0, end - len(_END)), len(_END))
     version = head[at + _HEADER_FIELDS - 1 : at + _HEADER_FIELDS]
     if head[:6] != b"MPCKSH" or version != _VERSION or last != _END:
+        raise Malformed
+    if int.from_bytes(checksum, "big") != crc32(fields):
         raise Malformed
     samples, at = _read_number(head, at + _HEADER_FIELDS)
     silence, _ = _read_number(head, at)

@@ -29,6 +29,7 @@ _W64_DATA = bytes.fromhex("64617461f3acd3118cd100c04f8edb8a")
 
 # DSF: name, bytes of the chunk, of the file, offset of tags; name, bytes, version, format, kind of
 # channels, channels, rate, bits, samples, bytes of a block, reserved; name, bytes.
+_DSF_DATA = 12
 _DSF = struct.Struct("<4sQQQ4sQIIIIIIQII4sQ")
 
 
@@ -122,8 +123,9 @@ def read_dsf(size: int, probe: Probe) -> Reader[SourceLength]:
     name, form, data, samples, block = head[0], head[4], head[15], head[12], head[13]
     if (name, form, data) != (b"DSD ", b"fmt ", b"data"):
         raise Malformed
-    blocks = -(-samples // (8 * block or 1))
-    if _DSF.size + blocks * block * probe.channels > size:
+    blocks, row = -(-samples // (8 * block or 1)), block * probe.channels
+    # ffmpeg plays all blocks but the last one whole.
+    if _DSF.size + blocks * row > size or head[16] - _DSF_DATA >= (blocks + 1) * row:
         raise Malformed
     return SourceLength(samples // 8)
 

@@ -131,19 +131,32 @@ def end_before_tags(size: int) -> Reader[int]:
     return max(0, end)
 
 
-def count_frames(
-    start: int, end: int, frame_length: Callable[[bytes], int], longest: int
-) -> Reader[int]:
-    """Return a lower bound of the frames of a stream, and check that audio fills it to its end.
+def end_of_frames(start: int, end: int, frame_length: Callable[[bytes], int]) -> Reader[int]:
+    """Return the offset after the last of the frames that follow each other near the end.
 
     :param frame_length: returns the length of the frame whose bytes it is given, or 0.
-    :param longest: the most bytes of a frame.
-    :raises Malformed: where no two frames follow each other near the end.
+    :raises Malformed: where no two frames follow each other there.
     """
     offset = max(start, end - _TAIL)
     tail = yield from read_range(offset, end - offset)
     for at in range(len(tail)):
         length = frame_length(tail[at : at + 8])
         if length and frame_length(tail[at + length :][:8]):
-            return (end - start) // longest - _INCOMPLETE_FRAMES
+            while length:
+                at += length
+                length = frame_length(tail[at : at + 8])
+            return min(offset + at, end)
     raise Malformed
+
+
+def count_frames(
+    start: int, end: int, frame_length: Callable[[bytes], int], longest: int
+) -> Reader[int]:
+    """Return a lower bound of the frames of a stream, and check that audio fills it to its end.
+
+    :param frame_length: as that of `end_of_frames`.
+    :param longest: the most bytes of a frame.
+    :raises Malformed: where no two frames follow each other near the end.
+    """
+    found = yield from end_of_frames(start, end, frame_length)
+    return (found - start) // longest - _INCOMPLETE_FRAMES

@@ -35,8 +35,9 @@ class FindTests(SynchronousTestCase):
         """A short file is read once, and a long one at its start and at its end."""
         short = flac(frame(b"\0"))
         self.assertEqual(self.reads(short), [(0, len(short))])
-        long = flac(frame(b"\0"), bytes(1 << 20), frame(b"\1"))
         window = 1 << 16
+        frames = frame(b"\0"), bytes(1 << 20), frame(b"\x14")
+        long = flac(*frames, total=21 * 4096, largest=window)
         self.assertEqual(self.reads(long), [(0, window), (len(long) - window, window)])
 
     def test_bounded(self) -> None:

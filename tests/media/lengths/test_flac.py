@@ -25,14 +25,21 @@ def crc(data: bytes, polynomial: int, bits: int) -> bytes:
 
 
 def frame(
-    number: bytes, code: int = 12, more: bytes = b"", *, rate: int = 9, sync: int = 0xF8
+    number: bytes,
+    code: int = 12,
+    more: bytes = b"",
+    *,
+    rate: int = 9,
+    sync: int = 0xF8,
+    form: int = 0x08,
 ) -> bytes:
     """Return a frame.
 
     :param number: the coded number of the frame or of its first sample.
     :param code: of the block size; 12 stands for 4096 samples.
+    :param form: the byte of the channels and the depth.
     """
-    header = bytes((0xFF, sync, code << 4 | rate, 0x08)) + number + more
+    header = bytes((0xFF, sync, code << 4 | rate, form)) + number + more
     header += crc(header, 7, 8)
     body = header + b"\xff\xf8 not a frame"
     return body + crc(body, 0x8005, 16)
@@ -41,7 +48,7 @@ def frame(
 def flac(*frames: bytes, total: int = 0, blocks: bytes = b"", largest: int = 0) -> bytes:
     """Return a flac file whose header states a number of samples."""
     info = struct.pack(">HH", BLOCK, BLOCK) + bytes(3) + largest.to_bytes(3, "big")
-    info += (44100 << 44 | 1 << 41 | 15 << 36 | total).to_bytes(8, "big") + bytes(16)
+    info += (44100 << 44 | 15 << 36 | total).to_bytes(8, "big") + bytes(16)
     kind = b"\0" if blocks else b"\x80"
     return b"fLaC" + kind + b"\0\0\x22" + info + blocks + b"".join(frames)
 
@@ -84,6 +91,54 @@ class FlacTests(SynchronousTestCase):
             for total in (0, samples):
                 self.assertEqual(found(flac(*frames, total=total)), samples)
             self.assertIsNone(found(flac(*frames, total=samples + 1)))
+
+    def test_form(self) -> None:
+        """A file whose last frame has another rate, depth or number of channels is a joined one."""
+        for rate, more, form, is_one in (
+            *((0, b"", 0, True), (13, b"\xac\x44", 0x08, True), (14, b"\x11\x3a", 0x08, True)),
+            *((10, b"", 0x08, False), (12, b"\x2c", 0x08, False), (9, b"", 0x18, False)),
+            *((9, b"", 0xA8, False), (9, b"", 0x0C, False)),
+        ):
+            last = frame(b"\x01", more=more, rate=rate, form=form)
+            file = flac(frame(b"\0"), last, total=2 * BLOCK)
+            self.assertEqual(found(file), 2 * BLOCK if is_one else None, (rate, form))
+            first = frame(b"\0", more=more, rate=rate, form=form)
+            file = flac(first, frame(b"\x01"), total=2 * BLOCK)
+            self.assertEqual(found(file), 2 * BLOCK if is_one else None, (rate, form))
+
+    def test_room(self) -> None:
+        """Where no other file of the same length fits behind a seek point, none is there."""
+        frames = [frame(bytes((number,))) for number in range(8)]
+        size, total = len(frames[0]), 8 * BLOCK
+        point = struct.pack(">QQH", 7 * BLOCK, 7 * size, BLOCK)
+        empty = b"\xff" * 8 + bytes(10)
+        for points in (b"", point, point + empty, struct.pack(">QQH", 0, 0, BLOCK) + point + empty):
+            table = b"\x83" + len(points).to_bytes(3, "big") + points
+            # The largest frame is three times as large as all others.
+            whole = flac(*frames, total=total, blocks=table, largest=3 * size)
+            self.assertEqual(found(whole), total)
+            self.assertEqual(found(whole + b"".join(frames)), None if points else total)
+        # A table too large to be read is skipped.
+        large = b"\x83\x01\x00\x08" + point + bytes(65536 + 8 - len(point))
+        self.assertEqual(found(flac(*frames, total=total, blocks=large, largest=3 * size)), total)
+
+    def test_numbers(self) -> None:
+        """A file that was joined of two is found by the numbers of the frames inside.
+
+        That is if the header states no length, or no largest frame.
+        """
+
+        def file(count: int) -> bytes:
+            return b"".join(frame(bytes((number,))) + bytes(3000) for number in range(count))
+
+        last = frame(b"\x7f")
+        self.assertEqual(found(flac(file(127), last)), 128 * BLOCK)
+        for first in (3, 20, 60, 127):
+            self.assertIsNone(found(flac(file(first), file(127), last)), first)
+            joined = flac(file(first), file(127), last, total=128 * BLOCK)
+            self.assertIsNone(found(joined), first)
+        # No frame is near a place.
+        self.assertIsNone(found(flac(frame(b"\0"), bytes(400_000), last)))
 
     def test_surroundings(self) -> None:
         """Tags at both ends and further blocks of metadata are skipped."""

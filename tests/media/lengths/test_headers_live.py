@@ -235,7 +235,10 @@ class LieTests(SynchronousTestCase):
             self.assertEqual(len(decode(output)), samples, name)
 
     def test_believed(self) -> None:
-        """A number of frames that is too high is stated, one that is too low is not."""
+        """A number of frames that is too high is stated, one that is too low is not.
+
+        That is if the header has no checksum. With one, neither is stated.
+        """
         source = sources()["variable.mp3"]
         whole = len(decode(self.with_frames(source, 2)))
         for factor in (2, 0.5):
@@ -243,6 +246,8 @@ class LieTests(SynchronousTestCase):
             samples = len(decode(output))
             self.assertGreaterEqual(samples, whole - 2000)
             self.assertEqual(stated_samples(output) == samples, factor < 1, factor)
+            output = render(self.with_frames(source, factor, has_checksum=True), "f:wav")
+            self.assertEqual(stated_samples(output), 0)
 
     def test_damage(self) -> None:
         """Samples that damage costs are silent at the end, up to a second."""
@@ -288,8 +293,14 @@ class LieTests(SynchronousTestCase):
             expected = plain[name].channels[:, : len(faded)] * fall
             np.testing.assert_allclose(faded.channels, expected, atol=1e-4, err_msg=name)
 
-    def with_frames(self, source: bytes, factor: float) -> bytes:
-        """Return an mp3 file whose header states another number of frames."""
+    def with_frames(self, source: bytes, factor: float, *, has_checksum: bool = False) -> bytes:
+        """Return an mp3 file whose header states another number of frames.
+
+        :param has_checksum: the header keeps its checksum, which is wrong then.
+        """
         at = max(source.find(b"Xing"), source.find(b"Info")) + 8
         frames = int(int.from_bytes(source[at : at + 4], "big") * factor)
-        return source[:at] + frames.to_bytes(4, "big") + source[at + 4 :]
+        changed = source[:at] + frames.to_bytes(4, "big") + source[at + 4 :]
+        # It is behind the number of bytes, a table, the quality, and the delays of the encoder.
+        at += 4 + 4 + 100 + 4 + 34
+        return changed if has_checksum else changed[:at] + bytes(2) + changed[at + 2 :]

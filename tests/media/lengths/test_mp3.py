@@ -32,23 +32,41 @@ def tagged(
     size: int | None = None,
     flags: int = 15,
     delays: bytes | None = b"LAME3.100",
+    checksum: int | None = None,
+    more: bytes = b"",
 ) -> bytes:
-    """Return a header frame, with a delay of 576 and a padding of 1000 samples, and frames."""
-    body = frames(header, count)
+    """Return a header frame, with a delay of 576 and a padding of 1000 samples, and frames.
+
+    :param checksum: that of the header; None for the right one.
+    :param more: further frames, which count.
+    """
+    body = frames(header, count) + more
     tag = name + struct.pack(">I", flags)
     tag += struct.pack(">I", count if stated is None else stated) if flags & 1 else b""
     size = len(body) + header.length if size is None else size
     tag += struct.pack(">I", size) if flags & 2 else b""
     tag += bytes((100 if flags & 4 else 0) + (4 if flags & 8 else 0))
     if delays is not None:
-        tag += delays + bytes(12) + (576 << 12 | 1000).to_bytes(3, "big")
+        tag += delays + bytes(12) + (576 << 12 | 1000).to_bytes(3, "big") + bytes(10)
     first = bytes(header) + bytes(header.side_information) + tag
+    if delays is not None:
+        first += (crc(first) if checksum is None else checksum).to_bytes(2, "big")
     return first.ljust(header.length, b"\0") + body
 
 
-def vbri(count: int) -> bytes:
+def crc(data: bytes) -> int:
+    """Return the checksum of a header frame, bit by bit."""
+    value = 0
+    for bit in (byte >> shift & 1 for byte in data for shift in range(8)):
+        value = value >> 1 ^ (0xA001 if (value ^ bit) & 1 else 0)
+    return value
+
+
+def vbri(count: int, entries: int) -> bytes:
+    """Return a header frame whose table has entries for 10 frames each, and frames."""
     body = frames(MPEG_1, count)
-    tag = b"VBRI\0\1" + bytes(4) + struct.pack(">II", len(body) + MPEG_1.length, count)
+    sizes = len(body) + MPEG_1.length, count
+    tag = b"VBRI\0\1" + bytes(4) + struct.pack(">IIHHHH", *sizes, entries, 1, 2, 10)
     return (bytes(MPEG_1) + bytes(32) + tag).ljust(MPEG_1.length, b"\0") + body
 
 
@@ -112,7 +130,7 @@ class Mp3Tests(SynchronousTestCase):
             self.assertEqual(found(file, 22050), stated(57600 - 576 - 1000, 576))
         for writer in (b"Gogo\0\0\0\0\0", None):
             self.assertEqual(found(tagged(MPEG_1, 100, delays=writer)), stated(115200))
-        self.assertEqual(found(vbri(100)), stated(115200))
+        self.assertEqual(found(vbri(100, 10)), stated(115200))
 
     def test_sizes(self) -> None:
         """The size may include the header frame or not, and never includes tags."""
@@ -120,6 +138,64 @@ class Mp3Tests(SynchronousTestCase):
         for size in (100 * MPEG_1.length, 101 * MPEG_1.length):
             file = tag + tagged(MPEG_1, 100, size=size) + b"TAG" + bytes(125)
             self.assertEqual(found(file), stated(115200 - 1576))
+
+    def test_checksum(self) -> None:
+        """A header that was changed without its checksum states no length.
+
+        ffmpeg computes the checksum of 190 bytes, also where fewer are ahead of it. Other programs
+        leave it out.
+        """
+        known, other = tagged(MPEG_2, 100), tagged(MPEG_2, 100, checksum=1, name=b"Xing")
+        at = known.index(b"LAME") + 34
+        whole = crc((known[:at] + bytes(2)).ljust(190, b"\0"))
+        for checksum in (0, whole):
+            file = tagged(MPEG_2, 100, checksum=checksum)
+            self.assertEqual(found(file, 22050), found(known, 22050))
+        for file in (other, tagged(MPEG_2, 100, checksum=whole + 1)):
+            length = found(file, 22050)
+            assert length is not None
+            self.assertEqual((length.exact, length.seekable), (False, False))
+
+    def test_table(self) -> None:
+        """The table of VBRI has entries for all frames."""
+        for entries, is_exact in ((9, True), (10, True), (11, True), (5, False), (20, False)):
+            length = found(vbri(100, entries))
+            assert length is not None
+            self.assertEqual(length.exact, is_exact, entries)
+
+    def test_ends(self) -> None:
+        """No length is known where the frames at both ends are not those of one stream.
+
+        So it is in joined files whose header counts all frames.
+        """
+        faster, mono = FrameHeader(192, 44100, 2), FrameHeader(128, 44100, 1)
+        other = FrameHeader(128, 48000, 2)
+        self.assertTrue(self.is_exact(frames(MPEG_1, 40)))
+        for more in (frames(mono, 40), frames(other, 40), frames(MPEG_1, 2) + bytes(600)):
+            self.assertFalse(self.is_exact(more))
+        # Frames of another bit rate.
+        self.assertTrue(self.is_exact(frames(faster, 40)))
+        constant = frames(faster, 1) + frames(FrameHeader(64, 44100, 2), 1)
+        self.assertFalse(self.is_exact(constant, name=b"Info", stated=102))
+
+    def is_exact(self, more: bytes, *, name: bytes = b"Xing", stated: int = 140) -> bool:
+        """Return whether a length is known of a hundred frames and more of them."""
+        length = found(tagged(MPEG_1, 100, name=name, stated=stated, more=more))
+        return length is not None and length.exact
+
+    def test_few_frames(self) -> None:
+        """A file of few frames is compared up to its end, and another one at its beginning."""
+        for count in (2, 3, 15, 16, 17, 18):
+            self.assertEqual(found(tagged(MPEG_1, count)), stated(count * 1152 - 1576))
+        file = tagged(MPEG_1, 3, stated=43, more=frames(FrameHeader(128, 44100, 1), 40))
+        length = found(file)
+        self.assertTrue(length is not None and not length.exact)
+
+    def test_bytes_behind(self) -> None:
+        """Bytes behind the last frame do not count for the lower bound."""
+        loud = FrameHeader(320, 44100, 2)
+        expected = SourceLength(37 * 1152, exact=False)
+        self.assertEqual(found(frames(loud, 40) + bytes(3000)), expected)
 
     def test_lower_bound(self) -> None:
         """Without a header that fits the file, the length is that of the highest bit rate."""

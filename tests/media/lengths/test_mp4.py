@@ -46,13 +46,33 @@ def track(
     handler: bytes = b"soun",
     version: int = 0,
     description: bytes = b"",
+    more: bytes = b"",
 ) -> bytes:
-    """Return a track with a time-to-sample table of counts and durations."""
+    """Return a track with a time-to-sample table of counts and durations, and further tables."""
     entries = b"".join(struct.pack(">II", *entry) for entry in table)
     samples = full_box(b"stts", struct.pack(">I", len(table)) + entries)
     media = times(b"mdhd", rate, version) + full_box(b"hdlr", bytes(4) + handler + bytes(12))
-    tables = box(b"stbl", description, samples)
+    tables = box(b"stbl", description, samples, more)
     return box(b"trak", edits, box(b"mdia", media, box(b"minf", tables)))
+
+
+def tables(
+    sizes: int, *runs: tuple[int, int], offsets: tuple[int, ...] = (0, 40), long: bool = False
+) -> bytes:
+    """Return the tables of the sizes of packets and of chunks.
+
+    :param runs: the number of a chunk, and of the packets of it and of those that follow it.
+    """
+    entries = b"".join(struct.pack(">III", *run, 1) for run in runs)
+    name, form = (b"co64", "Q") if long else (b"stco", "I")
+    chunks = struct.pack(f">I{len(offsets)}{form}", len(offsets), *offsets)
+    return b"".join(
+        (
+            full_box(b"stsc", struct.pack(">I", len(runs)) + entries),
+            full_box(b"stsz", struct.pack(">II", 7, sizes)),
+            full_box(name, chunks),
+        )
+    )
 
 
 def description(codec: bytes, configuration: bytes) -> bytes:
@@ -110,6 +130,28 @@ class Mp4Tests(SynchronousTestCase):
             for tracks in ((sound,), (other, sound), (sound, track((1, 1)))):
                 self.assertEqual(found(mp4(*tracks, version=version)), 10740)
         self.assertEqual(found(mp4(track((3, 4096))), "alac", packet=4096), 12288)
+
+    def test_tables(self) -> None:
+        """A length is known only where all tables have as many packets, and the file has them."""
+        for more in (
+            tables(11, (1, 8), (2, 3)),
+            tables(11, (1, 8), (2, 3), long=True),
+            tables(10, (1, 5), offsets=(0, 0)) + tables(10, (1, 5)),
+            full_box(b"stz2", struct.pack(">II", 16, 10)),
+        ):
+            count = 10 if b"stz2" in more or more.count(b"stsz") == 2 else 11
+            self.assertEqual(found(mp4(track((count, 1024), more=more))), count * 1024)
+        for more in (
+            tables(12, (1, 8), (2, 3)),
+            tables(11, (1, 8), (2, 2)),
+            tables(11, (1, 11)),
+            tables(11, (1, 8), (2, 3), offsets=(0, 9999)),
+            tables(11, (1, 8), (2, 3), offsets=(0, 1 << 40), long=True),
+        ):
+            self.assertIsNone(found(mp4(track((11, 1024), more=more))))
+        # A table too large to be read tells nothing.
+        much = tables(11, *[(1, 8)] * 6000)
+        self.assertEqual(found(mp4(track((11, 1024), more=much))), 11 * 1024)
 
     def test_edit_list(self) -> None:
         """The edit list tells where the audio starts and ends."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+from zlib import crc32
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.lengths.reading import SourceLength
@@ -19,7 +22,8 @@ def number(value: int) -> bytes:
 
 def musepack(samples: int = 970_000, silence: int = 0, version: int = 8) -> bytes:
     """Return a file with a header, some audio and an end."""
-    fields = bytes((1, 2, 3, 4, version)) + number(samples) + number(silence) + b"\x3b\x15"
+    fields = bytes((version,)) + number(samples) + number(silence) + b"\x3b\x15"
+    fields = struct.pack(">I", crc32(fields)) + fields
     header = b"SH" + number(3 + len(fields)) + fields
     return b"MPCK" + header + b"AP\x90\0" + bytes(2000) + b"SE\3"
 
@@ -49,8 +53,12 @@ class MusepackTests(SynchronousTestCase):
         self.assertEqual((found.samples, found.delay), (4700, 781))
 
     def test_malformed(self) -> None:
-        """Other bytes, other versions and truncated files give no length."""
+        """Other bytes, other versions, truncated files and changed headers give no length."""
         whole = musepack()
-        endless = whole[:12] + b"\xff" * 40 + b"SE\3"
-        for file in (b"", b"MPCK", whole[:-1], musepack(version=7), b"MP+\7" + whole[4:], endless):
+        endless = b"MPCKSH\x08" + struct.pack(">I", crc32(b"\x08")) + b"\x08"
+        endless += b"\xff" * 40 + b"SE\3"
+        changed = whole.replace(number(970_000), number(970_001))
+        self.assertNotEqual(changed, whole)
+        broken = whole[:-1], musepack(version=7), b"MP+\7" + whole[4:], endless, changed
+        for file in (b"", b"MPCK", *broken):
             self.assertIsNone(find(file), file[:30])

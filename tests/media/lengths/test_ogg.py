@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.lengths.reading import SourceLength
+from audioproxy.media.lengths.vorbis import Blocks
 from audioproxy.media.probe import Probe
 from tests.media.lengths.test_flac import flac as flac_file
 from tests.media.lengths.test_flac import frame
 from tests.support.audio import find_length_of
 
 OPUS_HEAD = b"OpusHead\1\2" + struct.pack("<H", 312) + bytes(7)
+# Blocks of 256 and 2048 samples.
 VORBIS_HEAD = b"\1vorbis" + bytes(21) + b"\xb8\1"
 STREAM_INFO = flac_file(b"")
 # One frame of 20 ms.
@@ -26,12 +29,28 @@ def page(granule: int, *packets: bytes, flags: int = 0, serial: bytes = b"0001")
     return header + bytes((len(lacing),)) + lacing + b"".join(packets)
 
 
+def number(*pages: bytes) -> bytes:
+    """Return a file of pages with their numbers."""
+    return b"".join(
+        each[:18] + struct.pack("<I", index) + each[22:] for index, each in enumerate(pages)
+    )
+
+
 def opus(*pages: bytes, head: bytes = OPUS_HEAD) -> bytes:
-    return page(0, head, flags=2) + page(0, b"OpusTags" + bytes(300)) + b"".join(pages)
+    return number(page(0, head, flags=2), page(0, b"OpusTags" + bytes(300)), *pages)
 
 
-def vorbis(*pages: bytes) -> bytes:
-    return page(0, VORBIS_HEAD, flags=2) + page(0, b"\3vorbis", b"\5vorbis") + b"".join(pages)
+def vorbis(*pages: bytes, setup: bytes = b"\5vorbis") -> bytes:
+    return number(page(0, VORBIS_HEAD, flags=2), page(0, b"\3vorbis", setup), *pages)
+
+
+def setup_header(modes: Sequence[int]) -> bytes:
+    """Return a setup header, of which only the end is right: the modes, each short or long."""
+    bits, size = 0, 0
+    for value, width in ((len(modes) - 1, 6), *((mode, 41) for mode in modes), (1, 1)):
+        bits |= value << size
+        size += width
+    return b"\5vorbis" + b"\xff" * 40 + bits.to_bytes(-(-size // 8), "little")
 
 
 def found(file: bytes, codec: str = "opus", rate: int = 48000) -> int | None:
@@ -64,7 +83,7 @@ def is_seekable(file: bytes) -> bool:
 def flac(*pages: bytes, headers: int = 1) -> bytes:
     """Return an Ogg FLAC file of blocks of 4096 samples."""
     info = b"\x7fFLAC\1\0" + struct.pack(">H", headers) + b"fLaC\0\0\0\x22" + STREAM_INFO[8:42]
-    return page(0, info, flags=2) + page(0, b"\4\0\0\0") + b"".join(pages)
+    return number(page(0, info, flags=2), page(0, b"\4\0\0\0"), *pages)
 
 
 class OggTests(SynchronousTestCase):
@@ -121,9 +140,94 @@ class OggTests(SynchronousTestCase):
         """No length follows from positions that are not those of the samples (D70)."""
         pages = [page(960 * number + 40 * number, PACKET) for number in range(1, 9)]
         self.assertIsNone(found(opus(*pages, page(8640, PACKET, flags=4))))
-        # A packet that goes on from another page cannot be counted.
-        later = page(1920, PACKET, flags=1), page(2880, PACKET), page(3840, PACKET, flags=4)
-        self.assertEqual(found(opus(page(960, PACKET), *later)), 3840 - 312)
+
+    def test_continued(self) -> None:
+        """A packet that goes on from another page counts where it ends."""
+        # The packet of 510 bytes has a last part of 0 bytes.
+        begun = bytearray(page(960, PACKET, PACKET.ljust(510)))
+        begun[26] -= 1
+        del begun[27 + begun[26]]
+        rest = page(1920, b"", flags=1), page(2880, PACKET), page(3840, PACKET, flags=4)
+        self.assertEqual(found(opus(bytes(begun), *rest)), 3840 - 312)
+        # One whose beginning or end is missing does not.
+        for pages in ((page(960, PACKET), *rest), (bytes(begun), *rest[1:])):
+            self.assertIsNone(found(opus(*pages)))
+
+    def test_fixed_serials(self) -> None:
+        """Files that were joined are found by the numbers and positions of their pages.
+
+        The serial number of reproducible files is the same. That of others is drawn at random, and
+        files that were joined have two of them, or far more pages than the last one states.
+        """
+        packets = [PACKET + bytes(240)] * 10
+
+        def pages(count: int, serial: bytes) -> list[bytes]:
+            body = [
+                page(9600 * (index + 1), *packets, flags=4 * (index == count - 1), serial=serial)
+                for index in range(count)
+            ]
+            return [page(0, OPUS_HEAD, flags=2, serial=serial), page(0, b"t", serial=serial), *body]
+
+        for serial in (bytes(4), b"\1\0\0\0", b"0001"):
+            whole = number(*pages(90, serial))
+            self.assertEqual(found(whole), 90 * 9600 - 312)
+            for count in (3, 20, 40, 90, 400):
+                joined = number(*pages(count, serial)) + whole
+                is_found = serial != b"0001" or count > 45
+                self.assertEqual(found(joined), None if is_found else 90 * 9600 - 312, count)
+        # The header of another file among the last pages, and a page of another stream inside.
+        short = number(*pages(3, bytes(4)))
+        self.assertIsNone(found(number(*pages(90, bytes(4))) + short))
+        other = pages(90, bytes(4))
+        other[47] = page(0, *packets, serial=b"0002")
+        self.assertIsNone(found(number(*other)))
+        # A page without a position is no contradiction, and none near a place is one.
+        other[47] = page(-1, *packets, serial=bytes(4))
+        self.assertEqual(found(number(*other)), 90 * 9600 - 312)
+        other[47] = bytes(300_000)
+        self.assertIsNone(found(number(*other[:47]) + other[47] + number(*other)[-40_000:]))
+
+    def test_steps(self) -> None:
+        """A step back among the last pages leaves the length unknown; one ahead is a gap."""
+        pages = [page(960 * count, PACKET) for count in range(1, 9)]
+        for step, samples in ((-500, None), (20_000, 7 * 960 + 20_000 - 312)):
+            later = page(6 * 960 + step, PACKET), page(7 * 960 + step, PACKET, flags=4)
+            self.assertEqual(found(opus(*pages[:5], *later)), samples)
+        # The last pages are right, but begin anew.
+        packets = [PACKET] * 40
+        restarted = page(38_400, *packets), page(76_800, *packets), *pages, *pages
+        self.assertIsNone(found(opus(*restarted, page(9 * 960, PACKET, flags=4))))
+        # A page on which no packet ends has no position.
+        end = page(-1), page(9 * 960, PACKET, flags=4)
+        self.assertEqual(found(opus(*pages, *end)), 9 * 960 - 312)
+        self.assertIsNone(found(opus(page(960, PACKET), *[page(-1)] * 9, end[1])))
+
+    def test_vorbis_blocks(self) -> None:
+        """The position of the last page of Vorbis agrees with the blocks of its packets."""
+        # Two modes, of a short block and of a long one of 2048 samples.
+        modes = setup_header((0, 1))
+        long, short = b"\2", b"\0"
+        first = page(4096, *[long] * 5)
+
+        def ended(granule: int, *packets: bytes, setup: bytes = modes) -> int | None:
+            return found(
+                vorbis(first, page(granule, *packets, flags=4), setup=setup), "vorbis", 44100
+            )
+
+        for granule, packets, is_right in (
+            *((6144, [long, long], True), (6100, [long, long], True), (6300, [long, long], False)),
+            *((4096 + 576 + 128, [short, short], True), (5200, [short, short], False)),
+            *((4000, [long], False), (26_000, [long, long], False)),
+        ):
+            expected = granule if is_right else None
+            self.assertEqual(ended(granule, *packets), expected, (granule, packets))
+        alone = page(2000, long, long, long, flags=4)
+        self.assertEqual(found(vorbis(alone, setup=modes), "vorbis", 44100), 2000)
+        self.assertEqual(Blocks.parse(0xB8, bytes(5) + b"\x80").modes, (256,))
+        # Modes that cannot be read leave the sizes of all blocks.
+        for setup in (b"\5vorbis", b"", setup_header((0, 1))[:-3]):
+            self.assertEqual(ended(5200, short, short, setup=setup), 5200)
+            self.assertIsNone(ended(6300, short, short, setup=setup))
 
     def test_early_start(self) -> None:
         """A recording of WebRTC, whose first page begins ahead of its time, is played whole."""
@@ -136,6 +240,8 @@ class OggTests(SynchronousTestCase):
         short = frame(b"\2", 6, b"\x63")
         first, last = page(8192, *blocks[:2]), page(8292, short, flags=4)
         self.assertEqual(found(flac(first, last), "flac", 44100), 8292)
+        large = page(8192, *[block.ljust(300) for block in blocks[:2]])
+        self.assertEqual(found(flac(large, last), "flac", 44100), 8292)
         later = page(98_192, *blocks[1:3]), page(102_288, blocks[3], flags=4)
         self.assertEqual(found(flac(*later), "flac", 44100), 3 * 4096)
         self.assertEqual(found(flac(page(4096, blocks[0], flags=4)), "flac", 44100), 4096)

@@ -195,5 +195,7 @@ class OtherContainerTests(SynchronousTestCase):
 
         self.assertEqual(count(dsf(8 * 8192)), 8192)
         self.assertEqual(count(dsf(8 * 5000 + 7)), 5000)
-        for broken in (b"", dsf(8 * 8193), dsf(8 * 8192)[:-1], dsf(8, name=b"DSD1"), dsf(8)[:60]):
+        # ffmpeg plays whole blocks, so the number has to be one of the last block.
+        whole = dsf(8 * 8192), dsf(8 * 4000)
+        for broken in (b"", dsf(8 * 8193), whole[0][:-1], whole[1], dsf(8, name=b"DSD1")):
             self.assertIsNone(count(broken))

@@ -1,0 +1,45 @@
+"""Places inside a source, at which a few reads tell whether it is one stream.
+
+The frames of some formats have numbers. In a joined file they begin anew, so at one of two places
+of which one is twice as far from the start as the other, the number is too low.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from audioproxy.media.lengths.reading import Malformed, Reader, read_range
+
+_MOST_PLACES = 8
+# The later places divide the rest into these powers of 2.
+_LATER = (2, 3)
+# Bytes from a place on that are searched: mostly the first part is enough, and near the start it
+# has been read already.
+_PARTS = (16 * 1024, 128 * 1024)
+
+
+def doubling_places(begin: int, end: int, count: int = _MOST_PLACES) -> Iterator[int]:
+    """Yield places, each of them twice as far from ``begin`` as the one before, and some later.
+
+    :param count: of the former places.
+    """
+    length = end - begin
+    for shift in range(count, 0, -1):
+        yield begin + (length >> shift)
+    for shift in _LATER:
+        yield end - (length >> shift)
+
+
+def find_inner(place: int, end: int, find: Callable[[bytes], int]) -> Reader[int]:
+    """Return the offset of the first frame at or after a place.
+
+    :param end: the end of the last frame's header.
+    :param find: returns the offset of the first frame in some bytes, or -1.
+    :raises Malformed: where none is near.
+    """
+    for part in _PARTS:
+        data = yield from read_range(place, min(part, end - place))
+        at = find(data)
+        if at >= 0:
+            return place + at
+    raise Malformed
