@@ -32,12 +32,17 @@ def machine() -> dict[str, str]:
     }
 
 
+def ffmpeg_version() -> str:
+    """Return the version of the system's ffmpeg."""
+    return _printed([FFMPEG, "-version"], r"version (\S+)")
+
+
 def versions() -> dict[str, str]:
     """Return the version of each program and package that was measured."""
     return {
         "Python": platform.python_version(),
         **{name: version(name) for name in _PACKAGES},
-        "ffmpeg": _printed([FFMPEG, "-version"], r"version (\S+)"),
+        "ffmpeg": ffmpeg_version(),
         "ffmpeg, the project's own": _printed(
             [OWN_FFMPEG / "ffmpeg", "-version"], r"version (\S+)"
         ),
