@@ -253,8 +253,8 @@ class OutputDiffers(RenderFailed):
 
     log_code = "output_differs"
     default_message = (
-        "The header of the source is wrong, as was found after the start of this response; request"
-        " it again."
+        "The render began anew after the start of this response, and gave other bytes; request it"
+        " again."
     )
 
 

@@ -112,6 +112,7 @@ class Child:
         self.protocol = _ChildProtocol(clock, self, stdout_limit, keep_pattern)
         self._clock = clock
         self._reaped: SharedResult[Exit] = SharedResult()
+        self._exit: Exit | None = None
         self._escalation: IDelayedCall | None = None
         self._cpu_seconds = 0.0
         # Timers and pipes call back outside of this context, but their log lines belong to the
@@ -151,6 +152,11 @@ class Child:
         if self.protocol.exited or pid is None:
             return not self.protocol.exited
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the child runs, or is known to have ended well."""
+        return self.is_running or (self._exit is not None and self._exit.ok)
 
     def read_stderr(self) -> bytes:
         """Return the end of its stderr up to now, after the earlier lines that were kept.
@@ -194,6 +200,7 @@ class Child:
         self._cancel_escalation()
         if how.never_ran:
             self._on_spawn_failure()
+        self._exit = how
         self._reaped.fire(how)
 
     def _schedule_escalation(self, seconds: float, otherwise: Callable[[], None]) -> None:

@@ -93,8 +93,9 @@ class _Run:
 class Encoding:
     """A running encoder, whose stdout is a file."""
 
-    def __init__(self, child: Child, run: _Run) -> None:
+    def __init__(self, child: Child, run: _Run, decoder: Child | None) -> None:
         self._child = child
+        self._decoder = decoder
         self._run = run
         self._pipeline = run.pipeline
         self._refusal: Refusal | None = None
@@ -109,6 +110,12 @@ class Encoding:
 
         :raises IrregularSource: where the source needs another pipeline.
         """
+        # The encoder takes the end of a decoder that failed for the end of the source.
+        decoder = self._decoder
+        if decoder is not None and not (
+            decoder.is_sound and not was_cut_short(decoder.read_stderr())
+        ):
+            return False
         stderr = self._child.read_stderr()
         self._pipeline.check(stderr)
         lacks_audio = was_cut_short(stderr) or lacks_silence(stderr) or filled_disk(stderr)
@@ -165,10 +172,10 @@ class Ffmpeg:
         :raises Refusal: where the decoder of an irregular source fails.
         """
         run = _Run(pipeline, deadline, deadline.elapsed)
-        async with self._decoder(pipeline, descriptors, deadline) as opened:
+        async with self._decoder(pipeline, descriptors, deadline) as (opened, decoder):
             child = self._launch(run.command, {**opened, 1: output}, deadline, output_limit=limit)
             try:
-                yield Encoding(child, run)
+                yield Encoding(child, run, decoder)
             except BaseException:
                 child.stop()
                 raise
@@ -192,7 +199,7 @@ class Ffmpeg:
         with ExitStack() as held:
             held.callback(os.close, pipe)
             run = _Run(pipeline, deadline, deadline.elapsed)
-            async with self._decoder(pipeline, descriptors, deadline) as opened:
+            async with self._decoder(pipeline, descriptors, deadline) as (opened, _):
                 child = self._launch(run.command, {**opened, 1: pipe}, deadline)
                 held.close()
                 ended = await _wait(child, run)
@@ -227,14 +234,14 @@ class Ffmpeg:
     @asynccontextmanager
     async def _decoder(
         self, pipeline: Pipeline, descriptors: Mapping[int, int], deadline: Deadline
-    ) -> AsyncIterator[Mapping[int, int]]:
-        """Run the decoder of an irregular source, and yield the descriptors of its encoder.
+    ) -> AsyncIterator[tuple[Mapping[int, int], Child | None]]:
+        """Run the decoder of an irregular source; yield it, and the descriptors of its encoder.
 
         An encoder takes the end of a decoder that failed for the end of the source. So the failure
         of the decoder is raised, whatever became of the encoder.
         """
         if pipeline.decoder is None:
-            yield descriptors
+            yield descriptors, None
             return
         with ExitStack() as held:
             readable, writable = open_pipe()
@@ -244,7 +251,7 @@ class Ffmpeg:
             finally:
                 os.close(writable)
             try:
-                yield {0: readable}
+                yield {0: readable}, decoder
             finally:
                 # An encoder that has ended before its decoder has read all that it needs.
                 is_needless = decoder.is_running

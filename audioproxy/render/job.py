@@ -75,6 +75,7 @@ class ProbedSource:
     """A source that is open and probed, for one request.
 
     :ivar probe: what is known about the source so far.
+    :ivar found: what renders have found out about an irregular source, as far as the probe has it.
     :ivar build_command: builds the command of the job.
     """
 
@@ -82,6 +83,7 @@ class ProbedSource:
     opened: OpenSource
     probe: Probe
     build_command: CommandBuilder
+    found: frozenset[type[IrregularSource]] = frozenset()
 
     @property
     def options(self) -> VariantOptions:
@@ -222,12 +224,13 @@ class Preparer:
 
     def _correct(self, source: ProbedSource) -> ProbedSource:
         """Return a source with what earlier renders have found out about it."""
-        found, probe = self.irregular.get(source.opened.identity, ()), source.probe
+        found = self.irregular.get(source.opened.identity, frozenset())
+        probe = source.probe
         if IrregularSource in found:
             probe = replace(probe, irregular=True)
         if WrongLength in found:
             probe = probe.without_length()
-        return replace(source, probe=probe)
+        return replace(source, probe=probe, found=found)
 
     async def resolve_again(self, job: Job, refusal: Refusal, deadline: Deadline) -> Job:
         """Return the job of another attempt.
@@ -239,10 +242,11 @@ class Preparer:
         :raises InvalidOptions: where ``t`` starts at or past the end of the source.
         """
         if isinstance(refusal, IrregularSource):
+            if type(refusal) in job.source.found:
+                raise RenderFailed(f"Two attempts had the same end. {refusal.message}") from refusal
+            # Another render may have found out more meanwhile.
             identity = job.source.opened.identity
             known = self.irregular.get(identity, frozenset())
-            if type(refusal) in known:
-                raise RenderFailed from refusal
             self.irregular[identity] = known | {type(refusal)}
             return await self.resolve(job.source, deadline)
         if not may_need_length(job.source.options, job.source.probe):

@@ -57,6 +57,7 @@ class RenderOutput:
         self._file = file
         self._following: EncodedFile | None = None
         self._compared = 0
+        self._has_more_to_compare = False
         self._on_change = on_change
         self._holders = 1
         self._followers: dict[object, Callable[[], None]] = {}
@@ -119,7 +120,7 @@ class RenderOutput:
                 _log.failure("the check of an output failed")
                 encoding.stop(RenderFailed())
             else:
-                is_rare = self.has_audio and self._following is None
+                is_rare = self.has_audio and not self._has_more_to_compare
                 interval = _INTERVAL_AFTER_AUDIO if is_rare else _INTERVAL_BEFORE_AUDIO
                 checking = clock.callLater(interval, check)
 
@@ -163,7 +164,7 @@ class RenderOutput:
         written = self.written
         self.update_size(written)
         while self._following is not None:
-            if self._compared == written:
+            if not self._has_more_to_compare:
                 raise OutputDiffers
             pause: Deferred[None] = deferLater(clock, 0)
             await pause
@@ -221,6 +222,7 @@ class RenderOutput:
         if file.read(self._compared, count) != self._file.read(self._compared, count):
             raise OutputDiffers
         self._compared += count
+        self._has_more_to_compare = count == _COMPARED
         if self._compared < self.size:
             return False
         self._file.scratch.close()

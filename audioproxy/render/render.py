@@ -265,7 +265,6 @@ class Render:
                 # Once more outside the store.
                 if not self._write_back.disk_filled():
                     raise
-                self._context.metrics.write_failed()
 
     async def _run_job(self, job: Job, deadline: Deadline) -> RenderOutput:
         """Run the child processes of a job, and return the whole output.

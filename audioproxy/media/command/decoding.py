@@ -24,7 +24,7 @@ from audioproxy.errors import IrregularSource, WrongLength
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.bursts import LONGEST_PERIOD
 from audioproxy.media.command.conversion import SWRESAMPLE
-from audioproxy.media.command.downmix import OUTPUT_LAYOUTS
+from audioproxy.media.command.downmix import OUTPUT_LAYOUTS, layout_of_filters
 from audioproxy.media.command.exact_length import EXCESS
 from audioproxy.media.command.gaps import jump_arguments, keep_time
 from audioproxy.media.command.inputs import Input
@@ -43,6 +43,9 @@ _INTEGERS = {8: "u8", 16: "s16le", 24: "s24le", 32: "s32le"}
 _FLOAT, _DOUBLE = "f32le", "f64le"
 #: The raw formats in which a decoder outputs samples.
 STREAM_FORMATS = (*_INTEGERS.values(), _FLOAT, _DOUBLE)
+
+# The layouts that ffmpeg gives to channels without labels.
+_USUAL_LAYOUTS = dict(enumerate("mono stereo 2.1 4.0 5.0 5.1 6.1 7.1".split(), 1))
 
 # No sum of channels exceeds full scale.
 _MIXING_RESAMPLER = f"{SWRESAMPLE}:rematrix_maxval=1"
@@ -179,9 +182,19 @@ def decoded_stream(probe: Probe) -> Input:
     Its format holds every sample of the decoder, is no wider than that, and converts to other
     formats as those would: integers are cut off, floating-point numbers are rounded.
     """
-    form = _stream_format(probe)
-    options = ("-f", form, "-ar", str(probe.sample_rate), "-ac", str(probe.channels))
+    form, layout = _stream_format(probe), _stream_layout(probe)
+    # ffmpeg takes a number of channels for the most usual layout of so many.
+    channels = ("-ac", str(probe.channels)) if layout is None else ("-ch_layout", layout)
+    options = ("-f", form, "-ar", str(probe.sample_rate), *channels)
     return Input("file:/dev/fd/0", ("file",), options, decoded=form)
+
+
+def _stream_layout(probe: Probe) -> str | None:
+    """Return the layout of the channels in the stream; None where they have no labels."""
+    layout = layout_of_filters(probe.channels, probe.layout)
+    if layout is None and (probe.layout is not None or probe.channels in OUTPUT_LAYOUTS):
+        layout = _USUAL_LAYOUTS.get(probe.channels)
+    return layout
 
 
 def _stream_format(probe: Probe) -> str:
@@ -206,20 +219,25 @@ def decoder_arguments(
     filters = keep_time(probe)
     if finite and probe.stores_floats:
         filters.append(f"aeval=if(lte(abs(val(ch))\\,{_LARGEST_SAMPLE})\\,val(ch)\\,0):c=same")
-    layout = probe.layout
-    if layout is None or " channels" in layout:
-        layout = OUTPUT_LAYOUTS.get(probe.channels)
+    layout = _stream_layout(probe)
+    is_mixable = layout_of_filters(probe.channels, probe.layout) is not None
+    if layout is not None and probe.layout is not None and not is_mixable:
+        # The labels are taken away, since libswresample cannot mix them. The encoder does, by the
+        # numbers of the channels.
+        numbers = "|".join(map(str, range(probe.channels)))
+        filters.append(f"channelmap=map={numbers}:channel_layout={layout}")
     if probe.channels == 2:
         # libswresample lowers mono by 3 dB on both sides. A filter of its own mixes the channels:
         # ffmpeg would mix them ahead of the volume.
         filters.append("volume=volume=if(eq(nb_channels\\,1)\\,sqrt(2)\\,1):precision=double")
-    channels = "" if layout is None else f"ochl={layout}:"
-    filters.append(f"aresample={probe.sample_rate}:{channels}{_MIXING_RESAMPLER}")
+    mixed = "" if layout is None else f"ochl={layout}:"
+    filters.append(f"aresample={probe.sample_rate}:{mixed}{_MIXING_RESAMPLER}")
+    channels = [] if layout is not None else ["-ac", str(probe.channels)]
     form = _stream_format(probe)
     return [
         *open_source(ffmpeg, source, probe, uniform=False),
         *("-af", ",".join(filters)),
-        *("-ar", str(probe.sample_rate), "-ac", str(probe.channels)),
+        *("-ar", str(probe.sample_rate), *channels),
         *("-abort_on", "empty_output", "-c:a", f"pcm_{form}", "-f", form, "pipe:1"),
     ]
 

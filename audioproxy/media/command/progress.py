@@ -7,7 +7,7 @@ from decimal import Decimal
 from math import ceil
 
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.media.command.trim import stated_range
+from audioproxy.media.command.trim import stated_range, trim_range
 from audioproxy.media.probe import Probe
 
 #: Makes ffmpeg report to stderr twice a second, whatever its verbosity is. A longer period would
@@ -16,7 +16,9 @@ REPORT = ("-stats",)
 
 #: Matches a report. All but the last one end with a carriage return. A report may interrupt a line
 #: of another thread.
-STATUS = re.compile(rb"size=[ ]*\S+ time=\S+ bitrate=[^\r\n]*[\r\n]")
+STATUS = re.compile(rb"size= {0,20}\S{1,20} time=\S{1,20} bitrate=[^\r\n]{0,100}[\r\n]")
+# Seconds that are decoded ahead of an output, at most, where its decoder seeks.
+_MOST_AHEAD = 2
 # Before the first packet, the time is N/A or negative.
 _TIME = re.compile(rb" time=(\d+):(\d\d):(\d\d\.\d+) ")
 
@@ -31,7 +33,12 @@ def encoded_seconds(status: bytes) -> float:
 
 
 def expected_seconds(options: VariantOptions, probe: Probe) -> float | None:
-    """Return the length of an output, as far as it is known before the render."""
+    """Return the length of an output in seconds, as far as it is known before the render.
+
+    It is None, too, where the source is decoded ahead of ``t``: that takes as long as it takes.
+    """
+    if trim_range(options, probe).start > _MOST_AHEAD * probe.sample_rate:
+        return None
     start, end = stated_range(options, probe)
     return None if end is None else float(max(Decimal(0), end - start))
 

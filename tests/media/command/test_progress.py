@@ -49,10 +49,12 @@ class ProgressTests(SynchronousTestCase):
             ("t:100", SOURCE, 3500),
             ("t:100:50", SOURCE, 50),
             ("t:3000:7200", SOURCE, 600),
-            ("t:4000:50", SOURCE, 0),
             ("f:mp3", unknown, None),
             ("t:100", unknown, None),
             ("t:100:50", unknown, 50),
+            # Decoded from its start: the share of the output says nothing about the time until t.
+            ("t:100:50", replace(SOURCE, container="mp3", codec="mp3"), None),
+            ("t:2:50", replace(SOURCE, container="mp3", codec="mp3"), 50),
         ):
             self.assertEqual(expected_seconds(options_of(options), probe), seconds, options)
 

@@ -245,7 +245,8 @@ class LieTests(SynchronousTestCase):
             output = render(self.with_frames(source, factor), "f:wav")
             samples = len(decode(output))
             self.assertGreaterEqual(samples, whole - 2000)
-            self.assertEqual(stated_samples(output) == samples, factor < 1, factor)
+            stated = stated_samples(output)
+            self.assertTrue(stated > samples if factor > 1 else not stated, factor)
             output = render(self.with_frames(source, factor, has_checksum=True), "f:wav")
             self.assertEqual(stated_samples(output), 0)
 
