@@ -120,6 +120,7 @@ class Render:
         self._is_waveform = request.options.f == "peaks"
         self._write_back = WriteBack(context.storage, request.key)
         self._opened: OpenSource | None = None
+        self._found_irregular = False
         self._output: RenderOutput | None = None
         self._readable: SharedResult[RenderOutput] = SharedResult()
         self._subscribers = 0
@@ -253,6 +254,7 @@ class Render:
                         key=self._request.key,
                         why=refusal.message,
                     )
+                self._found_irregular |= isinstance(refusal, IrregularSource)
                 job = await preparer.resolve_again(job, refusal, deadline)
             except OutputDiffers:
                 _log.warn(
@@ -364,7 +366,9 @@ class Render:
         self._unregister()
         if self.state in _ENDED:
             return
-        if self.has_slot and self._opened is not None:
+        # The next render of a source that is known as irregular does not need the time of this one.
+        is_longer = self._found_irregular and isinstance(refusal, RenderTimeout)
+        if self.has_slot and self._opened is not None and not is_longer:
             self._context.failures.remember(self._request.key, self._opened, refusal)
         self._enter(State.FAILED)
         if self._output is not None:

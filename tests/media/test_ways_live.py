@@ -63,6 +63,8 @@ STAGES = (
     "f:flac/bd:24/t:1.5:9/ch:1/gain:-2",
     "f:wav/bd:16/t:5:5/sr:22050",
 )
+#: Layouts that ffmpeg does not give to so many channels without labels.
+LAYOUTS = {"3.0": 3, "quad": 4, "5.1(side)": 6, "6.0": 6, "7.0": 7, "FL+FR+TFL": 3, "BL+BR": 2}
 
 
 class WaysTests(SynchronousTestCase):
@@ -78,6 +80,21 @@ class WaysTests(SynchronousTestCase):
                     render_once(source, texts, irregular=irregular) for irregular in (False, True)
                 )
                 self.assertEqual([], [text for text in texts if alone[text] != behind[text]], name)
+
+    def test_layouts(self) -> None:
+        """Channels of any layout are mixed alike both ways, also those with unusual labels."""
+        kinds = {}
+        for layout, channels in LAYOUTS.items():
+            numbers = "|".join(str(number % 2) for number in range(channels))
+            mapped = f"-af channelmap=map={numbers}:channel_layout={layout}"
+            kinds[f"{layout}.wav"] = f"{mapped} -c:a pcm_f32le"
+        sources = convert_all(write_wav(noise(RATE, SECONDS * RATE, 2), "32f"), kinds)
+        for name, source in sources.items():
+            for text in ("f:wav/bd:16/ch:1", "f:flac/enhance:voice"):
+                alone, behind = (
+                    render_once(source, [text], irregular=irregular) for irregular in (False, True)
+                )
+                self.assertTrue(alone == behind, (name, text))
 
 
 class FramesTests(SynchronousTestCase):

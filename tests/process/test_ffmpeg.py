@@ -332,6 +332,25 @@ class DecoderTests(EncoderCase):
             self.spawner.last.exit_and_end()
             self.successResultOf(running)
 
+    def test_lost_source(self) -> None:
+        """Nothing is readable that an encoder makes of the end of a decoder that failed.
+
+        It takes that end for the end of the source. A decoder that has ended well changes nothing.
+        """
+        lost = b"https://h/: Connection reset by peer\n"
+        for code, stderr, readable in ((0, b"", True), (0, lost, False), (1, b"", False)):
+            running = self.encode(pipeline=self.PIPELINE)
+            self.assertTrue(self.encoding.is_readable)
+            self.decoder.write_stderr(stderr)
+            self.assertEqual(not stderr, self.encoding.is_readable)
+            self.decoder.exit(code)
+            # How it has ended is not known before its pipes are closed.
+            self.assertFalse(self.encoding.is_readable)
+            self.decoder.end()
+            self.assertEqual(readable, self.encoding.is_readable, (code, stderr))
+            self.spawner.last.exit_and_end()
+            (self.successResultOf if readable else self.failureResultOf)(running)
+
     def test_enough(self) -> None:
         """An encoder may end before its decoder, which is then stopped."""
         for running in self.start_each():

@@ -61,6 +61,23 @@ class RepetitionTests(RenderCase):
             self.assertEqual(self.outcomes(), {refusal.code: 1})
             self.assertEqual((self.harness.slots.held, self.harness.sources.held), (0, 0))
 
+    def test_found_irregular(self) -> None:
+        """A time-out after a source was found irregular is not remembered: the next render is less.
+
+        It starts with two processes. If it takes too long, too, that is remembered.
+        """
+        self.make(timeout=100)
+        _, encoder = self.harness.render()
+        encoder.exit_and_end(1, stderr=b"Changing audio frame properties on the fly")
+        for remembered in (False, True):
+            self.harness.clock.advance(100)
+            self.harness.spawner.kill_all()
+            client = self.ask()
+            if not remembered:
+                self.assertIsNone(client.outcome)
+                self.harness.answer_probe()
+        self.assertIn("less than a minute ago", str(client.outcome))
+
     def test_while_the_child_dies(self) -> None:
         """A request that arrives between the deadline and the end of the encoder is refused, too.
 

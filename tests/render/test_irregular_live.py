@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import struct
 
+from twisted.internet.defer import Deferred, gatherResults
+
 from tests.support.audio import convert, convert_all, decode, decode_all, noise, tone, write_wav
 from tests.support.http import Response
 from tests.support.programs import STAND_IN
@@ -73,6 +75,19 @@ class IrregularTests(ServiceCase):
         path = signed("/f:flac/plain/local://a.mp3")
         await fetch(port, path)
         self.assertTrue((await until_hit(port, path)).body == bodies["a.mp3", "f:flac"])
+
+    async def test_variants_at_once(self) -> None:
+        """Several variants of such a source that are requested at once are all whole."""
+        self.join("a.mp3", f"{MP3} -ac 1", f"{MP3} -ac 2")
+        forms = ("f:mp3", "f:flac", "f:ogg", "f:peaks/pts:100", "f:opus")
+        node = self.start(variant_store=None, max_concurrency=len(forms))
+        paths = [signed(f"/{form}/plain/local://a.mp3") for form in forms]
+        first = await gatherResults(
+            [Deferred.fromCoroutine(fetch(node.port, path)) for path in paths]
+        )
+        for path, response in zip(paths, first, strict=True):
+            self.assertTrue(response.complete, path)
+            self.assertTrue(response.body == (await fetch(node.port, path)).body, path)
 
     async def test_wrong_length(self) -> None:
         """Of equally long parts that were joined, no part is taken for the whole (D57).

@@ -282,6 +282,13 @@ class AnewTests(SynchronousTestCase):
         self.failureResultOf(self.complete(), OutputDiffers)
         self.assertEqual((b"headfirst", False), (self.read(), self.output.ended))
 
+    def test_headers_alone(self) -> None:
+        """An output that ends within its headers, which readers have with audio, is another one."""
+        self.put(b"headfirst")
+        form = StatedLength(OutputForm(9, 44100, 1), ENCODERS["mp3"].length_header)
+        self.output.begin_anew(EncodedFile(AnonymousFile(), 4, form))
+        self.failureResultOf(self.complete(), OutputDiffers)
+
     def test_unread(self) -> None:
         """What nobody could read is not compared: headers alone, or the file of a third attempt."""
         self.put(b"tail")

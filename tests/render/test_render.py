@@ -844,6 +844,18 @@ class IrregularTests(RenderCase):
         self.assertEqual(self.harness.stored(), client.data)
         self.assertEqual([], self.warnings())
 
+    def test_two_at_once(self) -> None:
+        """Two renders of a source that find the same at once both begin anew."""
+        self.make(capacity=2)
+        clients, encoders = zip(
+            *(self.harness.render(options) for options in ("f:mp3", "f:opus")), strict=True
+        )
+        for encoder in encoders:
+            encoder.exit_and_end(1, stderr=self.CHANGE)
+        for encoder in self.harness.spawner.alive:
+            encoder.exit_and_end(stdout=b"" if encoder.arguments[-2] == "f32le" else b"whole")
+        self.assertEqual(["whole"] * 2, [client.outcome for client in clients])
+
     def test_other_bytes(self) -> None:
         """If the second output differs, the stream ends; the variant is not stored (D78).
 

@@ -85,10 +85,10 @@ def compare_builds(own: str, builds: Sequence[str]) -> CheckResult:
     if unknown:
         parts.append(f"{unknown} by builds that were not recorded")
     text = f"of {format_count(len(builds), 'stored variant')}, ffmpeg made {listed(parts)}"
-    if not counts:
+    if not counts or not own:
         return good("builds", text)
     if not ours:
-        text = f"{text}, and this machine has {own or 'an unknown build'}"
+        text = f"{text}, and this machine has {own}"
     return note(
         "builds",
         f"{text}; stored variants stay as they are, but until all nodes have one build, a download"

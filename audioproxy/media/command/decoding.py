@@ -24,7 +24,7 @@ from audioproxy.errors import IrregularSource, WrongLength
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.bursts import LONGEST_PERIOD
 from audioproxy.media.command.conversion import SWRESAMPLE
-from audioproxy.media.command.downmix import OUTPUT_LAYOUTS, layout_of_filters
+from audioproxy.media.command.downmix import layout_of_filters
 from audioproxy.media.command.exact_length import EXCESS
 from audioproxy.media.command.gaps import jump_arguments, keep_time
 from audioproxy.media.command.inputs import Input
@@ -44,7 +44,7 @@ _FLOAT, _DOUBLE = "f32le", "f64le"
 #: The raw formats in which a decoder outputs samples.
 STREAM_FORMATS = (*_INTEGERS.values(), _FLOAT, _DOUBLE)
 
-# The layouts that ffmpeg gives to channels without labels.
+# The most usual layout of each number of channels.
 _USUAL_LAYOUTS = dict(enumerate("mono stereo 2.1 4.0 5.0 5.1 6.1 7.1".split(), 1))
 
 # No sum of channels exceeds full scale.
@@ -192,9 +192,12 @@ def decoded_stream(probe: Probe) -> Input:
 def _stream_layout(probe: Probe) -> str | None:
     """Return the layout of the channels in the stream; None where they have no labels."""
     layout = layout_of_filters(probe.channels, probe.layout)
-    if layout is None and (probe.layout is not None or probe.channels in OUTPUT_LAYOUTS):
-        layout = _USUAL_LAYOUTS.get(probe.channels)
-    return layout
+    return _USUAL_LAYOUTS.get(probe.channels) if _has_unmixable_labels(probe) else layout
+
+
+def _has_unmixable_labels(probe: Probe) -> bool:
+    """Return whether libswresample cannot mix the channels, since it does not know their labels."""
+    return probe.layout is not None and layout_of_filters(probe.channels, probe.layout) is None
 
 
 def _stream_format(probe: Probe) -> str:
@@ -220,10 +223,8 @@ def decoder_arguments(
     if finite and probe.stores_floats:
         filters.append(f"aeval=if(lte(abs(val(ch))\\,{_LARGEST_SAMPLE})\\,val(ch)\\,0):c=same")
     layout = _stream_layout(probe)
-    is_mixable = layout_of_filters(probe.channels, probe.layout) is not None
-    if layout is not None and probe.layout is not None and not is_mixable:
-        # The labels are taken away, since libswresample cannot mix them. The encoder does, by the
-        # numbers of the channels.
+    if layout is not None and _has_unmixable_labels(probe):
+        # The labels are taken away. The encoder mixes by the numbers of the channels.
         numbers = "|".join(map(str, range(probe.channels)))
         filters.append(f"channelmap=map={numbers}:channel_layout={layout}")
     if probe.channels == 2:

@@ -66,16 +66,36 @@ class DecoderTests(SynchronousTestCase):
         self.assertEqual(
             self.words(STEREO),
             f"{QUIET} {' '.join(SOURCE.encoder_arguments())} {STREAMS} -af {filters}"
-            " -ar 44100 -ac 2 -abort_on empty_output -c:a pcm_f32le -f f32le pipe:1",
+            " -ar 44100 -abort_on empty_output -c:a pcm_f32le -f f32le pipe:1",
         )
 
     def test_channels(self) -> None:
-        """More than two channels have the layout of the source, if that has a name."""
-        named = self.words(replace(STEREO, channels=6, layout="5.1(side)"))
-        self.assertIn(f" -af aresample=44100:ochl=5.1(side):{SWRESAMPLE} ", named)
-        for layout in (None, "6 channels (FL+FR+LFE+FC+BL+BR)"):
-            words = self.words(replace(STEREO, channels=6, layout=layout))
-            self.assertIn(f" -af aresample=44100:{SWRESAMPLE} -ar 44100 -ac 6 ", words)
+        """Channels keep their layout between the processes, and none is mixed by its label.
+
+        ffmpeg would take their number for the usual layout of so many. Labels that libswresample
+        cannot mix are taken away; the encoder mixes by numbers.
+        """
+        relabel = "channelmap=map=0|1|2|3:channel_layout=4.0,"
+        for channels, layout, filters, stated in (
+            (3, "3.0", "", "-ch_layout 3.0"),
+            (6, "5.1(side)", "", "-ch_layout 5.1(side)"),
+            (3, "3 channels (FL+FR+TFL)", "", "-ch_layout FL+FR+TFL"),
+            (4, "ambisonic 1", relabel, "-ch_layout 4.0"),
+            (4, None, "", "-ch_layout FL+FR+FC+BC"),
+            (3, None, "", "-ac 3"),
+            (9, None, "", "-ac 9"),
+        ):
+            probe = replace(STEREO, channels=channels, layout=layout)
+            words, name = self.words(probe), stated.removeprefix("-ch_layout ")
+            mixed = "" if stated.startswith("-ac") else f"ochl={name}:"
+            end = f" {stated}" if stated.startswith("-ac") else ""
+            expected = (
+                f" -af {filters}aresample=44100:{mixed}{SWRESAMPLE} -ar 44100{end} -abort_on "
+            )
+            self.assertIn(expected, words)
+            self.assertIn(
+                f" -ar 44100 {stated} ", " ".join(decoded_stream(probe).probe_arguments())
+            )
 
     def test_samples(self) -> None:
         """Samples that are no audio become silence, in sources that can store them."""
@@ -123,7 +143,9 @@ class DecodedTests(SynchronousTestCase):
         words = " ".join(encoder_arguments("ffmpeg", decoded_stream(probe), options, probe))
         checks = ",".join(source_filters(SOURCE, FLOATS, 0, samples=True))
         whole = " ".join(SOURCE.encoder_arguments())
-        opened = "-protocol_whitelist file -format_whitelist f32le -f f32le -ar 44100 -ac 2"
+        opened = (
+            "-protocol_whitelist file -format_whitelist f32le -f f32le -ar 44100 -ch_layout stereo"
+        )
         expected = alone.replace(f"-reinit_filter 0 {whole}", f"{opened} -i file:/dev/fd/0")
         self.assertEqual(words, expected.replace(f"{checks},", ""))
 
