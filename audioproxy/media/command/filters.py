@@ -44,9 +44,10 @@ FILTERS = (
 ).split()
 
 #: Ahead of every stage whose output depends on the sizes of the frames that reach it, so that it is
-#: the same whatever decodes the source (D78). These are dither, which begins its noise anew at the
-#: end of a frame, and highpass, the first filter of a preset, which rounds otherwise after an odd
-#: number of samples (measured on ffmpeg 5.1, 7.1 and 9.0, with frames of 333 to 8191 samples).
+#: the same whatever decodes the source (D78). These are dither, whose noise begins anew at the end
+#: of a frame (findings/ffmpeg-dither-frame-size.sh), and highpass, the first filter of a preset,
+#: which rounds otherwise after an odd number of samples (measured on ffmpeg 5.1, 7.1 and 9.0, with
+#: frames of 333 to 8191 samples).
 EVEN_FRAMES = "asetnsamples=n=4096:p=0"
 # The numbers of samples that the header of flac can state: years of audio.
 _MOST_SAMPLES = 1 << 36
