@@ -325,7 +325,8 @@ class BucketTests(RemoteCase):
             variant = StoredVariant.of(f"local://{number}", build="4.4.2:0123abcd")
             self.server.put(self.variants, variant.key, variant.data, **variant.headers)
         found = (await self.run_checks())["builds"]
-        self.assertIs(NOTE, found.verdict)
+        # These checks are without ffmpeg, so no build is that of this machine.
+        self.assertIs(GOOD, found.verdict)
         self.assertIn("of 100 stored variants, ffmpeg made 100 by 4.4.2:0123abcd", found.text)
 
     async def test_certificates(self) -> None:

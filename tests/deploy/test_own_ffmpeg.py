@@ -42,7 +42,8 @@ COMPONENTS = PROJECT / "tools/ffmpeg/components"
 RENAMED = {"mpeg": "mpegps", **{form: f"pcm_{form}" for form in RAW_DEMUXERS}}
 
 #: Sources that are decoded to integers and to floating-point numbers.
-STREAMS = tuple(Probe("mp3", "mp3", None, False, decoded_bits=bits) for bits in (16, 64))
+STREAMS = tuple(Probe("mp3", "mp3", None, False, decoded_bits=bits) for bits in (8, 16, 24, 32, 64))
+STREAMS += (Probe("wav", "pcm_f64le", None, False, decoded_bits=64),)
 
 #: Demuxers that only detect the codec of a stream; no container is opened with them.
 DETECTION_DEMUXERS = set("h264 hevc m4v mpegvideo spdif truehd".split())

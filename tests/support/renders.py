@@ -9,6 +9,7 @@ from twisted.python.failure import Failure
 
 from audioproxy.errors import Refusal
 from audioproxy.grammar.request import VariantRequest
+from audioproxy.render.encoded_file import EncodedFile
 from audioproxy.render.output import RenderOutput
 from audioproxy.render.registry import Subscription
 from tests.support.stores import Calls
@@ -25,7 +26,7 @@ class FakeOutput(RenderOutput):
     """In-memory output of a render: a test that does not close it leaks no descriptor."""
 
     def __init__(self) -> None:
-        super().__init__(_NoFile(), 1 << 30)
+        super().__init__(EncodedFile(_NoFile()), 1 << 30)
         self._data = b""
 
     def add(self, data: bytes) -> None:
