@@ -6,7 +6,7 @@ import re
 import struct
 from itertools import pairwise
 
-from audioproxy.media.lengths.inner import doubling_places, find_inner
+from audioproxy.media.lengths.inner import doubling_places, find_each
 from audioproxy.media.lengths.reading import (
     Malformed,
     Reader,
@@ -124,15 +124,16 @@ def _check_inside(start: int, last: int, info: bytes) -> Reader[None]:
 
     def find(data: bytes) -> int:
         headers = (found.start() for found in _SYNC.finditer(data))
-        return next((at for at in headers if parse_frame_header(data[at:][:16], info)), -1)
+        frames = (at for at in headers if parse_frame_header(data[at : at + FRAME_HEADER], info))
+        return next(frames, -1)
 
-    compared = [(start, 0)]
-    for place in (*doubling_places(start, last), last):
-        if place > compared[-1][0]:
-            at = yield from find_inner(place, last + FRAME_HEADER, find)
-            frame = parse_frame_header((yield from read_range(at, FRAME_HEADER)), info)
-            compared.append((at, frame[0] if frame else -1))
-    if any(later[1] <= before[1] and later[0] > before[0] for before, later in pairwise(compared)):
+    places = (*doubling_places(start, last), last)
+    offsets = yield from find_each(start, places, last + FRAME_HEADER, find)
+    numbers = [0]
+    for offset in offsets[1:]:
+        frame = parse_frame_header((yield from read_range(offset, FRAME_HEADER)), info)
+        numbers.append(frame[0] if frame else -1)
+    if any(later <= before for before, later in pairwise(numbers)):
         raise Malformed
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
-from audioproxy.media.lengths.mpeg_frame import FrameHeader
+from audioproxy.media.lengths.mpeg_frame import FrameHeader, tag_checksum
 from audioproxy.media.lengths.reading import id3_bytes
 
 #: Bytes that replace those at an offset.
@@ -148,7 +148,7 @@ def _mp3_prefix(form: OutputForm) -> bytes:
         if same_rate.length >= 4 + header.side_information + len(tag) + 2:
             header = same_rate
     frame = bytes(header) + bytes(header.side_information) + tag
-    return (frame + _crc_16(frame).to_bytes(2, "big")).ljust(header.length, b"\0")
+    return (frame + tag_checksum(frame).to_bytes(2, "big")).ljust(header.length, b"\0")
 
 
 def _mp3_patches(form: OutputForm, header: bytes) -> Iterator[Patch]:
@@ -157,16 +157,6 @@ def _mp3_patches(form: OutputForm, header: bytes) -> Iterator[Patch]:
     encoded = header[len(frame) :]
     if encoded.startswith(b"ID3"):
         yield 0, encoded[: id3_bytes(encoded)] + frame
-
-
-def _crc_16(data: bytes) -> int:
-    """Return the checksum of the tag: the polynomial 0x8005, the lowest bit first."""
-    value = 0
-    for byte in data:
-        value ^= byte
-        for _ in range(8):
-            value = value >> 1 ^ 0xA001 if value & 1 else value >> 1
-    return value
 
 
 def fragmented_mp4_length(delay: int) -> LengthHeader:

@@ -6,7 +6,7 @@ of which one is twice as far from the start as the other, the number is too low.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from audioproxy.media.lengths.reading import Malformed, Reader, read_range
 
@@ -30,13 +30,25 @@ def doubling_places(begin: int, end: int, count: int = _MOST_PLACES) -> Iterator
         yield end - (length >> shift)
 
 
-def find_inner(place: int, end: int, find: Callable[[bytes], int]) -> Reader[int]:
-    """Return the offset of the first frame at or after a place.
+def find_each(
+    begin: int, places: Iterable[int], end: int, find: Callable[[bytes], int]
+) -> Reader[list[int]]:
+    """Return ``begin``, and the offsets of the first frames at or after each of some places.
+
+    A place that precedes the frame found for another one is left out.
 
     :param end: the end of the last frame's header.
     :param find: returns the offset of the first frame in some bytes, or -1.
-    :raises Malformed: where none is near.
+    :raises Malformed: where none is near a place.
     """
+    offsets = [begin]
+    for place in places:
+        if place > offsets[-1]:
+            offsets.append((yield from _find_inner(place, end, find)))
+    return offsets
+
+
+def _find_inner(place: int, end: int, find: Callable[[bytes], int]) -> Reader[int]:
     for part in _PARTS:
         data = yield from read_range(place, min(part, end - place))
         at = find(data)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import NamedTuple
 
-from audioproxy.media.lengths.mpeg_frame import FrameHeader
+from audioproxy.media.lengths.mpeg_frame import FrameHeader, tag_checksum
 from audioproxy.media.lengths.reading import (
     Malformed,
     Reader,
@@ -159,17 +159,8 @@ def _is_intact(data: bytes, at: int) -> bool:
     """
     stated = int.from_bytes(data[at : at + 2], "big")
     whole = data[:at] + bytes(2) + data[at + 2 : _CHECKED_BY_FFMPEG]
-    return stated in (0, _crc(data[:at]), _crc(whole.ljust(_CHECKED_BY_FFMPEG, b"\0")))
-
-
-def _crc(data: bytes) -> int:
-    """Return the checksum of CRC-16 with the polynomial 0x8005, its lowest bits first."""
-    value = 0
-    for byte in data:
-        value ^= byte
-        for _ in range(8):
-            value = value >> 1 ^ (0xA001 if value & 1 else 0)
-    return value
+    padded = whole.ljust(_CHECKED_BY_FFMPEG, b"\0")
+    return stated in (0, tag_checksum(data[:at]), tag_checksum(padded))
 
 
 def _are_alike(first: int, end: int, following: FrameHeader, header: _Header) -> Reader[bool]:

@@ -91,3 +91,13 @@ class FrameHeader:
 
 def _bitrates(version: int) -> tuple[int, ...]:
     return _MPEG_1_KBPS if version == _MPEG_1 else _MPEG_2_KBPS
+
+
+def tag_checksum(data: bytes) -> int:
+    """Return the checksum of an encoder's header frame: the polynomial 0x8005, lowest bit first."""
+    value = 0
+    for byte in data:
+        value ^= byte
+        for _ in range(8):
+            value = value >> 1 ^ 0xA001 if value & 1 else value >> 1
+    return value

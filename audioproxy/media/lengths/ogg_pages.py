@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from audioproxy.media.lengths.inner import doubling_places, find_inner
+from audioproxy.media.lengths.inner import doubling_places, find_each
 from audioproxy.media.lengths.reading import Malformed, Reader, read_range
 
 _PAGE_HEADER = 27
@@ -158,14 +158,14 @@ def _is_one(first: Page, page: Page, pages: Sequence[Page]) -> Reader[bool]:
     is_fixed = int.from_bytes(first.serial, "little") < _FIXED_SERIALS
     if fits and not is_fixed:
         return True
-    compared, places = [page], doubling_places(begin, last.offset)
+    places = doubling_places(begin, last.offset)
     if not is_fixed:
         # Only the same file has the same number again.
         places = doubling_places(begin, last.offset, _PLACES_OF_COPIES)
-    for place in places:
-        if place > compared[-1].offset:
-            found = yield from find_inner(place, last.start, lambda data: data.find(_MAGIC))
-            compared.append((yield from read_page(found)))
+    compared = [page]
+    offsets = yield from find_each(begin, places, last.start, lambda data: data.find(_MAGIC))
+    for offset in offsets[1:]:
+        compared.append((yield from read_page(offset)))
     compared.append(last)
     return all(
         later.offset == before.offset
