@@ -163,13 +163,7 @@ class Child:
 
         What the child has printed before the call is read here, if the reactor has not done so yet.
         """
-        pipe = self.protocol.stderr_pipe
-        if pipe is not None:
-            for _ in range(_PIPE_READS):
-                before = self.protocol.stderr_bytes
-                pipe.doRead()
-                if self.protocol.stderr_bytes == before:
-                    break
+        self.protocol.read_stderr_pipe()
         return self.protocol.stderr
 
     def renice(self, niceness: int) -> None:
@@ -315,15 +309,15 @@ class _ChildProtocol(ProcessProtocol):
     def stderr(self) -> bytes:
         return self._stderr.kept_output()
 
-    @property
-    def stderr_bytes(self) -> int:
-        return self._stderr.received
-
-    @property
-    def stderr_pipe(self) -> IReadDescriptor | None:
+    def read_stderr_pipe(self) -> None:
         # Twisted's transports of processes have a reader for each pipe.
         pipe: IReadDescriptor | None = getattr(self.transport, "pipes", {}).get(2)
-        return pipe
+        received = -1
+        for _ in range(_PIPE_READS):
+            if pipe is None or self._stderr.received == received:
+                break
+            received = self._stderr.received
+            pipe.doRead()
 
     def outReceived(self, data: bytes) -> None:
         self._stdout.add(data)

@@ -97,7 +97,6 @@ class Encoding:
         self._child = child
         self._decoder = decoder
         self._run = run
-        self._pipeline = run.pipeline
         self._refusal: Refusal | None = None
 
     @property
@@ -111,15 +110,13 @@ class Encoding:
         :raises IrregularSource: where the source needs another pipeline.
         """
         # The encoder takes the end of a decoder that failed for the end of the source.
-        decoder = self._decoder
-        if decoder is not None and not (
-            decoder.is_sound and not was_cut_short(decoder.read_stderr())
-        ):
+        decoder, pipeline = self._decoder, self._run.pipeline
+        if decoder and (not decoder.is_sound or was_cut_short(decoder.read_stderr())):
             return False
         stderr = self._child.read_stderr()
-        self._pipeline.check(stderr)
+        pipeline.check(stderr)
         lacks_audio = was_cut_short(stderr) or lacks_silence(stderr) or filled_disk(stderr)
-        return self._pipeline.has_checked(stderr) and not lacks_audio
+        return pipeline.has_checked(stderr) and not lacks_audio
 
     def stop(self, refusal: Refusal) -> None:
         """Stop the encoder; `wait` raises the refusal."""

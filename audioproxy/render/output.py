@@ -141,7 +141,7 @@ class RenderOutput:
         """
         size = self._written_file.readable(written)
         readable = min(size, self.limit)
-        if not self._has_caught_up(readable):
+        if not self._catch_up(readable):
             return
         has_grown = readable > self.size
         self.size = max(readable, self.size)
@@ -208,7 +208,7 @@ class RenderOutput:
     def _written_file(self) -> EncodedFile:
         return self._following or self._file
 
-    def _has_caught_up(self, readable: int) -> bool:
+    def _catch_up(self, readable: int) -> bool:
         """Compare a part of what readers have; return whether they can read on.
 
         :param readable: bytes of the file that the encoder writes.
