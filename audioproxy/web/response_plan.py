@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from email.utils import formatdate
 from functools import lru_cache
 from typing import Literal, NamedTuple
+
+from twisted.web.http import datetimeToString
 
 from audioproxy.errors import RangeNotSatisfiable, Refusal
 from audioproxy.grammar.cache_tag import CacheTagHeader
@@ -216,7 +217,7 @@ def _variant_headers(
 @lru_cache(4096)
 def _format_date(second: int) -> bytes:
     """Return a time as Last-Modified states it (IMF-fixdate of RFC 9110, 5.6.7)."""
-    return formatdate(second, usegmt=True).encode("ascii")
+    return bytes(datetimeToString(second))
 
 
 def _cache_control(value: str, exp: int | None, now: float) -> bytes:

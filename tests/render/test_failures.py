@@ -14,7 +14,7 @@ class RepetitionTests(RenderCase):
     """A node on which a render has failed."""
 
     def fail(self, refusal: type[Refusal], options: str = "", *, begun: bool = False) -> None:
-        """Let a render fail; its encoder is dead afterwards.
+        """Make a render fail; its encoder has ended afterwards.
 
         :param begun: clients have bytes by then.
         """
@@ -25,7 +25,7 @@ class RepetitionTests(RenderCase):
         self.assertEqual(self.harness.refusals(), {refusal})
 
     def end(self, refusal: type[Refusal], *, begun: bool = False) -> None:
-        """Let the running encoder reach a limit."""
+        """Make the running encoder reach a limit."""
         if begun:
             self.harness.write_output(b"x" * 10)
         if refusal is RenderTimeout:
