@@ -19,7 +19,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IProcessTransport, IReactorTime
+from twisted.internet.protocol import ProcessProtocol
 from twisted.python.logfile import LogFile
 from twisted.python.runtime import seconds as seconds_since_1970
 from twisted.web.http import HTTPChannel
@@ -226,6 +227,38 @@ def own_process_group() -> Iterator[None]:
         yield
     finally:
         module.posix_spawnp = spawn
+
+
+def fork_process(
+    reactor: Any,
+    protocol: ProcessProtocol,
+    descriptors: Mapping[int, int | str],
+    fork: Callable[[Mapping[int, int]], int],
+    exited: Callable[[int], object],
+) -> IProcessTransport:
+    """Connect a protocol to a child of this process that the reactor does not start itself.
+
+    Twisted 26.10: ``Process`` opens the pipes of a child, reads them, and reaps it. Its ``_fork``
+    starts the child, and sets ``pid``. Unnecessary when ``spawnProcess`` accepts a way to start.
+
+    :param descriptors: as the ``childFDs`` of ``spawnProcess``.
+    :param fork: starts the child with descriptors of this process, and returns its process ID. What
+        it raises is raised here, and no pipe stays open.
+    :param exited: called with the status of waitpid(2).
+    """
+    # This imports the reactor's waker of children.
+    from twisted.internet.process import Process
+
+    class Forked(Process):
+        def _fork(self, *_: Any, **options: Any) -> None:
+            self.pid = fork(options["fdmap"])
+
+        def processEnded(self, status: int) -> None:
+            exited(status)
+            super().processEnded(status)
+
+    forked: Callable[..., IProcessTransport] = Forked
+    return forked(reactor, "", [], {}, None, protocol, childFDs=descriptors)
 
 
 class HookedChannel(HTTPChannel, ABC):

@@ -166,15 +166,6 @@ class Child:
         self.protocol.read_stderr_pipe()
         return self.protocol.stderr
 
-    def renice(self, niceness: int) -> None:
-        """Raise the child's niceness; do nothing if the child has already ended."""
-        pid = self.protocol.pid
-        if pid is not None:
-            # The niceness is set after the spawn. If the spawn had to set it, Twisted could not use
-            # posix_spawn.
-            with suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
-
     def stop(self) -> None:
         """Send TERM to the child, and KILL if it does not end in time."""
         if not self._reaped.fired and self._escalation is None:
