@@ -550,11 +550,37 @@ static void place(const char *numbers, int *descriptors, int count) {
     if (syscall(__NR_close_range, next, ~0u, 0)) give_up("cannot close descriptors", "");
 }
 
-/* Run main in a child, and return its status. */
-static int run(size_t size, int *descriptors, int count, char **environment) {
-    int channel = descriptors[0], self = getpid();
-    char go;
-    if (write(channel, &self, sizeof self) < 0 || read(channel, &go, 1) != 1) _exit(126);
+/* Receive a request; return its size, or 0 when there are no more. */
+static size_t receive(int *descriptors, int *count) {
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int) * MOST_DESCRIPTORS)];
+    } control;
+    struct iovec piece = {request, sizeof request};
+    struct msghdr message = {
+        .msg_iov = &piece, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    ssize_t size;
+    do size = recvmsg(CONTROL, &message, MSG_CMSG_CLOEXEC);
+    while (size < 0 && errno == EINTR);
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    if (size <= 0 || !header || header->cmsg_type != SCM_RIGHTS) return 0;
+    *count = (int)((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+    memcpy(descriptors, CMSG_DATA(header), (size_t)*count * sizeof(int));
+    return (size_t)size;
+}
+
+static void answer_request(int channel, int value) {
+    if (write(channel, &value, sizeof value) < 0) _exit(126);
+}
+
+/* Wait for a request in a child, and run main. */
+static _Noreturn void run(int taken, char **environment) {
+    int descriptors[MOST_DESCRIPTORS], count;
+    size_t size = receive(descriptors, &count);
+    char byte = 0;
+    if (!size || write(taken, &byte, 1) != 1) _exit(126);
+    answer_request(descriptors[0], getpid());
+    if (read(descriptors[0], &byte, 1) != 1) _exit(126);
     int number = 0;
     for (size_t i = 0; i < size; i++) number += !request[i];
     char **words = calloc((size_t)number + 1, sizeof *words);
@@ -567,12 +593,22 @@ static int run(size_t size, int *descriptors, int count, char **environment) {
     optind = 1;
     show(arguments);
     if (options.is_confined) confine(&options, arguments[0]);
-    return linked_main((int)(words + number - arguments), arguments, environment);
+    exit(linked_main((int)(words + number - arguments), arguments, environment));
 }
 
+/* Refuse one request. */
+static void refuse(int error) {
+    int descriptors[MOST_DESCRIPTORS], count;
+    if (!receive(descriptors, &count)) _exit(0);
+    answer_request(descriptors[0], -error);
+    for (int i = 0; i < count; i++) close(descriptors[i]);
+}
+
+/* Fork children ahead of their requests: a fork takes longer than all else that is done here. */
 static int serve(int count, char **words, char **environment) {
     void *thread_id;
     struct timespec used;
+    setpgid(0, 0);
     for (size_t i = 0; i < LENGTH(own_variables); i++) unsetenv(own_variables[i]);
     shown = words[0];
     room = (size_t)(words[count - 1] + strlen(words[count - 1]) + 1 - shown);
@@ -582,26 +618,24 @@ static int serve(int count, char **words, char **environment) {
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
     dprintf(STDOUT_FILENO, "%d %ld\n", count_threads(), used.tv_sec * 1000 + used.tv_nsec / 1000000);
     for (;;) {
-        union {
-            struct cmsghdr header;
-            char room[CMSG_SPACE(sizeof(int) * MOST_DESCRIPTORS)];
-        } control;
-        struct iovec piece = {request, sizeof request};
-        struct msghdr message = {
-            .msg_iov = &piece, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-        ssize_t size = recvmsg(CONTROL, &message, MSG_CMSG_CLOEXEC);
-        if (size < 0 && errno == EINTR) continue;
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        if (size <= 0 || !header || header->cmsg_type != SCM_RIGHTS) _exit(0);
-        int descriptors[MOST_DESCRIPTORS];
-        int received = (int)((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-        memcpy(descriptors, CMSG_DATA(header), (size_t)received * sizeof(int));
+        int taken[2];
+        char byte;
+        if (pipe2(taken, O_CLOEXEC)) give_up("cannot open a pipe", "");
         long child = fork_sibling(thread_id);
-        if (!child) return run((size_t)size, descriptors, received, environment);
-        int failure = -errno;
-        if (child < 0) (void)!write(descriptors[0], &failure, sizeof failure);
-        for (int i = 0; i < received; i++) close(descriptors[i]);
+        int error = errno;
+        if (!child) run(taken[1], environment);
+        close(taken[1]);
+        if (child < 0) refuse(error);
+        /* Without a request, the child has ended: there are no more, or it was killed. */
+        else if (read(taken[0], &byte, 1) != 1) _exit(0);
+        close(taken[0]);
     }
+}
+
+/* The destructors of two hundred libraries would take longer than a probe. */
+void exit(int status) {
+    fflush(NULL);
+    _exit(status);
 }
 
 /* The C library calls this at the start of each program, with its main. */

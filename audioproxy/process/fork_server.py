@@ -207,8 +207,10 @@ class ForkServer(ProcessProtocol):
 
 
 def _reap_unclaimed(group: int) -> None:
-    """Reap the children of a server that were killed with it."""
+    """End and reap the children of a server that nobody has claimed."""
     with suppress(ChildProcessError):
+        if os.waitpid(-group, os.WNOHANG) == (0, 0):
+            os.killpg(group, signal.SIGKILL)
         while True:
             os.waitpid(-group, 0)
 
