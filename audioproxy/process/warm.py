@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
-from audioproxy._twisted import fork_process, own_process_group
+from audioproxy._twisted import ForkedProcess, own_process_group
 from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.cell import CellStarter
@@ -158,7 +158,7 @@ class WarmProgram:
         descriptors: Mapping[int, int | str],
     ) -> None:
         fork = partial(server.fork, words)
-        fork_process(self._reactor, protocol, descriptors, fork, self._note_end)
+        ForkedProcess(self._reactor, protocol, descriptors, fork, self._note_end)
 
     def _note_end(self, status: int) -> None:
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) in _CRASHES and self._current:
