@@ -77,6 +77,14 @@ OTHER_REFUSALS = {
 #: Runs attempts: the path of the output, and the arguments of the attempts.
 Run: TypeAlias = Callable[[str, list[str]], subprocess.CompletedProcess[bytes]]
 
+# Python 3.14 creates a callback when ctypes is imported. A linked program has no memory for its code,
+# and no attempt calls it.
+CALLBACKS = b"""
+#include <stdlib.h>
+void *ffi_closure_alloc(size_t size, void **code) { return *code = calloc(1, size); }
+void ffi_closure_free(void *closure) { free(closure); }
+"""
+
 VICTIM = """
 import ctypes, os, signal, sys
 secret = ctypes.create_string_buffer(os.environ["SECRET"].encode())
@@ -337,6 +345,9 @@ class LinkedTests(CellCase):
 
     async def link(self) -> ForkServer:
         """Link the interpreter, with all modules that the attempts import: it can load none."""
+        callbacks = str(self.fixture.folder / "callbacks.so")
+        words = ["cc", "-shared", "-fPIC", "-o", callbacks, "-x", "c", "-"]
+        subprocess.run(words, input=CALLBACKS, check=True, timeout=PATIENCE)
         ready: Deferred[ForkServer] = Deferred()
         ended: Deferred[str] = Deferred()
 
@@ -348,7 +359,7 @@ class LinkedTests(CellCase):
         def spawn(
             protocol: ProcessProtocol, command: Sequence[str], descriptors: Mapping[int, int | str]
         ) -> None:
-            preloaded = os.pathsep.join((VARIABLES["LD_PRELOAD"], *EXTENSIONS))
+            preloaded = os.pathsep.join((VARIABLES["LD_PRELOAD"], callbacks, *EXTENSIONS))
             environment = {**VARIABLES, "LD_PRELOAD": preloaded}
             reactor.spawnProcess(protocol, command[0], command, environment, childFDs=descriptors)
 

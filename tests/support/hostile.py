@@ -277,12 +277,12 @@ class Targets(SimpleNamespace):
         return bytes(memory) == self.secret
 
     def inherited_descriptors(self) -> bool:
-        # The first attempt, as others open descriptors
-        found = []
+        # The first attempt, as others open descriptors. The interpreter has files open.
+        modes = []
         for descriptor in range(4, 1024):
             with suppress(OSError):
-                found.append(os.fstat(descriptor))
-        return found != []
+                modes.append(os.fstat(descriptor).st_mode)
+        return not all(map(stat.S_ISREG, modes))
 
     # Files
 
