@@ -33,7 +33,7 @@ from twisted.trial.unittest import SkipTest, TestCase
 
 from audioproxy.process.cell import CellStarter, ConfinedProgram
 from audioproxy.process.find_starter import find_starter
-from audioproxy.process.fork_server import VARIABLES, ForkServer
+from audioproxy.process.fork_server import VARIABLES, ForkServer, find_obstacle
 from audioproxy.process.spawn import ChildLimits
 from audioproxy.process.warm import read_folders
 from tests.support import hostile
@@ -77,8 +77,8 @@ OTHER_REFUSALS = {
 #: Runs attempts: the path of the output, and the arguments of the attempts.
 Run: TypeAlias = Callable[[str, list[str]], subprocess.CompletedProcess[bytes]]
 
-# Python 3.14 creates a callback when ctypes is imported. A linked program has no memory for its code,
-# and no attempt calls it.
+# Python 3.14 creates a callback when ctypes is imported. A linked program has no memory for its
+# code, and no attempt calls it.
 CALLBACKS = b"""
 #include <stdlib.h>
 void *ffi_closure_alloc(size_t size, void **code) { return *code = calloc(1, size); }
@@ -392,6 +392,11 @@ class LinkedTests(CellCase):
 
         self.assertEqual(set(), self.inside(fork))
         self.assertEqual([], self.fixture.received)
+
+    def test_embedded(self) -> None:
+        """Programs are linked ahead in applications that embed Python, too."""
+        self.patch(sys, "executable", "")
+        self.assertIsNone(find_obstacle(PYTHON))
 
     def test_memory(self) -> None:
         """No program is linked ahead whose children could write code, or to each other."""
