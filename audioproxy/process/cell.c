@@ -576,6 +576,8 @@ static void answer_request(int channel, int value) {
 /* Wait for a request in a child, and run main. */
 static _Noreturn void run(int taken, char **environment) {
     int descriptors[MOST_DESCRIPTORS], count;
+    /* Also without the option -k: a process that the service has forked may hold the other sockets. */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     size_t size = receive(descriptors, &count);
     char byte = 0;
     if (!size || write(taken, &byte, 1) != 1) _exit(126);
@@ -590,7 +592,7 @@ static _Noreturn void run(int taken, char **environment) {
     place(words[0], descriptors + 1, count - 1);
     struct options options = {.is_linked = 1};
     char **arguments = apply(number, words, &options);
-    optind = 1;
+    optind = 0; /* The next getopt(3) starts anew. */
     show(arguments);
     if (options.is_confined) confine(&options, arguments[0]);
     exit(linked_main((int)(words + number - arguments), arguments, environment));
@@ -613,6 +615,7 @@ static int serve(int count, char **words, char **environment) {
     shown = words[0];
     room = (size_t)(words[count - 1] + strlen(words[count - 1]) + 1 - shown);
     load_charsets();
+    dlopen("libgcc_s.so.1", RTLD_NOW); /* The C library does this at the first pthread_exit(3). */
     dl_iterate_phdr(unmap_file_pages, NULL);
     if (prctl(PR_GET_TID_ADDRESS, &thread_id)) give_up("the kernel lacks PR_GET_TID_ADDRESS", "");
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
