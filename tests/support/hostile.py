@@ -41,24 +41,23 @@ IS_X86 = platform.machine() == "x86_64"
 #: Numbers of system calls: of x86-64 and of aarch64, or of both. -1 does not exist.
 NUMBERS: dict[str, tuple[int, int] | int] = {
     "add_key": (248, 217), "arch_prctl": (158, -1), "bpf": (321, 280), "chroot": (161, 51),
-    "clone": (56, 220), "clone3": 435, "close_range": 436, "execve": (59, 221),
-    "execveat": (322, 281), "fanotify_init": (300, 262), "fanotify_mark": (301, 263), "fsopen": 430,
-    "getsockopt": (55, 209), "inotify_add_watch": (254, 27), "inotify_init1": (294, 26),
-    "io_uring_setup": 425, "ioctl": (16, 29), "iopl": (172, -1), "ioprio_set": (251, 30),
-    "kcmp": (312, 272), "keyctl": (250, 219), "madvise": (28, 233), "memfd_create": (319, 279),
-    "memfd_secret": 447, "mlock": (149, 228), "modify_ldt": (154, -1), "mount": (165, 40),
-    "mprotect": (10, 226), "mq_open": (240, 180), "mq_unlink": (241, 181), "mremap": (25, 216),
-    "msgctl": (71, 187), "msgget": (68, 186), "name_to_handle_at": (303, 264),
-    "open_by_handle_at": (304, 265), "open_tree": 428, "openat2": 437,
-    "perf_event_open": (298, 241), "personality": (135, 92), "pidfd_getfd": 438, "pidfd_open": 434,
-    "pidfd_send_signal": 424, "pivot_root": (155, 41), "pkey_mprotect": (329, 288),
+    "clock_nanosleep": (230, 115), "clone": (56, 220), "clone3": 435, "close_range": 436,
+    "execve": (59, 221), "execveat": (322, 281), "fanotify_init": (300, 262),
+    "fanotify_mark": (301, 263), "fsopen": 430, "getppid": (110, 173), "getsockopt": (55, 209),
+    "inotify_add_watch": (254, 27), "inotify_init1": (294, 26), "io_uring_setup": 425,
+    "ioctl": (16, 29), "iopl": (172, -1), "ioprio_set": (251, 30), "kcmp": (312, 272),
+    "keyctl": (250, 219), "madvise": (28, 233), "memfd_create": (319, 279), "memfd_secret": 447,
+    "mlock": (149, 228), "modify_ldt": (154, -1), "mount": (165, 40), "mprotect": (10, 226),
+    "mq_open": (240, 180), "mq_unlink": (241, 181), "mremap": (25, 216), "msgctl": (71, 187),
+    "msgget": (68, 186), "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265),
+    "open_tree": 428, "openat2": 437, "perf_event_open": (298, 241), "personality": (135, 92),
+    "pidfd_getfd": 438, "pidfd_open": 434, "pidfd_send_signal": 424, "pivot_root": (155, 41), "pkey_mprotect": (329, 288),
     "prctl": (157, 167), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
-    "ptrace": (101, 117),
-    "quotactl": (179, 60), "rt_sigqueueinfo": (129, 138), "seccomp": (317, 277),
-    "semctl": (66, 191), "semget": (64, 190), "sethostname": (170, 161), "setns": (308, 268),
-    "settimeofday": (164, 170), "shmctl": (31, 195), "shmget": (29, 194), "syslog": (103, 116),
-    "tgkill": (234, 131), "tkill": (200, 130), "umount2": (166, 39), "unshare": (272, 97),
-    "userfaultfd": (323, 282),
+    "ptrace": (101, 117), "quotactl": (179, 60), "rt_sigqueueinfo": (129, 138),
+    "seccomp": (317, 277), "semctl": (66, 191), "semget": (64, 190), "sethostname": (170, 161),
+    "setns": (308, 268), "settimeofday": (164, 170), "shmctl": (31, 195), "shmget": (29, 194),
+    "syslog": (103, 116), "tgkill": (234, 131), "tkill": (200, 130), "umount2": (166, 39),
+    "unshare": (272, 97), "userfaultfd": (323, 282),
 }  # fmt: skip
 
 SUCCEEDED = "succeeded"
@@ -179,6 +178,11 @@ def bound(peer: socket.socket, *address: Any) -> bool:
     with peer:
         peer.bind(address)
         return bool(peer.getsockname()[1])
+
+
+def cpu_clock(pid: int) -> int:
+    """Return the clock of a process's CPU time, as clock_getcpuclockid(3) does."""
+    return ~pid << 3 | 2
 
 
 def exits(pid: int) -> bool:
@@ -576,6 +580,23 @@ ATTEMPTS |= {
     "unix_stream": lambda t: exchanges(socket.socket(UNIX), t.unix),
     "unix_abstract": lambda t: exchanges(socket.socket(UNIX), f"\0{t.unique}"),
 }
+#: What a process learns of another one, and of the file systems of the machine.
+LEARN: dict[str, Callable[[Any], object]] = {
+    "affinity": lambda t: os.sched_getaffinity(t.victim),
+    "clock": lambda t: time.clock_gettime(cpu_clock(t.victim)),
+    "clock_resolution": lambda t: time.clock_getres(cpu_clock(t.victim)),
+    # TIMER_ABSTIME
+    "clock_reached": lambda t: call("clock_nanosleep", cpu_clock(t.victim), 1, structure(0, 0), 0),
+    "group": lambda t: os.getpgid(t.victim),
+    "limit": lambda t: resource.prlimit(t.victim, resource.RLIMIT_NOFILE),
+    "parent": lambda t: call("getppid"),
+    "priority": lambda t: os.getpriority(os.PRIO_PROCESS, t.victim),
+    "scheduler": lambda t: os.sched_getscheduler(t.victim),
+    "session": lambda t: os.getsid(t.victim),
+    "disk": lambda t: os.statvfs(t.variant),
+    "disk_of_output": lambda t: os.fstatvfs(1),
+}
+ATTEMPTS |= {f"learn_{name}": lambda t, f=f: f(t) is not None for name, f in LEARN.items()}
 # Other processes, and the process's own user, groups and limits
 ATTEMPTS |= {
     "read_memory": lambda t: t._memory("rb").read(len(t.secret)) == t.secret,
