@@ -481,7 +481,7 @@ static const char *const own_variables[] = {
 static const char *const charsets[] = {
     "ISO6937",    "ISO-8859-1",  "ISO-8859-2",  "ISO-8859-3",  "ISO-8859-4",  "ISO-8859-5",
     "ISO-8859-6", "ISO-8859-7",  "ISO-8859-8",  "ISO-8859-9",  "ISO-8859-10", "ISO-8859-11",
-    "ISO-8859-13", "ISO-8859-14", "ISO-8859-15", "KSC_5601",   "GB2312",
+    "ISO-8859-13", "ISO-8859-14", "ISO-8859-15", "GB2312",
 };
 
 static void load_charsets(void) {
