@@ -479,8 +479,8 @@ static const char *const own_variables[] = {
 /* Character sets that ffmpeg asks for when it reads MPEG-TS, beyond those without a module. Linked
  * programs cannot load modules. */
 static const char *const charsets[] = {
-    "ISO6937",    "ISO-8859-1",  "ISO-8859-2",  "ISO-8859-3",  "ISO-8859-4",  "ISO-8859-5",
-    "ISO-8859-6", "ISO-8859-7",  "ISO-8859-8",  "ISO-8859-9",  "ISO-8859-10", "ISO-8859-11",
+    "ISO6937",     "ISO-8859-1",  "ISO-8859-2",  "ISO-8859-3", "ISO-8859-4",  "ISO-8859-5",
+    "ISO-8859-6",  "ISO-8859-7",  "ISO-8859-8",  "ISO-8859-9", "ISO-8859-10", "ISO-8859-11",
     "ISO-8859-13", "ISO-8859-14", "ISO-8859-15", "GB2312",
 };
 
