@@ -611,6 +611,7 @@ static void refuse(int error) {
     if (!receive(descriptors, &count)) _exit(0);
     answer_request(descriptors[0], -error);
     for (int i = 0; i < count; i++) close(descriptors[i]);
+    memset(request, 0, sizeof request); /* Later children do not find it. */
 }
 
 /* Fork children ahead of their requests: a fork takes longer than all else that is done here. */
