@@ -1,0 +1,465 @@
+"""Programs that are linked once: their real servers, which end, fail and are replaced."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from twisted.internet.defer import Deferred
+from twisted.logger import capturedLogs
+
+from audioproxy.process import fork_server as fork_server_module
+from audioproxy.process import warm as warm_module
+from audioproxy.process.child import Exit
+from audioproxy.process.find_starter import BINARY
+from audioproxy.process.spawn import SpawnFailed
+from audioproxy.process.warm import WarmProgram
+from tests.support.processes import open_descriptors, opened_since
+from tests.support.service import (
+    PATIENCE,
+    PROJECT,
+    Process,
+    children,
+    is_running,
+    is_stopped,
+    reactor,
+    until,
+)
+from tests.support.stand_ins import ENDLESS, HARMLESS, THREADED, compile_library, compile_program
+from tests.support.warm_programs import (
+    ENVIRONMENT,
+    WarmCase,
+    connect,
+    plain_program,
+    running_server,
+    server_of,
+    warnings,
+)
+
+# A service that starts its reactor after its servers, and has a child that it has forked itself,
+# with copies of its sockets. It prints the IDs of that child and of one that waits.
+SERVICE = """
+import os, sys, time
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from tests.support.warm_programs import connect
+warm, launcher = connect(sys.argv[1])
+warm.open()
+
+async def launch():
+    await warm.settle()
+    child = launcher.launch([sys.argv[1], "wait"], {}, 1000, stdout_limit=100)
+    own = os.fork()
+    if not own:
+        time.sleep(1000)
+    print(own, child.protocol.pid, flush=True)
+
+Deferred.fromCoroutine(launch()).addErrback(lambda failure: print(failure, flush=True))
+reactor.run()
+"""
+
+
+class ServerTests(WarmCase):
+    """Servers that end, fail, and are replaced, while no start of a child fails"""
+
+    async def assert_warm(self, warm: WarmProgram) -> None:
+        """Require that the next children are forked, and work."""
+        self.cold.clear()
+        for _ in range(3):
+            self.assertEqual(Exit(3, stdout=b"unflushed"), await self.run_program("end", "exit"))
+        self.assertEqual(([], None), (self.cold, warm.obstacle))
+
+    async def test_killed(self) -> None:
+        """A child is started in spite of a killed server. One warning says so; another starts."""
+        for whole_group in (True, False):
+            warm = await self.open()
+            for _ in range(2):
+                server = running_server(warm)
+                with capturedLogs() as events:
+                    # Without the group, a child that was forked ahead lives on.
+                    (os.killpg if whole_group else os.kill)(server, signal.SIGKILL)
+                    ended = await self.run_program("end", "exit")
+                    self.assertEqual(Exit(3, stdout=b"unflushed"), ended)
+                    await self.until_replaced(warm, server)
+                self.assertEqual(1, len(warnings(events)), warnings(events))
+                await self.assert_warm(warm)
+            await self.starter.close()
+
+    async def test_noticed(self) -> None:
+        """The end of a server is noticed without a request, and so is that of its spare child."""
+        warm = await self.open()
+        for is_spare in (False, True):
+            server = running_server(warm)
+            spare = await until(lambda server=server: self.spare_of(server), "the spare child")
+            with capturedLogs() as events:
+                os.kill(spare if is_spare else server, signal.SIGKILL)
+                await self.until_replaced(warm, server)
+            self.assertEqual(1, len(warnings(events)), warnings(events))
+            await self.assert_warm(warm)
+
+    def spare_of(self, server: int) -> int | None:
+        """Return the child that a server has forked ahead of its request."""
+        for pid in children():
+            if pid != server and is_running(pid) and os.getpgid(pid) == server:
+                return pid
+        return None
+
+    async def test_stopped(self) -> None:
+        """A stopped server is ended after a moment, and the child started without it."""
+        warm = await self.open()
+        server = running_server(warm)
+        os.killpg(server, signal.SIGSTOP)
+        await until(lambda: is_stopped(server), "the stop")
+        with capturedLogs() as events:
+            with patch.object(fork_server_module, "_ANSWER_TIMEOUT", 0.01):
+                child = self.launch("end", "exit")
+            self.assertEqual(Exit(3, stdout=b"unflushed"), await child.wait())
+            await self.until_replaced(warm, server)
+        (warning,) = warnings(events)
+        self.assertIn("does not answer", warning)
+        await self.assert_warm(warm)
+
+    async def test_fork_fails(self) -> None:
+        """A server that cannot fork says why, and forks again as soon as it can."""
+        program = str(compile_program(self.folder, "-DFAILS_TO_FORK", "-rdynamic"))
+        warm = await self.open(program)
+        server = running_server(warm)
+        with capturedLogs() as events:
+            # The first child was the trial.
+            for is_cold in (False, True, False, False):
+                self.cold.clear()
+                self.assertEqual(3, (await self.run_program("end", "exit")).code)
+                self.assertEqual(is_cold, bool(self.cold))
+        (warning,) = warnings(events)
+        self.assertIn("cannot fork: Resource temporarily unavailable", warning)
+        self.assertEqual(server, server_of(warm))
+
+    async def test_child_killed(self) -> None:
+        """A child that is killed while it is claimed is replaced by one that is started anew."""
+        warm = await self.open()
+        server = running_server(warm)
+
+        def set_group(pid: int, group: int) -> None:
+            os.kill(pid, signal.SIGKILL)
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+        with capturedLogs() as events:
+            with patch.object(os, "setpgid", set_group):
+                child = self.launch("end", "exit")
+            self.assertEqual(Exit(3, stdout=b"unflushed"), await child.wait())
+            await self.until_replaced(warm, server)
+        (warning,) = warnings(events)
+        self.assertIn("a child was killed", warning)
+
+    async def test_no_descriptors_left(self) -> None:
+        """Without enough free descriptors, nothing is lost but the child."""
+        warm = await self.open()
+        server = running_server(warm)
+        before = open_descriptors()
+        free = os.dup(0)
+        os.close(free)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        refused = 0
+        for spare in range(16):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free + spare, limits[1]))
+            try:
+                child = self.launch("end", "exit")
+            except SpawnFailed:
+                refused += 1
+            else:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+                self.assertEqual(3, (await child.wait()).code)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        self.assertTrue(3 < refused < 16, refused)
+        self.assertEqual((set(), server), (opened_since(before), server_of(warm)))
+
+    async def test_start_without_descriptors(self) -> None:
+        """A server that lacks descriptors at its start is started again."""
+        warm = self.connect(plain_program())
+        free = os.dup(0)
+        os.close(free)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        for spare in range(8):
+            # The module that starts the program is read at the first start.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free + spare, limits[1]))
+            try:
+                self.starter.open()
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            await until(lambda: warm.obstacle is None, "the server")
+            await self.starter.close()
+
+    async def test_no_descriptors_for_trial(self) -> None:
+        """A server that cannot be tried for lack of descriptors is started again."""
+        fails = [True, True]
+        fork = WarmProgram._fork
+
+        def exhausted(*arguments: Any) -> None:
+            if fails:
+                fails.pop()
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            fork(*arguments)
+
+        self.patch(WarmProgram, "_fork", exhausted)
+        warm = await self.open()
+        self.assertIn("Too many open files", str(warm.obstacle))
+        await until(lambda: warm.obstacle is None, "the server")
+
+    async def test_replaced_after_forks(self) -> None:
+        """A server is replaced after a number of forks, and every child is forked."""
+        self.patch(warm_module, "_MOST_FORKS", 3)
+        warm = await self.open()
+        for _ in range(2):
+            server = running_server(warm)
+            for _ in range(3):
+                self.assertEqual(server, server_of(warm))
+                self.assertEqual(3, (await self.run_program("end", "exit")).code)
+            await self.until_replaced(warm, server)
+        self.assertEqual(([], None), (self.cold, warm.obstacle))
+
+    async def test_replaced_after_crash(self) -> None:
+        """A server is replaced when a child has crashed, and not when it was killed."""
+        warm = await self.open()
+        for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGXCPU):
+            server = running_server(warm)
+            await self.run_program("raise", str(number.value))
+            self.assertEqual(server, server_of(warm))
+        for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGSYS):
+            server = running_server(warm)
+            ended = await self.run_program("raise", str(number.value))
+            self.assertEqual(number, ended.signal)
+            await self.until_replaced(warm, server)
+        await self.assert_warm(warm)
+
+    async def test_replaced_after_upgrade(self) -> None:
+        """A server is replaced when its program or a library was, and for no other change."""
+        program = compile_program(self.folder, library=HARMLESS)
+        warm = await self.open(str(program))
+
+        def upgrade() -> None:
+            copy = program.with_name("new")
+            shutil.copy(program, copy)
+            copy.rename(program)
+
+        for change in (
+            upgrade,
+            lambda: os.utime(program),
+            lambda: compile_library(self.folder, HARMLESS),
+        ):
+            server = running_server(warm)
+            with capturedLogs() as events:
+                change()
+                # This one is started anew.
+                self.assertEqual(3, (await self.run_program("end", "exit")).code)
+                self.assertEqual(1, len(self.cold))
+                await self.until_replaced(warm, server)
+            self.assertEqual([], warnings(events))
+            await self.assert_warm(warm)
+        server = running_server(warm)
+        program.with_name("other").write_bytes(b"")
+        await self.assert_warm(warm)
+        self.assertEqual(server, server_of(warm))
+
+    async def test_removed(self) -> None:
+        """A program that was removed cannot be started, and is linked again when it is back."""
+        program = compile_program(self.folder)
+        warm = await self.open(str(program))
+        program.rename(self.folder / "away")
+        with self.assertRaises(SpawnFailed):
+            ended = await self.run_program("end", "exit")
+            self.assertTrue(ended.never_ran)
+            raise SpawnFailed
+        self.assertIn("cannot be read (No such file or directory)", str(warm.obstacle))
+        (self.folder / "away").rename(program)
+        await until(lambda: warm.obstacle is None, "the next server")
+        await self.assert_warm(warm)
+
+    async def test_service_killed(self) -> None:
+        """Nothing outlives a killed service, even if a process that it has forked does."""
+        service = Process()
+        reactor.spawnProcess(
+            service,
+            sys.executable,
+            [sys.executable, "-c", SERVICE, plain_program()],
+            {**ENVIRONMENT, "PYTHONPATH": str(PROJECT)},
+        )
+        self.addCleanup(service.signal, signal.SIGKILL)
+        found = await service.printed(r"(\d+) (\d+)\n", "the process IDs")
+        own, child = map(int, found.groups())
+        # The server, its spare child, the child, and the one that the service has forked itself.
+        started = await until(
+            lambda: len(found := children(service.pid)) == 4 and found, "the processes"
+        )
+        self.assertTrue({own, child} < set(started))
+        service.signal(signal.SIGKILL)
+        for pid in set(started) - {own}:
+            await until(lambda pid=pid: not is_running(pid), "the end of a process")
+        self.assertTrue(is_running(own))
+        os.kill(own, signal.SIGKILL)
+        # It has held the pipes.
+        await service.end()
+
+
+class ObstacleTests(WarmCase):
+    """Programs that have no server, and the reason that is given"""
+
+    async def refused(self, program: Path | str, binary: Path = BINARY) -> str:
+        """Return why a program has no server."""
+        warm = self.connect(str(program), binary)
+        with capturedLogs() as events:
+            self.starter.open()
+            await self.starter.settle()
+        self.warned = warnings(events)
+        await self.starter.close()
+        return str(warm.obstacle)
+
+    async def test_threads(self) -> None:
+        """A program whose libraries start threads is started anew, unless they obey a variable."""
+        always = compile_program(self.folder / "always", "-DALWAYS=1", library=THREADED)
+        self.assertIn("started threads", await self.refused(always))
+        (warning,) = self.warned
+        self.assertIn(f"{always} is linked at each start, which is slow: a library", warning)
+        self.assertEqual(3, (await self.run_program("end", "exit")).code)
+        obeys = compile_program(self.folder / "obeys", "-DALWAYS=0", library=THREADED)
+        warm = await self.open(str(obeys))
+        self.assertIsNone(warm.obstacle)
+        pid = await self.waiting(self.launch("wait"))
+        self.assertEqual(1, len(os.listdir(f"/proc/{pid}/task")))
+
+    async def test_headers(self) -> None:
+        """Scripts, static programs, and those of other machines are started anew, in silence."""
+        script = self.folder / "script"
+        static = compile_program(self.folder / "static", "-static")
+        foreign, short = self.folder / "foreign", self.folder / "short"
+        header = bytearray(Path(plain_program()).read_bytes())
+        # EM_S390, in the field e_machine.
+        header[18:20] = (22).to_bytes(2, "little")
+        script.write_text("#!/bin/sh\nexit 3\n")
+        for path, data in ((foreign, bytes(header)), (short, b"\x7fELF")):
+            path.write_bytes(data)
+        for path, words in (
+            (script, "script"),
+            (static, "statically"),
+            (foreign, "another machine"),
+            (short, "script, or a program for another machine"),
+            (self.folder / "missing", "No such file"),
+        ):
+            self.assertIn(words, await self.refused(path))
+            self.assertEqual([], self.warned)
+
+    async def test_never_linked(self) -> None:
+        """A program that is not linked in time is started anew."""
+        self.patch(warm_module, "_START_TIMEOUT", 0.01)
+        program = compile_program(self.folder, library=ENDLESS)
+        self.assertEqual("it takes too long", await self.refused(program))
+
+    async def test_fails(self) -> None:
+        """A program whose main fails is started anew, and the reason has what it prints."""
+        for action, reason in (
+            ('fputs("broken", stderr); return 7', "exit code 7.*broken"),
+            ("abort()", "signal 6"),
+            ("return 0", "a child fails"),
+        ):
+            program = compile_program(self.folder, f"-DON_VERSION={action}")
+            self.assertRegex(await self.refused(program), reason)
+            self.assertEqual(1, len(self.warned), self.warned)
+
+    async def test_hangs(self) -> None:
+        """A program whose main hangs is started anew, and the one that hangs is ended."""
+        program = compile_program(self.folder, "-DON_VERSION=pause()")
+        warm = self.connect(str(program))
+        self.starter.open()
+        # Not before that: the test is about the child.
+        await until(lambda: warm._trial in warm._running, "the first child")
+        trial: Any = warm._trial
+        pid = trial.transport.pid
+        warm._call.reset(0)  # type: ignore[union-attr]
+        await self.starter.settle()
+        self.assertEqual("it takes too long", warm.obstacle)
+        await until(lambda: not is_running(pid), "the end of the first child")
+
+    async def test_no_library(self) -> None:
+        """Without the library, or with a broken one, programs are started anew."""
+        binary = self.folder / "bin/audioproxy-cell"
+        binary.parent.mkdir(parents=True)
+        shutil.copy(BINARY, binary)
+        program = plain_program()
+        self.assertEqual("No such file or directory", await self.refused(program, binary))
+        (warning,) = self.warned
+        self.assertIn("No such file or directory", warning)
+        Path(f"{binary}.so").write_bytes(b"not a library")
+        self.assertIn("not linked by the C library", await self.refused(program, binary))
+
+    async def test_closed(self) -> None:
+        """A server can be closed at any moment, and more than once; it can be opened again."""
+        warm = self.connect(plain_program())
+        await self.starter.close()
+        await self.starter.settle()
+        moments: list[Callable[[], object]] = [
+            lambda: True,
+            lambda: warm._next is not None and warm._next.pid,
+            lambda: warm._trial in warm._running,
+            lambda: warm.obstacle is None,
+        ]
+        for moment in moments:
+            self.starter.open()
+            await until(moment, "the moment")
+            closing = [Deferred.fromCoroutine(self.starter.close()) for _ in range(2)]
+            for each in closing:
+                await each
+            await self.starter.settle()
+            self.assertEqual([], children())
+            self.assertEqual(3, (await self.run_program("end", "exit")).code)
+
+
+class EmbeddingTests(WarmCase):
+    """An application with children of its own, and several services in one process"""
+
+    async def test_statuses(self) -> None:
+        """An application gets the statuses of its own children, and the service those of its."""
+        await self.open()
+        for number in range(1, 6):
+            child = self.launch("wait")
+            pid = await self.waiting(child)
+            other = os.fork()
+            if not other:
+                os._exit(10 + number)
+            process = Process()
+            reactor.spawnProcess(process, "/bin/sh", ["sh", "-c", f"exit {20 + number}"], {})
+            ended = self.launch("raise", str(signal.SIGKILL.value))
+            shell = subprocess.run(["sh", "-c", f"exit {30 + number}"])
+            self.assertEqual(Exit(None, signal.SIGKILL), await ended.wait())
+            self.assertEqual(30 + number, shell.returncode)
+            self.assertEqual(20 + number, await process.end())
+            self.assertEqual(10 + number, os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]))
+            self.assertTrue(child.is_running)
+            os.kill(pid, signal.SIGTERM)
+            self.assertEqual(Exit(None, signal.SIGTERM, stdout=b"waiting\n"), await child.wait())
+        self.assertEqual([], self.cold)
+
+    async def test_two_services(self) -> None:
+        """Two services have a server each, and the end of one leaves the other as it is."""
+        program = plain_program()
+        first, launcher = connect(program)
+        first.open()
+        await first.settle()
+        child = launcher.launch([program, "wait"], {}, PATIENCE, stdout_limit=100)
+        second = await self.open()
+        server = running_server(second)
+        self.assertNotEqual(server, running_server(first.programs[program]))
+        await self.waiting(child)
+        await first.close()
+        # The children of the first one run on.
+        self.assertTrue(child.is_running)
+        self.assertEqual(3, (await self.run_program("end", "exit")).code)
+        self.assertEqual(([], server), (self.cold, server_of(second)))
