@@ -259,7 +259,7 @@ class ProgramTests(ServiceCase):
         self.assertEqual((0, "", "", "All is well."), (ended.status, ended.err, blank, last))
         self.assertEqual({"ok  "}, {line[:4] for line in lines})
         self.assertEqual(
-            "audioproxy settings open_files ffmpeg cell local_sources variant_store"
+            "audioproxy settings open_files ffmpeg start start cell local_sources variant_store"
             " builds temporary_files AP_PORT AP_METRICS_PORT settings_file",
             " ".join(line[4:22].strip().replace(" ", "_") for line in lines),
         )
