@@ -18,7 +18,6 @@ import os
 import signal
 import socket
 import struct
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
@@ -228,7 +227,8 @@ def find_obstacle(program: str) -> str | None:
     Scripts, static programs, and those of other machines are started in the usual way.
     """
     try:
-        with open(sys.executable, "rb") as file:
+        # sys.executable is empty in some applications that embed Python.
+        with open("/proc/self/exe", "rb") as file:
             machine = file.read(20)[_MACHINE]
         with open(program, "rb") as file:
             header = file.read(64)

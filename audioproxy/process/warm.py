@@ -381,14 +381,17 @@ def warm_starter(
 def read_folders(pid: int | None) -> set[str]:
     """Return the folders of the libraries that a process has linked, from proc_pid_maps(5).
 
-    :raises ValueError: where its children could not be confined, or are those of an old library.
+    :raises ValueError: where its children would have memory that can become code, or memory in
+        common, or are those of an old library.
     """
     folders = set()
     program = os.readlink(f"/proc/{pid}/exe")
     for line in Path(f"/proc/{pid}/maps").read_text("utf-8", "surrogateescape").splitlines():
         _, rights, _, _, _, *path = line.split(maxsplit=5)
-        if path == ["[stack]"] and "x" in rights:
-            raise ValueError("a library needs an executable stack")
+        if "wx" in rights:
+            raise ValueError("a library needs memory that is writable and executable")
+        if "w" in rights and "s" in rights:
+            raise ValueError("a library needs memory that all children would share")
         if path and path[0].startswith("/") and "x" in rights:
             if path[0].endswith(" (deleted)"):
                 raise ValueError("a library was replaced while it was linked")
