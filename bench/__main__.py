@@ -12,11 +12,11 @@ from bench import month
 from bench.blocks import fill
 from bench.figures import Figure
 from bench.machine import machine, today, versions
-from bench.programs import FOLDER, PROJECT
+from bench.programs import PROJECT
 from bench.report import Run, all_contents, headline_contents, short_contents, table
 from bench.series import children, hits, memory, misses, redirects, remote, renders
 from bench.settings import Bench
-from bench.sounds import sounds
+from bench.sounds import make_sounds
 
 #: In the order of the page, which has a block for each of them.
 SERIES: dict[str, Callable[[Bench], list[Figure]]] = {
@@ -53,9 +53,9 @@ _LEAST_ROUNDS = 5
 def main() -> int:
     """Run what the command line asks for, and return the exit status."""
     words = _arguments()
-    FOLDER.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
-    bench = Bench(words.rounds, sounds())
+    bench = Bench(words.rounds)
+    make_sounds(bench)
     series = {}
     for name in words.only or SERIES:
         begun = time.monotonic()

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from audioproxy.media.command.progress import round_up
 from bench.bare import commands
 from bench.blocks import fill
 from bench.machine import ffmpeg_version, machine, today
-from bench.programs import FOLDER, PROJECT
+from bench.programs import PROJECT
 from bench.report import number
+from bench.settings import Bench
 from bench.sounds import LONG_ENOUGH, long_enough
 
 PAGE = PROJECT / "docs" / "configuration.md"
@@ -56,14 +57,20 @@ def table(speeds: Mapping[str, float], where: str) -> str:
     return "\n".join([*lines, "", where])
 
 
+def measure_all(bench: Bench) -> Iterator[tuple[str, float]]:
+    """Yield the options, each with its speed."""
+    source = long_enough(bench)
+    for options in bench.some(OPTIONS):
+        command = commands(source.parent, f"/insecure/{options}/plain/local://{source.name}").ffmpeg
+        yield options, bench.seconds(LONG_ENOUGH) / measure(command)
+
+
 def main() -> None:
     """Measure all options, and write the table."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    source, speeds = long_enough(), {}
-    for options in OPTIONS:
-        command = commands(source.parent, f"/insecure/{options}/plain/local://{source.name}").ffmpeg
-        speeds[options] = LONG_ENOUGH / measure(command)
-        print(f"{options}: {speeds[options]:.0f} x real time", flush=True)
+    speeds = {}
+    for options, speed in measure_all(Bench(1)):
+        print(f"{options}: {speed:.0f} x real time", flush=True)
+        speeds[options] = speed
     place = machine()
     where = (
         f"Measured on {today()} with {LONG_ENOUGH // 60} minutes of stereo FLAC at 44.1 kHz, by the"

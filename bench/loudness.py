@@ -8,6 +8,7 @@ from statistics import median
 import numpy as np
 
 from audioproxy.media.loudness import Loudness, find_gain
+from bench.settings import Bench
 from tests.support.audio import Sound, measure_loudness, render_all, write_wav
 from tests.support.programmes import varied_programmes
 
@@ -20,13 +21,13 @@ _BANDWIDTH = 12_000
 _FORMATS = ("flac", "wav", "mp3", "mp3/br:96", "opus", "opus/br:64", "ogg", "aac", "m4a")
 
 
-def measure_formats() -> list[str]:
+def measure_formats(bench: Bench) -> list[str]:
     """Return the lines of the table."""
-    rows: dict[str, list[tuple[float, float]]] = {form: [] for form in _FORMATS}
-    for source in _stereo_sources():
+    rows: dict[str, list[tuple[float, float]]] = {form: [] for form in bench.some(_FORMATS)}
+    for source in _stereo_sources(bench.count(_RENDERED)):
         gain = find_gain(measure_loudness(source, "f:flac"), _TARGET, _CEILING)
         assert gain is not None
-        texts = {f"f:{form}/gain:{gain.decibels}": form for form in _FORMATS}
+        texts = {f"f:{form}/gain:{gain.decibels}": form for form in rows}
         for text, output in render_all(source, texts).items():
             found = measure_loudness(output).loudness
             rows[texts[text]].append(_deviations(found, _TARGET - float(gain.shortfall)))
@@ -44,10 +45,10 @@ def measure_formats() -> list[str]:
     return lines
 
 
-def _stereo_sources() -> Iterator[bytes]:
+def _stereo_sources(count: int) -> Iterator[bytes]:
     """Yield programmes of 44.1 and 48 kHz, without the highest frequencies that encoders drop."""
-    found = (s for s in varied_programmes(9 * _RENDERED) if s.rate in (44_100, 48_000))
-    for _, sound in zip(range(_RENDERED), found, strict=False):
+    found = (s for s in varied_programmes(9 * count) if s.rate in (44_100, 48_000))
+    for _, sound in zip(range(count), found, strict=False):
         spectrum = np.fft.rfft(sound.channels)
         spectrum[:, spectrum.shape[1] * 2 * _BANDWIDTH // sound.rate :] = 0
         channels = np.fft.irfft(spectrum, len(sound)).astype(np.float32)

@@ -51,7 +51,7 @@ def nginx(folder: Path, server: str, *, core: int | None = None) -> AbstractCont
     user = "" if os.geteuid() else "user root;"
     path = folder / "nginx.conf"
     path.write_text(_NGINX.format(folder=folder, port=port, server=server, user=user))
-    return started([NGINX, "-c", path, "-p", folder], port, core=core)
+    return started([NGINX, "-c", path, "-p", folder], folder, port, core=core)
 
 
 @contextmanager

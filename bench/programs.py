@@ -67,11 +67,7 @@ class Program:
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of the program and its workers, in user and system mode."""
-        ticks = 0
-        for pid in self.pids:
-            words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(words[11]) + int(words[12])
-        return ticks / _TICKS
+        return sum(_cpu_seconds(pid) for pid in self.pids)
 
     def resident_bytes(self) -> int:
         """Return the resident memory of the program's main process."""
@@ -94,6 +90,19 @@ class Service(Program):
         """Only the process itself: its children are encoders."""
         return [self.process.pid]
 
+    def all_cpu_seconds(self) -> float:
+        """Return the CPU time of the service and of its children, those that ended included."""
+        mine, others = self.process.pid, children(self.process.pid)
+        return _cpu_seconds(mine, reaped=True) + sum(map(_cpu_seconds, others))
+
+    def proportional_bytes(self) -> int:
+        """Return the memory of the service and its children; what they share counts once."""
+        size = 0
+        for pid in (self.process.pid, *children(self.process.pid)):
+            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            size += 1024 * int(text.partition("\nPss:")[2].split()[0])
+        return size
+
     def path(self, options: str, source: str) -> str:
         """Return the signed path of a variant.
 
@@ -101,6 +110,16 @@ class Service(Program):
         """
         full = source if "://" in source else f"local://{source}"
         return Signer(KEY, SALT).url(full, Variant.read(options))
+
+    def info_path(self, source: str) -> str:
+        """Return the signed path of the info document of a file below the local root."""
+        return Signer(KEY, SALT).info_url(f"local://{source}")
+
+
+def _cpu_seconds(pid: int, *, reaped: bool = False) -> float:
+    """Return the CPU time of a process, or also that of the children that it has reaped."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, words[11 : 15 if reaped else 13])) / _TICKS
 
 
 def children(pid: int) -> list[int]:
@@ -113,13 +132,27 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def working_children(pid: int) -> list[int]:
+    """Return the child processes of a service, without those that wait for a request.
+
+    The command line of fork servers, and of what they have forked ahead of requests, ends with
+    blanks.
+    """
+    found = []
+    for child in children(pid):
+        with suppress(FileNotFoundError):
+            if not Path(f"/proc/{child}/cmdline").read_bytes().endswith(b" \0"):
+                found.append(child)
+    return found
+
+
 def settled(program: Program) -> None:
-    """Wait until a program has no children, such as encoders without clients.
+    """Wait until a program has no children at work, such as encoders without clients.
 
     :raises RuntimeError: if some children remain.
     """
     deadline = time.monotonic() + _PATIENCE
-    while children(program.process.pid):
+    while working_children(program.process.pid):
         if time.monotonic() > deadline:
             raise RuntimeError(f"{program.base} keeps its children")
         time.sleep(0.002)
@@ -140,16 +173,19 @@ def free_port() -> int:
 
 @contextmanager
 def started(
-    command: Sequence[str | Path], port: int, *, core: int | None = None
+    command: Sequence[str | Path], folder: Path, port: int, *, core: int | None = None
 ) -> Iterator[Program]:
-    """Run a server for the duration of a block."""
+    """Run a server for the duration of a block.
+
+    :param folder: folder for its log.
+    """
 
     def listens() -> bool:
         with socket.socket() as probe:
             return not probe.connect_ex(("127.0.0.1", port))
 
     with (
-        (FOLDER / "servers.log").open("ab") as log,
+        (folder / "servers.log").open("ab") as log,
         _running(command, core, log) as process,
     ):
         _wait(process, listens)
@@ -185,11 +221,9 @@ def service(
         yield Service(process, int(ports[2]), int(ports[1]), time.perf_counter() - start)
 
 
-def own_path() -> str:
-    """Return a PATH with the project's own programs before the system's."""
-    if not (OWN_FFMPEG / "ffmpeg").exists():
-        raise RuntimeError("the project's own ffmpeg is not built: make ffmpeg")
-    return f"{OWN_FFMPEG}:{SYSTEM}"
+def own_path() -> str | None:
+    """Return a PATH with the project's own programs before the system's; None without them."""
+    return f"{OWN_FFMPEG}:{SYSTEM}" if (OWN_FFMPEG / "ffmpeg").exists() else None
 
 
 @contextmanager
@@ -224,4 +258,4 @@ def _wait(process: subprocess.Popen[bytes], find: Callable[[], T | None]) -> T:
         if found := find():
             return found
         time.sleep(0.002)
-    raise RuntimeError(f"{process.args!r} does not start; see its log in {FOLDER}")
+    raise RuntimeError(f"{process.args!r} does not start; see its log in its folder")

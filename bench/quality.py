@@ -20,7 +20,8 @@ import numpy as np
 from bench import loudness, plots, voice
 from bench.blocks import fill
 from bench.machine import today
-from bench.programs import FFMPEG, FOLDER, PROJECT, SYSTEM, Service, service
+from bench.programs import FFMPEG, PROJECT, SYSTEM, Service, service
+from bench.settings import Bench
 from tests.support.audio import Sound, convert, read_wav, tone, write_wav
 from tests.support.measures import (
     level,
@@ -68,13 +69,13 @@ def _ffmpeg(source: bytes, rate: int, depth: str) -> bytes:
 
 
 @contextmanager
-def _converters() -> Iterator[dict[str, Convert]]:
+def _converters(bench: Bench) -> Iterator[dict[str, Convert]]:
     """Run the services, and yield the programs that are compared, by their names on the page."""
-    work = FOLDER / "work" / "quality"
+    work = bench.folder("quality")
     programs, root = work / "bin", work / "root"
     for folder in (programs, root):
-        folder.mkdir(parents=True, exist_ok=True)
-    write_ffmpeg_without_soxr(programs, FFMPEG)
+        folder.mkdir()
+    write_ffmpeg_without_soxr(programs)
     settings = {"AP_LOCAL_ROOT": str(root)}
     with (
         service(work, settings) as ours,
@@ -99,11 +100,11 @@ def _converters() -> Iterator[dict[str, Convert]]:
 _RATES = ((96000, 44100), (44100, 48000), (48000, 44100), (44100, 96000), (192000, 48000))
 
 
-def _rates(converters: Mapping[str, Convert]) -> Iterator[str]:
+def _rates(bench: Bench, converters: Mapping[str, Convert]) -> Iterator[str]:
     """Yield the rows of the table: the worst of all tones for each pair of rates."""
     yield "| Hz | Program | aliases, images | loss | residual |"
     yield "|---|---|---|---|---|"
-    for rate, output in _RATES:
+    for rate, output in bench.some(_RATES):
         for name, converter in converters.items():
             figures = " | ".join(_rate_figures(converter, rate, output))
             yield f"| {rate} to {output} | {name} | {figures} |"
@@ -127,7 +128,7 @@ def _rate_figures(converter: Convert, rate: int, output: int) -> Iterator[str]:
     yield f"{rest:.0f} dB"
 
 
-def _sweeps(converters: Mapping[str, Convert]) -> None:
+def _sweeps(converters: Mapping[str, Convert], plot: Path) -> None:
     """Plot what remains of a sweep from 0 to 48 kHz at 44.1 kHz."""
     rate, output, seconds = 96000, 44100, 4
     times = np.arange(rate * seconds) / rate
@@ -138,7 +139,7 @@ def _sweeps(converters: Mapping[str, Convert]) -> None:
         name: read_wav(converter(source, output, "24")).channels[0].astype(float)
         for name, converter in converters.items()
     }
-    plots.spectrograms(panels, output, _PLOT)
+    plots.spectrograms(panels, output, plot)
 
 
 # Bit depths
@@ -164,19 +165,24 @@ def _dither(converters: Mapping[str, Convert]) -> Iterator[str]:
         yield f"| {name} | {shown} | {level(rest) + 10 * np.log10(low):.1f} dBFS |"
 
 
-def main() -> int:
-    """Measure everything, and write the tables and the plot of the page."""
-    with _converters() as converters:
+def measure(bench: Bench, plot: Path) -> dict[str, str]:
+    """Measure everything, draw the plot of the page, and return the contents of its blocks."""
+    with _converters(bench) as converters:
         tables = {
-            "rates": _rates(converters),
+            "rates": _rates(bench, converters),
             "dither": _dither(converters),
-            **voice.tables(),
-            "lossy": loudness.measure_formats(),
+            **voice.tables(bench),
+            "lossy": loudness.measure_formats(bench),
         }
         contents = {name: "\n".join(lines) for name, lines in tables.items()}
-        _sweeps(converters)
+        _sweeps(converters, plot)
     sox, ffmpeg = _version("sox", "--version"), _version(FFMPEG, "-version")
-    contents["run"] = f"Measured on {today()}, with SoX {sox} and ffmpeg {ffmpeg}."
+    return {**contents, "run": f"Measured on {today()}, with SoX {sox} and ffmpeg {ffmpeg}."}
+
+
+def main() -> int:
+    """Write the tables and the plot of the page."""
+    contents = measure(Bench(1), _PLOT)
     _PAGE.write_text(fill(_PAGE.read_text(), contents))
     print(f"{_PAGE.relative_to(PROJECT)} is written")
     return 0

@@ -7,7 +7,8 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from bench.programs import FOLDER
+from bench.programs import FFMPEG
+from bench.settings import Bench
 
 # Tones whose levels change, over a noise floor: the encoder input is neither silence nor only
 # noise.
@@ -46,54 +47,57 @@ _RECIPES: dict[str, tuple[str, int, int, str]] = {
     "big.wav": ("stereo.wav", 3, 284, "-c copy"),
     # Source of 5 MB of 24-bit output, without any encoding.
     "five.wav": ("stereo.wav", 0, 29, "-c copy"),
+    # Sources of previews, of which there are many copies.
+    "minute.flac": ("stereo.wav", 0, 60, "-c:a flac"),
 }
 
 
-def long_enough() -> Path:
+def long_enough(bench: Bench) -> Path:
     """Return the source of `LONG_ENOUGH` seconds, which is created if it is missing."""
-    folder = _folder()
-    _derive(folder, "twenty.flac")
-    return folder / "twenty.flac"
+    _make_first(bench)
+    _derive(bench, "twenty.flac")
+    return bench.sounds / "twenty.flac"
 
 
-def _folder() -> Path:
-    """Return the folder of the sources, with the one that most others are made of."""
-    folder = FOLDER / "sounds"
-    folder.mkdir(parents=True, exist_ok=True)
-    _make(folder / "stereo.wav", *_synthesis())
-    return folder
-
-
-def sounds() -> Path:
-    """Create missing audio files and return their folder."""
-    folder = _folder()
-    _make(folder / "mono.wav", "-i", folder / "stereo.wav", "-ac", "1")
+def make_sounds(bench: Bench) -> None:
+    """Create missing audio files."""
+    _make_first(bench)
+    stereo = bench.sounds / "stereo.wav"
+    _make(bench.sounds / "mono.wav", "-i", stereo, "-ac", "1")
     for wave in (("stereo", "mono"), ("two",)):
         rows = {n: row for n, row in _RECIPES.items() if (row[0].partition(".")[0] in wave)}
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for job in [pool.submit(_derive, folder, name) for name in rows]:
+            for job in [pool.submit(_derive, bench, name) for name in rows]:
                 job.result()
-    return folder
 
 
-def _synthesis() -> list[str]:
-    voices = f"aevalsrc='{'|'.join(_TONES)}':s=44100:d={_SECONDS}"
-    noise = f"anoisesrc=r=44100:d={_SECONDS}:color=pink:amplitude=0.05:seed=1"
+def _make_first(bench: Bench) -> None:
+    """Create the file that most others are made of."""
+    bench.sounds.mkdir(parents=True, exist_ok=True)
+    _make(bench.sounds / "stereo.wav", *_synthesis(bench.seconds(_SECONDS)))
+
+
+def _synthesis(seconds: float) -> list[str]:
+    voices = f"aevalsrc='{'|'.join(_TONES)}':s=44100:d={seconds}"
+    noise = f"anoisesrc=r=44100:d={seconds}:color=pink:amplitude=0.05:seed=1"
     graph = f"{voices}[a];{noise},pan=stereo|c0=c0|c1=c0[b];[a][b]amix=normalize=0"
     return ["-filter_complex", graph, "-c:a", "pcm_s16le"]
 
 
-def _derive(folder: Path, name: str) -> None:
+def _derive(bench: Bench, name: str) -> None:
     source, times, seconds, words = _RECIPES[name]
     loop = ["-stream_loop", str(times - 1)] if times else []
-    _make(folder / name, *loop, "-i", folder / source, "-t", str(seconds), *words.split())
+    # The shortest parts that are rendered are not scaled.
+    length = str(max(1, bench.seconds(seconds)))
+    folder = bench.sounds
+    _make(folder / name, *loop, "-i", folder / source, "-t", length, *words.split())
 
 
 def _make(path: Path, *words: str | Path) -> None:
     if path.exists():
         return
     part = path.with_stem(f"{path.stem}.part")
-    command = ["ffmpeg", "-v", "error", "-nostdin", "-y", *words, "-bitexact", part]
+    command = [FFMPEG, "-v", "error", "-nostdin", "-y", *words, "-bitexact", part]
     # ffmpeg warns of the time stamps of repeated packets, and then corrects them.
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     part.rename(path)

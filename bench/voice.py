@@ -8,6 +8,7 @@ import numpy as np
 
 from audioproxy.media.command.conversion import SOXR
 from audioproxy.media.command.presets import PRESET_RATE, PRESETS
+from bench.settings import Bench
 from tests.support.audio import Sound, chord, convert, noise, read_wav, tone, write_wav
 from tests.support.measures import level, middle
 
@@ -16,13 +17,14 @@ _HIGH_PASS, _DENOISE, _DE_ESS, _COMPRESS = slice(1, 2), slice(2, 6), slice(6, 7)
 _RATES = (22050, 32000, 44100, 48000, 88200, 96000, 192000)
 
 
-def tables() -> dict[str, Iterator[str]]:
+def tables(bench: Bench) -> dict[str, Iterator[str]]:
     """Return the lines of each table."""
+    levels = (-40, -30, -20, -15, -10, -5, 0)
     return {
-        "high-pass": _row("Hz", (20, 40, 80, 160, 1000), _high_passed),
-        "denoise": _row("noise, dBFS", (-70, -60, -50, -40, -30), _denoised),
-        "de-ess": _rates(),
-        "compress": _row("tone, dBFS", (-40, -30, -20, -15, -10, -5, 0), _compressed),
+        "high-pass": _row("Hz", bench.some((20, 40, 80, 160, 1000)), _high_passed),
+        "denoise": _row("noise, dBFS", bench.some((-70, -60, -50, -40, -30)), _denoised),
+        "de-ess": _rates(bench.some(_RATES)),
+        "compress": _row("tone, dBFS", bench.some(levels), _compressed),
     }
 
 
@@ -65,11 +67,11 @@ def _compressed(decibels: int) -> float:
     return _change(sound, _stage(sound, _COMPRESS))
 
 
-def _rates() -> Iterator[str]:
+def _rates(rates: Sequence[int]) -> Iterator[str]:
     """Yield the table of sibilants and vowels by the sample rate."""
-    yield "| Hz | " + " | ".join(map(str, _RATES)) + " |"
-    yield "|---" * (len(_RATES) + 1) + "|"
+    yield "| Hz | " + " | ".join(map(str, rates)) + " |"
+    yield "|---" * (len(rates) + 1) + "|"
     for name, hertz in (("vowels", range(150, 3600, 173)), ("sibilants", range(5000, 9500, 231))):
-        sounds = [chord(rate, 3 * rate, hertz, 0.015) for rate in _RATES]
+        sounds = [chord(rate, 3 * rate, hertz, 0.015) for rate in rates]
         changes = [_change(sound, _stage(sound, _DE_ESS)) for sound in sounds]
         yield f"| {name}, change in dB | {' | '.join(map(_decibels, changes))} |"

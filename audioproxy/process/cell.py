@@ -139,8 +139,7 @@ class CellStarter(CommandLineStarter):
     ) -> list[str]:
         """Return a command line: see `CommandLineStarter`."""
         program = command[0]
-        # execve(2) does not search the PATH.
-        path = program if os.sep in program else shutil.which(program) or program
+        path = _find(program)
         words = [self.binary, *_settings(limits)]
         if (confined := self.programs.get(program)) is not None:
             if path != program:
@@ -177,7 +176,13 @@ class CellStarter(CommandLineStarter):
         if _origin(command)[0]:
             return None
         sources = [number for number in descriptors if number > 2]
-        return [*_settings(limits), *_grant(LINKED, sources), "--", *command]
+        words = [*_settings(limits), *_grant(LINKED, sources)]
+        return [*words, "--", _find(command[0]), *command[1:]]
+
+
+def _find(program: str) -> str:
+    """Return the path of a program: execve(2) does not search the PATH."""
+    return program if os.sep in program else shutil.which(program) or program
 
 
 def _settings(limits: Limits) -> list[str]:

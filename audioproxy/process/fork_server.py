@@ -18,7 +18,6 @@ import os
 import signal
 import socket
 import struct
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
@@ -41,6 +40,8 @@ _CONTROL, _LIBRARY = 3, 4
 # the library, the program would print its version, and end.
 _WORDS = ["-version", " " * 8192]
 
+# The size of `request` in cell.c. Longer messages cannot be sent.
+_MOST_WORDS = 1 << 18
 # Seconds within which a server answers. It needs less than a millisecond, but the machine is busy.
 _ANSWER_TIMEOUT = 1.0
 # What a child answers: its process ID. A server that cannot fork answers a negative errno.
@@ -84,7 +85,6 @@ class ForkServer(ProcessProtocol):
         """
         self._ready = ready
         self._ended = ended
-        self._control, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._output = b""
         self._errors = b""
         self._reason: str | None = None
@@ -97,13 +97,16 @@ class ForkServer(ProcessProtocol):
         :param command: starts the program, and ends with its path.
         :raises OSError: where it cannot be started.
         """
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
+            # The kernel doubles this size.
+            self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_WORDS // 2)
             null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
             try:
                 preloaded = os.open(library, os.O_RDONLY | os.O_CLOEXEC)
                 try:
                     descriptors: dict[int, int | str] = {0: null, 1: "r", 2: "r"}
-                    descriptors |= {_CONTROL: self._theirs.fileno(), _LIBRARY: preloaded}
+                    descriptors |= {_CONTROL: theirs.fileno(), _LIBRARY: preloaded}
                     spawn(self, [*command, *_WORDS], descriptors)
                 finally:
                     os.close(preloaded)
@@ -113,7 +116,7 @@ class ForkServer(ProcessProtocol):
             self._control.close()
             raise
         finally:
-            self._theirs.close()
+            theirs.close()
 
     def fork(self, words: Sequence[str], descriptors: Mapping[int, int]) -> int:
         """Start a child of this process, and return its process ID.
@@ -196,12 +199,15 @@ class ForkServer(ProcessProtocol):
         """Note what may be the cause of a failure."""
         self._errors = (self._errors + data)[-_STDERR_LIMIT:]
 
-    def processEnded(self, reason: Failure) -> None:
-        """Report the end."""
-        self._control.close()
+    def processExited(self, reason: Failure) -> None:
+        """End the children that were never claimed: they hold the pipes of the server."""
         pid, self.pid = self.pid, None
         if pid is not None:
             _reap_unclaimed(pid)
+
+    def processEnded(self, reason: Failure) -> None:
+        """Report the end."""
+        self._control.close()
         errors = self._errors.decode("utf-8", "replace").strip()
         self._ended(self, self._reason or errors or f"it has ended: {reason.getErrorMessage()}")
 
@@ -209,10 +215,10 @@ class ForkServer(ProcessProtocol):
 def _reap_unclaimed(group: int) -> None:
     """End and reap the children of a server that nobody has claimed."""
     with suppress(ChildProcessError):
-        if os.waitpid(-group, os.WNOHANG) == (0, 0):
-            os.killpg(group, signal.SIGKILL)
         while True:
-            os.waitpid(-group, 0)
+            if os.waitpid(-group, os.WNOHANG) == (0, 0):
+                os.killpg(group, signal.SIGKILL)
+                os.waitpid(-group, 0)
 
 
 def find_obstacle(program: str) -> str | None:
@@ -221,7 +227,8 @@ def find_obstacle(program: str) -> str | None:
     Scripts, static programs, and those of other machines are started in the usual way.
     """
     try:
-        with open(sys.executable, "rb") as file:
+        # sys.executable is empty in some applications that embed Python.
+        with open("/proc/self/exe", "rb") as file:
             machine = file.read(20)[_MACHINE]
         with open(program, "rb") as file:
             header = file.read(64)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.error import ProcessDone
-from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.error import ProcessDone, ProcessExitedAlready
+from twisted.internet.interfaces import IDelayedCall, IProcessTransport
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
@@ -75,12 +77,15 @@ class WarmProgram:
         self._environment = {**environment, **VARIABLES}
         self._limits = limits
         self._is_open = False
-        # The server that forks, the one that will replace it, and all that have not ended.
+        # The server that forks, the one that will replace it, its first child, and all of these
+        # that have not ended.
         self._current: ForkServer | None = None
         self._next: ForkServer | None = None
-        self._running: set[ForkServer] = set()
+        self._trial: _Trial | None = None
+        self._running: set[ForkServer | _Trial] = set()
         self._forks = 0
-        self._ready_since = 0.0
+        # When a server became ready, unless one has failed since then.
+        self._ready_since = math.inf
         # What is found at paths that decide what is linked, as of the start of the server.
         self._linked: dict[str, object] = {}
         self._delay = 0.0
@@ -96,7 +101,8 @@ class WarmProgram:
 
     def open(self) -> None:
         """Start a server. It is used when it is ready."""
-        self._is_open = True
+        if not self._is_open:
+            self._is_open, self._settled = True, SharedResult()
         self._start()
 
     async def settle(self) -> None:
@@ -116,8 +122,8 @@ class WarmProgram:
         self._current = self._next = None
         self._cancel_call()
         self._settled.fire(None)
-        for server in self._running:
-            server.kill("closed")
+        for process in self._running:
+            process.kill("closed")
 
     def start(
         self,
@@ -171,16 +177,15 @@ class WarmProgram:
         self._start()
 
     def _start(self) -> None:
-        self._call = None
         if not self._is_open or self._next is not None:
             return
+        self._cancel_call()
         path = shutil.which(self._program) or self._program
         if (obstacle := find_obstacle(path)) is not None:
             self._fail(obstacle, is_fault=False)
             return
         self._next = server = ForkServer(self._try, self._end)
         self._running.add(server)
-        self._cancel_call()
         self._call = self._reactor.callLater(_START_TIMEOUT, server.kill, "it takes too long")
         try:
             server.start(self._spawn, self._cells.library, self._cells.server_command(path))
@@ -210,16 +215,19 @@ class WarmProgram:
         linked = {path: _identify(path) for path in paths}
         words = self._cells.request([program, "-version"], (), self._limits)
         assert words is not None
-        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._trial = trial = _Trial(partial(self._tried, server, linked))
         try:
-            trial = _Trial(partial(self._tried, server, linked))
-            self._fork(server, trial, words, {0: null, 1: "r", 2: "r"})
-        except NotForked as error:
+            with open(os.devnull, "rb") as null:
+                self._fork(server, trial, words, {0: null.fileno(), 1: "r", 2: "r"})
+        except (OSError, NotForked) as error:
             server.kill(str(error))
-        finally:
-            os.close(null)
+        else:
+            self._running.add(trial)
 
-    def _tried(self, server: ForkServer, linked: dict[str, object], fault: str | None) -> None:
+    def _tried(
+        self, server: ForkServer, linked: dict[str, object], trial: _Trial, fault: str | None
+    ) -> None:
+        self._discard(trial)
         if fault is not None:
             server.kill(fault)
         if fault is not None or server is not self._next:
@@ -234,17 +242,23 @@ class WarmProgram:
         self._settled.fire(None)
 
     def _end(self, server: ForkServer, reason: str) -> None:
-        self._running.discard(server)
-        if not self._is_open and not self._running:
-            self._stopped.fire(None)
+        self._discard(server)
         if server is self._next:
             self._next = None
             self._cancel_call()
+            if self._trial in self._running:
+                self._trial.kill(reason)
         elif server is self._current:
             self._current = None
         else:
             return
         self._fail(reason)
+
+    def _discard(self, process: ForkServer | _Trial) -> None:
+        self._running.discard(process)
+        if not self._running:
+            stopped, self._stopped = self._stopped, SharedResult()
+            stopped.fire(None)
 
     def _fail(self, reason: str, *, is_fault: bool = True) -> None:
         """Start the program without a server for a while."""
@@ -257,6 +271,7 @@ class WarmProgram:
         self._settled.fire(None)
         if self._reactor.seconds() - self._ready_since > _PROVEN:
             self._delay = 0.0
+        self._ready_since = math.inf
         if self._call is None:
             self._call = self._reactor.callLater(self._delay, self._start)
         self._delay = min(max(_FIRST_DELAY, 2 * self._delay), _MOST_DELAY)
@@ -279,7 +294,9 @@ class WarmProgram:
 class _Trial(ProcessProtocol):
     """The first child of a server, which prints the version of its program."""
 
-    def __init__(self, ended: Callable[[str | None], object]) -> None:
+    transport: IProcessTransport
+
+    def __init__(self, ended: Callable[[_Trial, str | None], object]) -> None:
         self._ended = ended
         self._output = b""
 
@@ -289,7 +306,13 @@ class _Trial(ProcessProtocol):
     def processEnded(self, reason: Failure) -> None:
         works = reason.check(ProcessDone) and self._output
         text = self._output.decode("utf-8", "replace").strip()
-        self._ended(None if works else f"a child fails ({reason.getErrorMessage()}) {text}".strip())
+        fault = f"a child fails ({reason.getErrorMessage()}) {text}".strip()
+        self._ended(self, None if works else fault)
+
+    def kill(self, reason: str) -> None:
+        """End the process."""
+        with suppress(ProcessExitedAlready):
+            self.transport.signalProcess("KILL")
 
 
 class WarmStarter:
@@ -350,26 +373,31 @@ def warm_starter(
     """
     programs = {}
     if isinstance(cold, CellStarter):
-        for name, confined in cold.programs.items():
-            if not confined.is_script:
-                programs[name] = WarmProgram(name, cold, reactor, environment, limits)
+        for name in cold.programs:
+            programs[name] = WarmProgram(name, cold, reactor, environment, limits)
     return WarmStarter(cold, programs)
 
 
 def read_folders(pid: int | None) -> set[str]:
     """Return the folders of the libraries that a process has linked, from proc_pid_maps(5).
 
-    :raises ValueError: where its children could not be confined, or are those of an old library.
+    :raises ValueError: where its children would have memory that can become code, or memory in
+        common, or are those of an old library.
     """
     folders = set()
+    program = os.readlink(f"/proc/{pid}/exe")
     for line in Path(f"/proc/{pid}/maps").read_text("utf-8", "surrogateescape").splitlines():
         _, rights, _, _, _, *path = line.split(maxsplit=5)
-        if path == ["[stack]"] and "x" in rights:
-            raise ValueError("a library needs an executable stack")
+        if "wx" in rights:
+            raise ValueError("a library needs memory that is writable and executable")
+        if "w" in rights and "s" in rights:
+            raise ValueError("a library needs memory that all children would share")
         if path and path[0].startswith("/") and "x" in rights:
             if path[0].endswith(" (deleted)"):
                 raise ValueError("a library was replaced while it was linked")
-            folders.add(os.path.dirname(path[0]))
+            # The program itself may be in a folder that changes all the time.
+            if path[0] != program:
+                folders.add(os.path.dirname(path[0]))
     return folders
 
 

@@ -27,14 +27,15 @@ def cells(bench: Bench) -> list[Figure]:
     try:
         render = ["-nostdin", "-v", "error", "-i", f"file:/dev/fd/{source}", "-f", "mp3", "pipe:1"]
         for program, arguments, runs, target in (
-            (programs[0], ["-version"], _RUNS, 1.1),
-            (programs[1], ["-version"], _RUNS, 1.1),
+            (programs[0], ["-version"], bench.count(_RUNS), 1.1),
+            (programs[1], ["-version"], bench.count(_RUNS), 1.1),
             (programs[1], render, 1, 1.01),
         ):
             command = [program, *arguments]
             words = starter.command_line(command, [source], _LIMITS)
             name = os.path.basename(program)
-            work = f"`{name} -version`" if runs > 1 else "3 minutes of FLAC to mp3 by `ffmpeg`"
+            is_render = arguments is render
+            work = "3 minutes of FLAC to mp3 by `ffmpeg`" if is_render else f"`{name} -version`"
             figure = Figure(work, "in a cell", "ms", peer="the bare program", target=target)
             for _ in range(bench.rounds):
                 figure.add(_milliseconds(words, source, runs), _milliseconds(command, source, runs))

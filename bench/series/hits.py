@@ -12,7 +12,7 @@ from bench.client import Crowd
 from bench.figures import Figure
 from bench.load import load
 from bench.peers import nginx
-from bench.programs import children, free_port, service, settled, started
+from bench.programs import free_port, service, settled, started, working_children
 from bench.settings import CLIENT, SERVER, Bench
 from bench.stock import SMALL, names, placed, stock
 
@@ -57,6 +57,7 @@ def small(bench: Bench) -> list[Figure]:
         peer="aiohttp, a hello-world",
     )
     port = free_port()
+    hello = [sys.executable, "-m", "bench.hello", str(port)]
     with (
         service(folder, _settings(bench, folder), core=SERVER) as ours,
         nginx(
@@ -64,9 +65,9 @@ def small(bench: Bench) -> list[Figure]:
             f"root {folder}/files; location = /unchanged {{ return 304; }}",
             core=SERVER,
         ) as plain,
-        started([sys.executable, "-m", "bench.hello", str(port)], port, core=SERVER) as python,
+        started(hello, folder, port, core=SERVER) as python,
     ):
-        stored = stock(ours, folder / "store", SMALL, "short.wav", names(_VARIANTS))
+        stored = stock(ours, folder / "store", SMALL, "short.wav", names(bench.count(_VARIANTS)))
         (folder / "files").mkdir()
         served = [f"/{number}.mp3" for number in range(len(stored.paths))]
         for path in served:
@@ -79,7 +80,7 @@ def small(bench: Bench) -> list[Figure]:
             "nginx": (plain, ["/unchanged"], {}),
             "hello": (python, ["/"], tag),
         }
-        for number in range(bench.rounds + 1):
+        for number in bench.numbers(bench.rounds):
             # Alternate the order, since the speed of the machine itself may change.
             done = {}
             for name in list(asked) if number % 2 else reversed(asked):
@@ -139,9 +140,17 @@ def large(bench: Bench) -> list[Figure]:
         variant = placed(folder / "store", "f:wav", "big.wav")
         (folder / "files" / "big.wav").hardlink_to(variant)
         both = [(ours, stored.paths[0]), (plain, "/big.wav")]
-        for number in range(bench.rounds + 1):
+        seconds = bench.count(2)
+        for number in bench.numbers(bench.rounds):
             done = [
-                load(program, [path], connections=16, seconds=2, core=None, folder=folder)
+                load(
+                    program,
+                    [path],
+                    connections=16,
+                    seconds=seconds,
+                    core=None,
+                    folder=folder,
+                )
                 for program, path in (both if number % 2 else both[::-1])
             ]
             a, b = done if number % 2 else done[::-1]
@@ -165,12 +174,14 @@ def beside_renders(bench: Bench) -> list[Figure]:
         remark="2 slots; neither the service nor the load generator has its own core",
     )
     with service(folder, _settings(bench, folder) | {"AP_MAX_CONCURRENCY": "2"}) as ours:
-        paths = stock(ours, folder / "store", SMALL, "short.wav", names(_VARIANTS)).paths
+        paths = stock(
+            ours, folder / "store", SMALL, "short.wav", names(bench.count(_VARIANTS))
+        ).paths
 
         def hits() -> float:
             return load(ours, paths, connections=_CONNECTIONS, core=CLIENT, folder=folder).requests
 
-        for number in range(bench.rounds + 1):
+        for number in bench.numbers(bench.rounds):
             alone = hits()
             listeners = [
                 Crowd(ours.port, ours.path(f"f:aac/gain:-{n}", "hour.flac"), 1) for n in (1, 2)
@@ -182,7 +193,7 @@ def beside_renders(bench: Bench) -> list[Figure]:
             for listener in listeners:
                 listener.leave()
             # The service would let the encoders finish, since their output is stored.
-            for pid in children(ours.process.pid):
+            for pid in working_children(ours.process.pid):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             settled(ours)

@@ -15,6 +15,8 @@ from bench.settings import Bench
 
 _CLIENTS = 200
 _IDLE = 1000
+# Seconds within which fork servers are linked.
+_LINKED = 2.0
 _MEGABYTE = 1e6
 #: Metric of renders that ran; clients that joined one are not counted.
 _RENDERS = "audio_proxy_renders_total"
@@ -44,7 +46,8 @@ def _watched(program: Program) -> Iterator[Callable[[], float]]:
 
 def one_url(bench: Bench) -> list[Figure]:
     """Measure renders and memory for 200 clients of one new URL, reading and stalled."""
-    work = f"{_CLIENTS} clients on one cold URL, 5 MB output"
+    clients = bench.count(_CLIENTS)
+    work = f"{clients} clients on one cold URL, 5 MB output"
     renders = Figure(work, "renders", "", target=1, in_short=True)
     reading = Figure(
         work,
@@ -52,7 +55,7 @@ def one_url(bench: Bench) -> list[Figure]:
         "MB",
         target=4,
         in_short=True,
-        headline="of memory for 200 clients of one new URL, which is rendered once",
+        headline=f"of memory for {clients} clients of one new URL, which is rendered once",
     )
     stalled = Figure(
         work,
@@ -67,18 +70,18 @@ def one_url(bench: Bench) -> list[Figure]:
             _warm(ours)
             before = metric(ours.metrics_port, _RENDERS)
             with _watched(ours) as added:
-                crowd = Crowd(ours.port, ours.path("f:wav", "five.wav"), _CLIENTS)
+                crowd = Crowd(ours.port, ours.path("f:wav", "five.wav"), clients)
                 least = crowd.read_all()
                 reading.add(added())
             crowd.leave()
-            if least < 5_000_000:
+            if least < bench.scale * 5_000_000:
                 raise RuntimeError(f"a client received only {least} bytes")
             settled(ours)
             renders.add(metric(ours.metrics_port, _RENDERS) - before)
         with bench.service("crowd") as ours:
             _warm(ours)
             with _watched(ours) as added:
-                crowd = Crowd(ours.port, ours.path("f:wav", "five.wav"), _CLIENTS)
+                crowd = Crowd(ours.port, ours.path("f:wav", "five.wav"), clients)
                 crowd.read_headers()
                 settled(ours)
                 time.sleep(0.2)
@@ -112,6 +115,7 @@ def long_render(bench: Bench) -> list[Figure]:
 
 def idle(bench: Bench) -> list[Figure]:
     """Measure an idle service, without connections and with many."""
+    connections = bench.count(_IDLE)
     memory = Figure("idle service", "resident memory", "MB", target=50, in_short=True)
     start = Figure(
         "idle service",
@@ -121,9 +125,11 @@ def idle(bench: Bench) -> list[Figure]:
         remark="the time to listening begins with the process, so it includes the start of Python",
         reason="it depends on the machine: Python imports some hundred modules",
     )
-    each = Figure(f"{_IDLE} idle keep-alive connections", "resident memory each", "KiB", target=8)
+    each = Figure(
+        f"{connections} idle keep-alive connections", "resident memory each", "KiB", target=8
+    )
     ask = b"GET /health HTTP/1.1\r\nHost: bench\r\n\r\n"
-    for number in range(bench.rounds + 1):
+    for number in bench.numbers(bench.rounds):
         with ExitStack() as stack, bench.service("idle") as ours:
             # When the service responds, its work at boot is done.
             metric(ours.metrics_port, _RENDERS)
@@ -133,12 +139,27 @@ def idle(bench: Bench) -> list[Figure]:
                 start.add(ours.started)
             _warm(ours)
             before = ours.resident_bytes()
-            for _ in range(_IDLE):
+            for _ in range(connections):
                 address = ("127.0.0.1", ours.port)
                 connection = stack.enter_context(socket.create_connection(address, 20))
                 connection.sendall(ask)
                 if not connection.recv(4096).startswith(b"HTTP/1.1 200"):
                     raise RuntimeError("the service is not healthy")
             if number:
-                each.add((ours.resident_bytes() - before) / _IDLE / 1024)
-    return [memory, start, each]
+                each.add((ours.resident_bytes() - before) / connections / 1024)
+    return [memory, *_proportional(bench), start, each]
+
+
+def _proportional(bench: Bench) -> Iterator[Figure]:
+    """Yield the memory of an idle service with its fork servers, and without them."""
+    for warm, work, target in (
+        ("1", "idle service with its fork servers", 75),
+        ("0", "idle service, `AP_WARM_PROGRAMS=0`", 50),
+    ):
+        figure = Figure(work, "proportional memory of all processes", "MB", target=target)
+        for _ in range(bench.few):
+            with bench.service("idle", AP_WARM_PROGRAMS=warm) as ours:
+                # The servers are linked by then.
+                time.sleep(bench.seconds(_LINKED))
+                figure.add(ours.proportional_bytes() / _MEGABYTE)
+        yield figure

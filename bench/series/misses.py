@@ -1,9 +1,15 @@
-"""New variants of local sources: the time to the first byte."""
+"""New variants of local sources: the time to the first byte, and of a hundred previews."""
 
 from __future__ import annotations
 
-import shutil
+import os
+import resource
+import shlex
+import subprocess
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 from audioproxy.media.command.encoders import ENCODERS
 from bench.bare import commands, first_byte, whole
@@ -12,60 +18,65 @@ from bench.figures import Figure
 from bench.programs import Service, own_path, service, settled
 from bench.settings import Bench
 
-_FORMATS = ("mp3", "opus", "m4a", "wav")
+_PAIR = "ffprobe and ffmpeg"
+_OVER_PAIR = "over bare `ffprobe` then `ffmpeg`"
+_HELD = {
+    "m4a": "the first fragment of an m4a is one second long and must be encoded before it is sent",
+    "opus": "two pages must be encoded first",
+    "ogg": "the encoder of Vorbis holds audio back",
+}
+# For each format, the target over the bare pair.
+_TARGETS = {name: 0.25 if name in _HELD else 0.15 for name in ENCODERS if name != "peaks"}
 # Seconds after which the times of a file show its changes. Before that, no probe result is cached.
 _SETTLED = 4.0
 _SEEKS = {
     "ogg": "ffmpeg's seeks in Vorbis are inexact, so the source is decoded from its start",
     "mp3": "to seek exactly, ffmpeg reads every frame up to the start of the preview",
 }
-_SOONER = "of the time of bare ffprobe and ffmpeg to the first byte, with the project's own ffmpeg"
-_HELD = {
-    "m4a": "the first fragment of an m4a is one second long and must be encoded before it is sent",
-    "opus": "two pages must be encoded first",
-}
+_SOONER = "of the time of bare ffprobe and ffmpeg to the first byte of a new variant"
+
+_PREVIEWS = 100
 
 
 def first_bytes(bench: Bench) -> list[Figure]:
     """Measure a MISS of three minutes, with a new source and with a source that was probed."""
-    folder = bench.folder("misses")
-    root, other = folder / "sources", folder / "own"
-    root.mkdir()
-    other.mkdir()
-    # Links to one file would be one source to the service, which it probes once.
-    for number in range(bench.many + 1):
-        shutil.copy(bench.sounds / "three.flac", root / f"{number}.flac")
-    time.sleep(_SETTLED)
+    root = bench.copies("misses", "three.flac", bench.many + 1)
+    other = bench.folder("misses-own")
+    time.sleep(bench.seconds(_SETTLED))
     settings = {"AP_LOCAL_ROOT": str(root)}
     figures = []
-    for name in _FORMATS:
+    for name in bench.some(_TARGETS):
         # New services, to which all sources are new again.
-        with (
-            service(folder, settings) as ours,
-            service(other, settings, path=own_path()) as own,
-        ):
+        with ExitStack() as stack:
+            ours = stack.enter_context(service(root, settings))
+            path = own_path()
+            own = stack.enter_context(service(other, settings, path=path)) if path else None
             figures += _measure(bench, name, ours, own)
+    with service(root, settings) as ours:
+        figures.append(_measure_info(bench, ours))
     return figures
 
 
-def _measure(bench: Bench, name: str, ours: Service, own: Service) -> list[Figure]:
+def _measure(bench: Bench, name: str, ours: Service, own: Service | None) -> list[Figure]:
     work = f"MISS, first body byte, 3-minute FLAC to {name}"
     reason = _HELD.get(name, "")
     fresh = Figure(
         work,
-        "over bare `ffprobe` then `ffmpeg`",
+        _OVER_PAIR,
         "ms",
-        target=1.05,
-        peer="ffprobe and ffmpeg",
+        target=_TARGETS[name],
+        peer=_PAIR,
         remark="to the first byte after the container's headers, on both sides",
         reason=reason,
         in_short=name == "mp3",
+        headline=_SOONER if name == "mp3" else "",
     )
     known = Figure(
         f"{work}, source probed before",
         "over bare `ffmpeg`",
         "ms",
-        target=1.15,
+        # The service's own part is that of a new source, beside half of the pair.
+        target=2 * _TARGETS[name],
         peer="ffmpeg",
         reason=reason,
     )
@@ -74,10 +85,9 @@ def _measure(bench: Bench, name: str, ours: Service, own: Service) -> list[Figur
         "over Debian's bare pair",
         "ms",
         target=0.25,
-        peer="ffprobe and ffmpeg",
+        peer=_PAIR,
         reason=reason,
         in_short=name == "mp3",
-        headline=_SOONER if name == "mp3" else "",
     )
     # The service holds the container's headers back until there is audio.
     headers = ENCODERS[name].header_bytes
@@ -85,19 +95,34 @@ def _measure(bench: Bench, name: str, ours: Service, own: Service) -> list[Figur
     bare = commands(root, ours.path(f"f:{name}", "three.flac"))
     other = commands(root, ours.path(f"f:{name}/gain:-1", "three.flac"))
     # The first round does not count: it fills caches and imports modules.
-    for number in range(bench.many + 1):
+    for number in bench.numbers(bench.many):
         source = f"{number}.flac"
         new = _ask(ours, f"f:{name}", source)
         pair = whole(bare.ffprobe) + first_byte(bare.ffmpeg, headers)
         # Other options of the same source: the source is not probed again.
         again = _ask(ours, f"f:{name}/gain:-1", source)
         single = first_byte(other.ffmpeg, headers)
-        quick = _ask(own, f"f:{name}", source)
+        quick = _ask(own, f"f:{name}", source) if own else None
         if number:
             fresh.add(1000 * new, 1000 * pair)
             known.add(1000 * again, 1000 * single)
-            lean.add(1000 * quick, 1000 * pair)
-    return [fresh, known, lean]
+            if quick is not None:
+                lean.add(1000 * quick, 1000 * pair)
+    return [fresh, known, *([lean] if own else [])]
+
+
+def _measure_info(bench: Bench, ours: Service) -> Figure:
+    figure = Figure(
+        "`/info` of a 3-minute FLAC", "over bare `ffprobe`", "ms", target=0.15, peer="ffprobe"
+    )
+    bare = commands(bench.sounds, ours.path("f:wav", "three.flac")).ffprobe
+    for number in bench.numbers(bench.many):
+        took = fetch(ours.port, ours.info_path(f"{number}.flac")).last
+        settled(ours)
+        alone = whole(bare)
+        if number:
+            figure.add(1000 * took, 1000 * alone)
+    return figure
 
 
 def _ask(program: Service, options: str, source: str) -> float:
@@ -108,10 +133,10 @@ def _ask(program: Service, options: str, source: str) -> float:
 
 
 def previews(bench: Bench) -> list[Figure]:
-    """Measure a preview from the middle of an hour, beside a preview from its beginning."""
-    figures = []
+    """Measure previews from the middle of a source, and a hundred previews of new sources."""
+    figures = [_measure_preview(bench, name) for name in bench.some(("flac", "wav", "m4a", "mp3"))]
     with bench.service("previews") as ours:
-        for name in ("flac", "wav", "ogg", "opus", "m4a", "mp3"):
+        for name in bench.some(("flac", "wav", "ogg", "opus", "m4a", "mp3")):
             figure = Figure(
                 f"a 30-second preview at 50 minutes into a 1-hour {name}",
                 "first byte over the same preview at 0",
@@ -123,10 +148,88 @@ def previews(bench: Bench) -> list[Figure]:
             )
             source = f"hour.{name}"
             # The first rounds do not count: they probe the source.
-            for number in range(bench.rounds + 1):
-                deep = _ask(ours, "f:mp3/t:3000:30", source)
-                early = _ask(ours, "f:mp3/t:0:30", source)
+            for number in bench.numbers(bench.rounds):
+                deep = _ask(ours, f"f:mp3/{bench.part(3000, 30)}", source)
+                early = _ask(ours, f"f:mp3/{bench.part(0, 30)}", source)
                 if number:
                     figure.add(1000 * deep, 1000 * early)
             figures.append(figure)
+    for form, seconds in bench.some((("wav", 5), ("mp3", 30))):
+        figures += _measure_many(bench, form, seconds)
     return figures
+
+
+def _measure_preview(bench: Bench, name: str) -> Figure:
+    figure = Figure(
+        f"a 30-second preview at 60 seconds into a 3-minute {name}",
+        f"first byte {_OVER_PAIR}",
+        "ms",
+        target=0.2,
+        peer=_PAIR,
+        remark="each source is new to the service",
+        reason=_SEEKS.get(name, ""),
+    )
+    root = bench.copies("preview", f"three.{name}", bench.rounds + 1)
+    with service(root, {"AP_LOCAL_ROOT": str(root)}) as ours:
+        options = f"f:mp3/{bench.part(60, 30)}"
+        bare = commands(root, ours.path(options, f"0.{name}"))
+        for number in bench.numbers(bench.rounds):
+            took = _ask(ours, options, f"{number}.{name}")
+            pair = whole(bare.ffprobe) + first_byte(bare.ffmpeg)
+            if number:
+                figure.add(1000 * took, 1000 * pair)
+    return figure
+
+
+def _measure_many(bench: Bench, form: str, seconds: int) -> Iterator[Figure]:
+    """Measure whole previews of many new sources, with as many at a time as there are CPUs."""
+    count, at_a_time = bench.count(_PREVIEWS), len(os.sched_getaffinity(0))
+    work = f"{count} previews of {seconds} seconds in {form}, {at_a_time} at a time"
+    took, used = (
+        Figure(
+            work,
+            f"{measure} over bare `ffprobe` then `ffmpeg` by `xargs -P`",
+            "s",
+            target=0.3,
+            peer=_PAIR,
+            remark="each source is new to the service, and each preview is read to its end",
+            reason="both sides decode and encode as long",
+        )
+        for measure in ("wall time", "CPU time")
+    )
+    root = bench.copies("many", "minute.flac", count + 1)
+    options = f"f:{form}/{bench.part(20, seconds)}"
+    for _ in range(bench.few):
+        # A new service, to which the sources are new.
+        with service(root, {"AP_LOCAL_ROOT": str(root)}) as ours:
+            # The first render imports modules.
+            _ask(ours, options, f"{count}.flac")
+            paths = [ours.path(options, f"{number}.flac") for number in range(count)]
+            bare = commands(root, paths[0])
+            cpu, start = ours.all_cpu_seconds(), time.perf_counter()
+            with ThreadPoolExecutor(at_a_time) as pool:
+                list(pool.map(lambda path: fetch(ours.port, path), paths))
+            wall = time.perf_counter() - start
+            settled(ours)
+            cpu = ours.all_cpu_seconds() - cpu
+        pair = f"{shlex.join(bare.ffprobe)} && {shlex.join(bare.ffmpeg)}"
+        command = ["xargs", "-P", str(at_a_time), "-I{}"]
+        command += ["sh", "-c", pair.replace("0.flac", "{}.flac")]
+        before, start = _children_cpu(), time.perf_counter()
+        subprocess.run(
+            command,
+            input="".join(f"{number}\n" for number in range(count)).encode(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
+        took.add(wall, time.perf_counter() - start)
+        used.add(cpu, _children_cpu() - before)
+    yield took
+    yield used
+
+
+def _children_cpu() -> float:
+    """Return the CPU time of all ended children, and of theirs."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime

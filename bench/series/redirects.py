@@ -55,12 +55,12 @@ def redirects(bench: Bench) -> list[Figure]:
     with nginx(folder, _STUB, core=CLIENT) as stub:
         settings = {"AP_LOCAL_ROOT": str(bench.sounds), "AP_S3_ENDPOINT": stub.base, **_SETTINGS}
         with service(folder, settings, core=SERVER) as ours:
-            paths = [ours.path(SMALL, name) for name in names(_URLS)]
+            paths = [ours.path(SMALL, name) for name in names(bench.count(_URLS))]
 
             def ask(paths: Sequence[str]) -> Load:
                 return load(ours, paths, connections=64, core=CLIENT, folder=folder)
 
-            for number in range(bench.rounds + 1):
+            for number in bench.numbers(bench.rounds):
                 first, all_of_them = ask(paths[:1]), ask(paths)
                 # The first round does not count, since it parses and verifies each URL.
                 if number:

@@ -66,7 +66,7 @@ def _measure(bench: Bench, place: _Place, folder: Path, delay: int) -> Iterator[
     own = folder / f"service-{place.name}{delay}"
     own.mkdir(exist_ok=True)
     with service(own, place.settings) as ours:
-        for name, near in _TARGETS.items():
+        for name, near in bench.some(_TARGETS.items()):
             figure = Figure(
                 f"a 30-second preview of a remote {name}, {where}",
                 "first byte over bare `ffprobe` then `ffmpeg`",
@@ -99,13 +99,13 @@ def _compare(
 
     A deep preview is of a source that was probed before, so its peer does not probe it.
     """
-    for number in range(bench.few + 1):
-        path = ours.path(f"f:mp3/t:{start}:{_PREVIEW}", place.source(f"{number}/{name}"))
+    for number in bench.numbers(bench.few):
+        path = ours.path(f"f:mp3/{bench.part(start, _PREVIEW)}", place.source(f"{number}/{name}"))
         took = fetch(ours.port, path, whole=False).first
         settled(ours)
         url = place.url(f"{number}/{name}")
         probed = 0.0 if start else whole(_probe(url))
-        alone = first_byte(_encode(url, start))
+        alone = first_byte(_encode(url, bench.seconds(start), bench.seconds(_PREVIEW)))
         if number:
             figure.add(1000 * took, 1000 * (probed + alone))
 
@@ -114,9 +114,9 @@ def _probe(url: str) -> list[str]:
     return [_FFPROBE, "-v", "error", "-show_format", "-show_streams", "-of", "json", "-i", url]
 
 
-def _encode(url: str, start: int) -> list[str]:
+def _encode(url: str, start: float, length: float) -> list[str]:
     words = [FFMPEG, "-nostdin", "-v", "error", *(["-ss", str(start)] if start else [])]
-    words += ["-t", str(_PREVIEW), "-i", url, "-map", "0:a:0", "-vn", "-c:a", "libmp3lame"]
+    words += ["-t", str(length), "-i", url, "-map", "0:a:0", "-vn", "-c:a", "libmp3lame"]
     return [*words, "-b:a", "192k", "-write_xing", "0", "-id3v2_version", "0", "-f", "mp3", "-"]
 
 
@@ -131,7 +131,7 @@ def _origin(bench: Bench, folder: Path, delay: int) -> Iterator[_Place]:
     listens = f"listen 127.0.0.1:{port} ssl; root {bench.sounds}; rewrite ^/\\d+(/.*)$ $1 break;"
     listens += "ssl_protocols TLSv1.2 TLSv1.3;"
     listens += f"ssl_certificate {issued.chain}; ssl_certificate_key {issued.key};"
-    with nginx(folder, listens), _far(port, delay) as reached:
+    with nginx(folder, listens), _far(folder, port, delay) as reached:
         base = f"https://127.0.0.1:{reached}"
         settings = {
             "AP_SOURCE_ALLOWLIST": "127.0.0.1",
@@ -149,7 +149,7 @@ def _bucket(bench: Bench, folder: Path, delay: int) -> Iterator[_Place]:
             for number in range(bench.few + 1):
                 source = bench.sounds / f"three.{extension}"
                 store.put(name, f"{number}/{source.name}", source.read_bytes())
-        with _far(store.port, delay) as reached:
+        with _far(folder, store.port, delay) as reached:
             signer = RequestSigner(store.access_key, store.secret_key, None, store.region)
             settings = {
                 "AP_S3_ENDPOINT": f"https://127.0.0.1:{reached}",
@@ -166,12 +166,12 @@ def _bucket(bench: Bench, folder: Path, delay: int) -> Iterator[_Place]:
 
 
 @contextmanager
-def _far(port: int, delay: int) -> Iterator[int]:
+def _far(folder: Path, port: int, delay: int) -> Iterator[int]:
     """Yield the port that leads to a server, at a distance where there is one."""
     if not delay:
         yield port
         return
     near = free_port()
     words = [sys.executable, "-m", "bench.relay", str(near), str(port), str(delay)]
-    with started(words, near):
+    with started(words, folder, near):
         yield near

@@ -12,7 +12,13 @@ from bench.settings import Bench
 
 # For each format, the targets over bare ffmpeg and over audiowaveform.
 _PEAKS = {"wav": (0.5, 0.9), "flac": (1.05, 1.3), "mp3": (1.05, 0.7)}
+# Sources of short waveforms; that of wav needs no decoder.
+_SHORT_PEAKS = ("flac", "mp3")
 _MINUTE = 60
+_SPEEDS = (
+    *("f:wav", "f:flac", "f:opus", "f:ogg", "f:mp3", "f:aac", "f:m4a"),
+    *("f:mp3/enhance:voice", "f:mp3/norm:ebu"),
+)
 
 
 def uncompressed(bench: Bench) -> list[Figure]:
@@ -28,7 +34,11 @@ def uncompressed(bench: Bench) -> list[Figure]:
         reason="a file takes the encoder longer to write than a pipe, and a client reads over TCP",
     )
     used = Figure(work, "service's CPU for each GB", "s", target=2.2)
-    with bench.service("uncompressed") as ours:
+    forked = Figure(work, "wall time over `AP_WARM_PROGRAMS=0`", "s", target=1.02, peer="new start")
+    with (
+        bench.service("uncompressed") as ours,
+        bench.service("uncompressed-cold", AP_WARM_PROGRAMS="0") as cold,
+    ):
         bare = commands(bench.sounds, ours.path("f:wav", "hour.flac")).ffmpeg
         for number in range(bench.rounds):
             path = ours.path(f"f:wav/cb:{number}", "hour.flac")
@@ -42,30 +52,56 @@ def uncompressed(bench: Bench) -> list[Figure]:
                 raise RuntimeError(f"{fetched.size} bytes through the service, {size} without it")
             took.add(fetched.last, alone)
             used.add((after - before) / size * 1e9)
-    return [took, used]
+            forked.add(fetched.last, fetch(cold.port, path).last)
+            settled(cold)
+    return [took, used, forked]
 
 
 def speeds(bench: Bench) -> list[Figure]:
     """Measure the speed of each encoder for one minute, as a multiple of real time."""
     figures = []
     with bench.service("speeds") as ours:
-        for options in (
-            *("f:wav", "f:flac", "f:opus", "f:ogg", "f:mp3", "f:aac", "f:m4a"),
-            *("f:mp3/enhance:voice", "f:mp3/norm:ebu"),
-        ):
+        for options in bench.some(_SPEEDS):
             figure = Figure(f"1 minute of stereo FLAC to `{options}`", "speed", "x real time")
-            path = ours.path(f"{options}/t:0:{_MINUTE}", "three.flac")
+            path = ours.path(f"{options}/{bench.part(0, _MINUTE)}", "three.flac")
             bare = commands(bench.sounds, path).ffmpeg
             for _ in range(bench.few):
-                figure.add(_MINUTE / whole(bare))
+                figure.add(bench.seconds(_MINUTE) / whole(bare))
             figures.append(figure)
     figures[0].remark = "the time includes the start of ffmpeg, on one core"
     return figures
 
 
 def peaks(bench: Bench) -> list[Figure]:
-    """Measure waveforms of an hour, which need all of its samples."""
-    return [row for name in _PEAKS for row in _measure_peaks(bench, name)]
+    """Measure waveforms, which need all samples: of an hour, and of three minutes."""
+    long = [row for name in bench.some(_PEAKS) for row in _measure_peaks(bench, name)]
+    return [*long, *(_measure_short_peaks(bench, name) for name in bench.some(_SHORT_PEAKS))]
+
+
+def _measure_short_peaks(bench: Bench, name: str) -> Figure:
+    figure = Figure(
+        f"peaks of a 3-minute stereo {name}",
+        "over `AP_WARM_PROGRAMS=0`",
+        "ms",
+        target=0.5,
+        peer="new start",
+        reason="the decoder takes as long on both sides",
+    )
+    folder = bench.copies("short-peaks", f"three.{name}", bench.many + 1)
+    with (
+        bench.service("peaks", AP_LOCAL_ROOT=str(folder)) as ours,
+        bench.service("peaks-cold", AP_LOCAL_ROOT=str(folder), AP_WARM_PROGRAMS="0") as cold,
+    ):
+        for number in bench.numbers(bench.many):
+            path = ours.path("f:peaks", f"{number}.{name}")
+            took = []
+            for side in (ours, cold):
+                took.append(1000 * fetch(side.port, path).last)
+                settled(side)
+            # The first waveform imports modules.
+            if number:
+                figure.add(*took)
+    return figure
 
 
 def _measure_peaks(bench: Bench, name: str) -> list[Figure]:
@@ -101,13 +137,13 @@ def _measure_peaks(bench: Bench, name: str) -> list[Figure]:
             drawn = fetch(ours.port, ours.path("f:peaks/ch:2", source.name)).last
         figure.add(drawn, whole(bare))
         if AUDIOWAVEFORM:
-            beside.add(drawn, whole(_audiowaveform(source)))
+            beside.add(drawn, whole(_audiowaveform(bench, source)))
     return [figure, beside] if AUDIOWAVEFORM else [figure]
 
 
-def _audiowaveform(source: Path) -> list[str]:
+def _audiowaveform(bench: Bench, source: Path) -> list[str]:
     """Return the command for a waveform of 800 pixels with the channels of the source."""
-    samples = 3600 * 44100 // 800
+    samples = round(bench.seconds(3600) * 44100 // 800)
     words = ["--quiet", "--input-filename", str(source), "--split-channels", "--bits", "16"]
     words += ["--zoom", str(samples), "--output-format", "dat", "--output-filename", "-"]
     return [AUDIOWAVEFORM, *words]
