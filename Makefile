@@ -15,6 +15,7 @@ ROUNDS ?= 5
 SUITE ?= trixie
 VENV := .venv
 BIN := $(VENV)/bin
+CELL := $(BIN)/audioproxy-cell $(BIN)/audioproxy-cell.so
 NODE_MODULES := tests/browser/node_modules
 PLAYER_MODULES := examples/player/node_modules
 # A command that succeeds on Ubuntu.
@@ -60,7 +61,7 @@ check: lint types docs coverage test ## run every check that a change has to pas
 ci-root: ## run `make check` on a new minimal Debian in build/, as root; SUITE=trixie
 	@tools/ci-root $(SUITE)
 
-test: system-ffmpeg compiler dev $(BIN)/audioproxy-cell browser haproxy nginx systemd names promtool readers languages utilities wrk ## run all tests, in JOBS=4 processes
+test: system-ffmpeg compiler dev $(CELL) browser haproxy nginx systemd names promtool readers languages utilities wrk ## run all tests, in JOBS=4 processes
 	$(if $(filter 1,$(words $(CURDIR))),,$(error nginx, HAProxy and make read a path with a space as two: move this checkout to a path without spaces))
 	@rm -f "$(DURATIONS)"
 	AUDIOPROXY_DURATIONS="$(DURATIONS)" AUDIOPROXY_BROWSER=$$($(UBUNTU) || echo required) \
@@ -171,13 +172,17 @@ dev: $(VENV)/.dev $(VENV)/.site cell
 system-ffmpeg:
 	@command -v ffmpeg >/dev/null && command -v ffprobe >/dev/null || tools/system-package ffmpeg
 
-# The program that confines ffmpeg and ffprobe. If it cannot be built, the service warns at its start.
+# The program that confines ffmpeg and ffprobe, and the library that links them once. If they cannot be built,
+# the service warns at its start.
 cell: | $(BIN)/pip
-	@! command -v cc >/dev/null || $(MAKE) --silent $(BIN)/audioproxy-cell || \
+	@! command -v cc >/dev/null || $(MAKE) --silent $(CELL) || \
 	    echo 'audioproxy-cell was not built, so ffmpeg is not confined. It needs the C library for static programs.' >&2
 
 $(BIN)/audioproxy-cell: audioproxy/process/cell.c | $(BIN)/pip
 	cc -O2 -static -o $@ $<
+
+$(BIN)/audioproxy-cell.so: audioproxy/process/cell.c | $(BIN)/pip
+	cc -O2 -shared -fPIC -o $@ $<
 
 # For tests only: a compiler, for the cell.
 compiler:

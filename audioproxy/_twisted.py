@@ -20,6 +20,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from twisted.internet.interfaces import IReactorTime
+from twisted.internet.process import Process
+from twisted.internet.protocol import ProcessProtocol
 from twisted.python.logfile import LogFile
 from twisted.python.runtime import seconds as seconds_since_1970
 from twisted.web.http import HTTPChannel
@@ -226,6 +228,42 @@ def own_process_group() -> Iterator[None]:
         yield
     finally:
         module.posix_spawnp = spawn
+
+
+class ForkedProcess(Process):
+    """A child of this process that the reactor does not start itself.
+
+    Twisted 26.10: ``Process`` opens the pipes of a child, reads them, and reaps it. Its ``_fork``
+    starts the child, and sets ``pid``. Unnecessary when ``spawnProcess`` accepts a way to start.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        protocol: ProcessProtocol,
+        descriptors: Mapping[int, int | str],
+        fork: Callable[[Mapping[int, int]], int],
+        exited: Callable[[int], object],
+    ) -> None:
+        """Start the child, and connect its protocol.
+
+        :param descriptors: as the ``childFDs`` of ``spawnProcess``.
+        :param fork: starts the child with descriptors of this process, and returns its process ID.
+            What it raises is raised here, and no pipe stays open.
+        :param exited: called with the status of waitpid(2).
+        """
+        self._start = fork
+        self._exited = exited
+        initialize: Any = super().__init__
+        initialize(reactor, "", [], {}, None, protocol, childFDs=descriptors)
+
+    def _fork(self, *_: Any, **options: Any) -> None:
+        self.pid = self._start(options["fdmap"])
+
+    def processEnded(self, status: int) -> None:
+        """Note the status, and report it to the protocol."""
+        self._exited(status)
+        super().processEnded(status)
 
 
 class HookedChannel(HTTPChannel, ABC):

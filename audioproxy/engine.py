@@ -38,6 +38,7 @@ from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import ChildLimits, Launcher
 from audioproxy.process.store_upkeep import StoreUpkeep
+from audioproxy.process.warm import WarmStarter, warm_starter
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.failures import RecentFailures
 from audioproxy.render.job import Job, Preparer
@@ -90,6 +91,7 @@ class Engine:
     :ivar disks: the disks of TMPDIR and of a store in a folder.
     :ivar warnings: what may be wrong with the settings. Each is logged too.
     :ivar programs: ffmpeg and ffprobe.
+    :ivar starter: starts ffmpeg and ffprobe.
     :ivar cell_shortcomings: why ffmpeg and ffprobe are not fully confined here, with remedies.
     :ivar readiness: whether the node should receive new work.
     :ivar drain_timeout: seconds that a stop waits for renders and responses.
@@ -136,12 +138,17 @@ class Engine:
         environment = _child_environment()
         # A trial has the limits of a probe.
         trial = limits.of_child(config.probe_timeout, None)
-        starter, self.cell_shortcomings = find_starter([program, ffprobe], trial, environment)
+        cold, self.cell_shortcomings = find_starter([program, ffprobe], trial, environment)
         _check_cells(self.cell_shortcomings, required=config.require_cell)
-        launcher = Launcher(reactor, clock, environment, starter, limits)
+        self.starter = WarmStarter(cold, {})
+        if config.warm_programs:
+            self.starter = warm_starter(cold, reactor, environment, trial)
+        launcher = Launcher(reactor, clock, environment, self.starter, limits)
         self._upkeep = self._make_upkeep(launcher)
         self.programs = Programs(launcher, program, ffprobe)
-        self._monitor = ProgramsMonitor(self.programs, self.readiness.programs_checked)
+        self._monitor = ProgramsMonitor(
+            self.programs, self.readiness.programs_checked, self.starter.settle
+        )
         # A check of the programs must not trigger another check when it finds them missing.
         reporting = replace(launcher, on_spawn_failure=self._monitor.check)
         self.slots = Slots(
@@ -224,6 +231,7 @@ class Engine:
         # It may have been closed meanwhile.
         if self._is_open:
             self.renders.open()
+            self.starter.open()
             self._monitor.start()
             if self._upkeep is not None:
                 self._upkeep.start()
@@ -274,9 +282,11 @@ class Engine:
             await self.file_store.close(max(_MIN_CLOSE_TIMEOUT, deadline.remaining))
         if self._clients is not None:
             await self._clients.close()
+        await self.starter.close()
 
     def close_now(self) -> None:
         """Remove everything from the store that a failed start left there."""
+        self.starter.close_now()
         if self.file_store is not None:
             self.file_store.close_now()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from itertools import cycle
 from pathlib import Path
 
 from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
@@ -14,14 +15,19 @@ from audioproxy.grammar.formats import FORMATS
 from audioproxy.process import find_starter
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.stored_file import open_variant
+from tests.media.test_ways_live import FORMATS as VARIANTS
+from tests.media.test_ways_live import SOURCES
+from tests.support.audio import convert_all, noise, write_wav
 from tests.support.programs import HELD_FFMPEG
 from tests.support.service import (
     Client,
     Process,
     ServiceCase,
+    all_children,
     children,
     encoders,
     fetch,
+    fork_servers,
     is_running,
     is_stopped,
     long_flac,
@@ -75,6 +81,29 @@ class TwoNodeTests(ServiceCase):
         self.assertEqual(variants(self.store), variants(store))
         self.assertEqual(len(options), len(variants(store)))
 
+    async def test_sources(self) -> None:
+        """Forked children and executed ones give the same for thirty sources.
+
+        Each has a description, a waveform, and a variant in one of the formats.
+        """
+        sources = convert_all(write_wav(noise(44100, 44100, 2), "32f"), SOURCES)
+        for name, source in sources.items():
+            self.add(name, source)
+        store = self.store.with_name("other-store")
+        store.mkdir()
+        other = {"AP_WARM_PROGRAMS": "0", "AP_VARIANT_STORE": f"file://{store}"}
+        nodes = self.twistd(), self.twistd(**other)
+        ports = [await node.port() for node in nodes]
+        await until(lambda: len(fork_servers(nodes[0].pid)) == 2, "both servers")
+        await until(lambda: not children(nodes[0].pid), "servers that have shown that they work")
+        for name, option in zip(sources, cycle(VARIANTS), strict=False):
+            for path in ("/info", "/f:peaks", f"/{option}"):
+                target = signed(f"{path}/plain/local://{name}")
+                one, two = [await fetch(port, target) for port in ports]
+                self.assertEqual((200, 200), (one.status, two.status), (name, path))
+                self.assertTrue(one.complete and two.complete, (name, path))
+                self.assertTrue(one.body == two.body, (name, path))
+
 
 def variants(store: Path) -> dict[str, tuple[VariantHeaders, bytes]]:
     """Return the headers and the bytes of each variant in a store by file name."""
@@ -99,6 +128,40 @@ class CellTests(ServiceCase):
         self.assertIn("NoNewPrivs:\t1\nSeccomp:\t2\n", status)
         node.signal(signal.SIGKILL)
         await until(lambda: not is_running(pid), "the end of the encoder")
+
+
+class ForkedTests(ServiceCase):
+    """Encoders that a fork server has started, as the system shows them."""
+
+    async def find_encoder(self, node: Process) -> tuple[int, list[int], bool]:
+        """Return an encoder, the fork servers, and whether the encoder was forked by one."""
+        self.add("long.flac", long_flac())
+        await send(await node.port(), signed("/f:mp3/plain/local://long.flac"))
+        (pid,) = await until(lambda: encoders(node.pid), "the encoder")
+        mapped = Path(f"/proc/{pid}/maps").read_text()
+        return pid, fork_servers(node.pid), "/audioproxy-cell.so" in mapped
+
+    async def test_forked(self) -> None:
+        """Encoders are forked by a server for each program, which ends with the service."""
+        node = self.twistd()
+        await node.port()
+        await until(lambda: len(fork_servers(node.pid)) == 2, "both servers")
+        # The first children of the servers print their versions.
+        await until(lambda: not children(node.pid), "servers that have shown that they work")
+        pid, servers, is_forked = await self.find_encoder(node)
+        self.assertEqual((True, 2), (is_forked, len(servers)))
+        # One with a request is the leader of its own group, as all children are.
+        self.assertEqual(pid, os.getpgid(pid))
+        # The servers have children that wait for requests.
+        started = all_children(node.pid)
+        self.assertGreaterEqual(len(started), 5)
+        node.signal(signal.SIGKILL)
+        await until(lambda: not any(map(is_running, started)), "the end of all that it started")
+
+    async def test_turned_off(self) -> None:
+        """With AP_WARM_PROGRAMS=0, there is no server, and encoders are executed."""
+        _, servers, is_forked = await self.find_encoder(self.twistd(AP_WARM_PROGRAMS="0"))
+        self.assertEqual(([], False), (servers, is_forked))
 
 
 class CountingClient(Client):

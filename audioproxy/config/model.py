@@ -198,6 +198,7 @@ class Config:
     :ivar max_variant_bytes: a render with more output is stopped; when omitted, ``max_src_bytes``.
     :ivar max_child_memory: bytes of memory of one ffmpeg or ffprobe, see `ChildLimits`.
     :ivar require_cell: whether a machine that cannot confine ffmpeg is refused.
+    :ivar warm_programs: whether ffmpeg and ffprobe are linked once, and forked.
     :ivar max_concurrency: simultaneous renders; when omitted, the number of CPUs.
     :ivar max_probe_concurrency: simultaneous probes; when omitted, four times ``max_concurrency``.
     :ivar queue_size: renders that may wait.
@@ -236,6 +237,7 @@ class Config:
     max_variant_bytes: int = _setting(whole_number(1, _MAX_BYTES), DERIVED)
     max_child_memory: int = _setting(whole_number(_MIN_CHILD_MEMORY, _MAX_BYTES), 1 << 30)
     require_cell: bool = _setting(switch, False)
+    warm_programs: bool = _setting(switch, True)
     max_concurrency: int = _setting(whole_number(1, _MAX_RENDERS), DERIVED)
     max_probe_concurrency: int = _setting(whole_number(1, _MAX_PROBES), DERIVED)
     queue_size: int = _setting(whole_number(0, _MAX_QUEUE), 32)

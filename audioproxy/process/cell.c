@@ -1,9 +1,10 @@
 /* Start a program that can do only what its options grant: see cell.py, and docs/security.md.
  *
- *     audioproxy-cell [-k] [-l RESOURCE=SOFT:HARD]... [-c RIGHT... [-s]] PROGRAM [ARGUMENT]...
+ *     audioproxy-cell [-k] [-n NUMBER] [-l RESOURCE=SOFT:HARD]... [-c RIGHT... [-s]] PROGRAM [ARGUMENT]...
  *     audioproxy-cell -q
  *
  * -k  kill the program when the process that started it ends
+ * -n  raise its niceness by this number
  * -l  limit a resource, by its number in setrlimit(2)
  * -c  confine the program: it has only the rights that follow
  * -r  PATH: read this file, or the files in this folder
@@ -19,12 +20,26 @@
  *
  * Landlock confines what can be opened and connected to. It does not confine permissions and times of
  * files, watches of folders, UDP and Unix sockets. So a seccomp filter allows only the system calls
- * that decoders and encoders need. Build: cc -O2 -static -o audioproxy-cell cell.c
+ * that decoders and encoders need.
+ *
+ * This file is also a library, which makes a fork server of a program: see warm.py. It is preloaded,
+ * and takes the place of __libc_start_main. When the program is linked, before its main, it waits for
+ * requests at descriptor 3, a socket that keeps the bounds of messages. A request has the same words
+ * as above, and the descriptors of a child. Words end with a zero. The first one has the numbers that
+ * the descriptors get in the child; ahead of them comes a socket, at which the child states its
+ * process ID. When it has received a byte there, it applies its options, and calls main.
+ *
+ *     cc -O2 -static -o audioproxy-cell cell.c
+ *     cc -O2 -shared -fPIC -o audioproxy-cell.so cell.c
  */
 
 #define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <iconv.h>
+#include <link.h>
 #include <linux/audit.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
@@ -45,6 +60,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #if defined(__x86_64__)
@@ -58,9 +74,10 @@
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
-static void give_up(const char *what, const char *name) {
-    fprintf(stderr, "audioproxy-cell: %s%s: %s\n", what, name, strerror(errno));
-    exit(errno == ENOENT ? 127 : 126);
+static _Noreturn void give_up(const char *what, const char *name) {
+    int error = errno;
+    dprintf(STDERR_FILENO, "audioproxy-cell: %s%s: %s\n", what, name, strerror(error));
+    _exit(error == ENOENT ? 127 : 126);
 }
 
 /* The interface of landlock(7): the headers of Debian 12 lack what later kernels have. */
@@ -131,25 +148,26 @@ static void grant_port(uint64_t port) {
         give_up("cannot grant a port", "");
 }
 
-/* System calls that are harmless with any arguments, under Landlock's rules. */
+/* System calls that are harmless with any arguments, under Landlock's rules. The qsort(3) of glibc 2.36
+ * does not notice that sysinfo fails. Static programs with an older glibc do not start without uname. */
 static const int harmless[] = {
 #ifdef __NR_open /* The older calls of x86-64. */
     __NR_access, __NR_alarm, __NR_dup2, __NR_getdents, __NR_getpgrp, __NR_lstat, __NR_pause,
     __NR_poll, __NR_readlink, __NR_select, __NR_stat, __NR_time,
 #endif
-    __NR_brk, __NR_clock_getres, __NR_clock_gettime, __NR_clock_nanosleep, __NR_close, __NR_dup,
-    __NR_dup3, __NR_exit, __NR_exit_group, __NR_faccessat, __NR_faccessat2, __NR_fadvise64,
-    __NR_fstat, __NR_fstatfs, __NR_futex, __NR_getcpu, __NR_getcwd, __NR_getdents64, __NR_getegid,
-    __NR_geteuid, __NR_getgid, __NR_getgroups, __NR_getitimer, __NR_getpid, __NR_getppid,
-    __NR_getrandom, __NR_getresgid, __NR_getresuid, __NR_getrlimit, __NR_getrusage, __NR_gettid,
-    __NR_gettimeofday, __NR_getuid, __NR_lseek, __NR_membarrier, __NR_mlock, __NR_mprotect,
-    __NR_munlock, __NR_munmap, __NR_nanosleep, __NR_newfstatat, __NR_ppoll, __NR_pread64,
-    __NR_preadv, __NR_pselect6, __NR_pwrite64, __NR_pwritev, __NR_read, __NR_readlinkat, __NR_readv,
-    __NR_restart_syscall, __NR_rseq, __NR_rt_sigaction, __NR_rt_sigpending, __NR_rt_sigprocmask,
-    __NR_rt_sigreturn, __NR_rt_sigsuspend, __NR_rt_sigtimedwait, __NR_sched_get_priority_max,
-    __NR_sched_get_priority_min, __NR_sched_yield, __NR_set_robust_list, __NR_set_tid_address,
-    __NR_setitimer, __NR_sigaltstack, __NR_statfs, __NR_statx, __NR_sysinfo, __NR_times, __NR_umask,
-    __NR_uname, __NR_wait4, __NR_waitid, __NR_write, __NR_writev,
+    __NR_brk, __NR_close, __NR_dup, __NR_dup3, __NR_exit, __NR_exit_group, __NR_faccessat,
+    __NR_faccessat2, __NR_fadvise64, __NR_fstat, __NR_futex, __NR_getcpu, __NR_getcwd,
+    __NR_getdents64, __NR_getegid, __NR_geteuid, __NR_getgid, __NR_getgroups, __NR_getitimer,
+    __NR_getpid, __NR_getrandom, __NR_getresgid, __NR_getresuid, __NR_getrlimit, __NR_getrusage,
+    __NR_gettid, __NR_gettimeofday, __NR_getuid, __NR_lseek, __NR_membarrier, __NR_mlock,
+    __NR_munlock, __NR_munmap, __NR_nanosleep, __NR_newfstatat, __NR_ppoll,
+    __NR_pread64, __NR_preadv, __NR_pselect6, __NR_pwrite64, __NR_pwritev, __NR_read,
+    __NR_readlinkat, __NR_readv, __NR_restart_syscall, __NR_rseq, __NR_rt_sigaction,
+    __NR_rt_sigpending, __NR_rt_sigprocmask, __NR_rt_sigreturn, __NR_rt_sigsuspend,
+    __NR_rt_sigtimedwait, __NR_sched_get_priority_max, __NR_sched_get_priority_min,
+    __NR_sched_yield, __NR_set_robust_list, __NR_set_tid_address, __NR_setitimer, __NR_sigaltstack,
+    __NR_statx, __NR_sysinfo, __NR_times, __NR_umask, __NR_uname, __NR_wait4, __NR_waitid,
+    __NR_write, __NR_writev,
 };
 
 /* System calls of a program that may connect. musl binds the sockets of its name lookups. Landlock
@@ -169,7 +187,7 @@ struct condition {
 /* A system call that is allowed if its conditions hold. */
 struct row {
     int call;
-    struct condition conditions[3];
+    struct condition conditions[4];
 };
 
 #define WHOLE UINT64_MAX
@@ -179,6 +197,8 @@ struct row {
 #define IS(argument, value) {argument, INT, value, 0}
 #define IS_NULL(argument) {argument, WHOLE, 0, 0}
 #define HAS_NOT(argument, flags) {argument, flags, 0, 0}
+/* Those of other processes and threads, by their ids, are negative. */
+#define IS_COMMON_CLOCK HAS_NOT(0, INT ^ 15)
 
 /* A thread with descriptors of its own would have a limit of its own. */
 #define THREAD (CLONE_THREAD | CLONE_VM | CLONE_SIGHAND | CLONE_FILES)
@@ -189,6 +209,7 @@ struct row {
 /* execve is allowed for one address of its path, where the program can have no memory: the kernel
  * chooses high addresses, and the program may choose none in the lowest 4 GiB. */
 #define PATH_ADDRESS 0x10000
+#define IS_DATA(argument) HAS_NOT(argument, PROT_EXEC)
 #define IS_HIGH {0, WHOLE ^ UINT32_MAX, 0, 1}
 /* Other memory does not count as data. */
 #define IS_PRIVATE {3, MAP_TYPE | MAP_GROWSDOWN, MAP_PRIVATE, 0}
@@ -208,8 +229,10 @@ static const struct row rows[] = {
 #endif
     {__NR_openat, {READS(2), ANY, ANY}},
     {__NR_openat, {WRITES(2), ANY, ANY}},
+    {__NR_clock_getres, {IS_COMMON_CLOCK, ANY, ANY}},
+    {__NR_clock_gettime, {IS_COMMON_CLOCK, ANY, ANY}},
+    {__NR_clock_nanosleep, {IS_COMMON_CLOCK, ANY, ANY}},
     {__NR_clone, {{0, THREAD | OTHER_CLONES, THREAD, 0}, ANY, ANY}},
-    {__NR_execve, {{0, WHOLE, PATH_ADDRESS, 0}, ANY, ANY}},
     {__NR_fcntl, {IS(1, F_DUPFD), ANY, ANY}},
     {__NR_fcntl, {IS(1, F_DUPFD_CLOEXEC), ANY, ANY}},
     {__NR_fcntl, {IS(1, F_GETFD), ANY, ANY}},
@@ -222,8 +245,6 @@ static const struct row rows[] = {
     {__NR_ioctl, {IS(1, FIONREAD), ANY, ANY}},
     {__NR_ioctl, {IS(1, TCGETS), ANY, ANY}},
     {__NR_ioctl, {IS(1, TIOCGWINSZ), ANY, ANY}},
-    {__NR_mmap, {IS_PRIVATE, IS_HIGH, ANY}},
-    {__NR_mmap, {IS_PRIVATE, IS_NULL(0), IS_NOT_FIXED}},
     /* Other flags take an address. */
     {__NR_mremap, {HAS_NOT(3, INT ^ MREMAP_MAYMOVE), ANY, ANY}},
     /* From 100 on, root can break the machine's memory. */
@@ -233,6 +254,21 @@ static const struct row rows[] = {
     {__NR_prctl, {IS(0, PR_SET_NO_NEW_PRIVS), ANY, ANY}},
     {__NR_prctl, {IS(0, 0x53564d41 /* PR_SET_VMA */), ANY, ANY}},
     {__NR_prlimit64, {IS(0, 0), IS_NULL(2), ANY}},
+};
+
+/* Those of a program that starts, and then loads its libraries. */
+static const struct row starting_rows[] = {
+    {__NR_execve, {{0, WHOLE, PATH_ADDRESS, 0}, ANY, ANY}},
+    {__NR_mmap, {IS_PRIVATE, IS_HIGH, ANY}},
+    {__NR_mmap, {IS_PRIVATE, IS_NULL(0), IS_NOT_FIXED}},
+    {__NR_mprotect, {ANY, ANY, ANY}},
+};
+
+/* Those of a program that is linked: it gets no more code. */
+static const struct row linked_rows[] = {
+    {__NR_mmap, {IS_PRIVATE, IS_HIGH, IS_DATA(2)}},
+    {__NR_mmap, {IS_PRIVATE, IS_NULL(0), IS_NOT_FIXED, IS_DATA(2)}},
+    {__NR_mprotect, {IS_DATA(2), ANY, ANY}},
 };
 
 /* Both families: AF_INET is 2, and AF_INET6 is 10. */
@@ -311,7 +347,12 @@ static void allow_rows(const struct row *first, size_t count) {
         answer_call(row->call, SECCOMP_RET_ERRNO | EPERM);
 }
 
-static int install_filter(int may_connect, int is_script) {
+/* What the options say of a program. */
+struct options {
+    int is_confined, is_linked, is_script, may_connect;
+};
+
+static int install_filter(const struct options *options) {
     const int execve_call = __NR_execve;
     pid_t self = getpid();
     const struct row own_rows[] = {
@@ -325,10 +366,12 @@ static int install_filter(int may_connect, int is_script) {
     answer(SECCOMP_RET_KILL_PROCESS);
     load(offsetof(struct seccomp_data, nr));
     answer_calls(harmless, LENGTH(harmless), SECCOMP_RET_ALLOW);
-    if (may_connect) answer_calls(connecting, LENGTH(connecting), SECCOMP_RET_ALLOW);
-    if (is_script) answer_calls(&execve_call, 1, SECCOMP_RET_ALLOW);
-    if (may_connect) allow_rows(connecting_rows, LENGTH(connecting_rows));
+    if (options->may_connect) answer_calls(connecting, LENGTH(connecting), SECCOMP_RET_ALLOW);
+    if (options->is_script) answer_calls(&execve_call, 1, SECCOMP_RET_ALLOW);
+    if (options->may_connect) allow_rows(connecting_rows, LENGTH(connecting_rows));
     allow_rows(own_rows, LENGTH(own_rows));
+    if (options->is_linked) allow_rows(linked_rows, LENGTH(linked_rows));
+    else allow_rows(starting_rows, LENGTH(starting_rows));
     allow_rows(rows, LENGTH(rows));
     /* A C library takes this for an old kernel, and uses an older system call if there is one. */
     answer(SECCOMP_RET_ERRNO | ENOSYS);
@@ -345,13 +388,6 @@ static int enforce_rules(void) { return (int)syscall(__NR_landlock_restrict_self
 static int has_filters(void) {
     uint32_t action = SECCOMP_RET_ERRNO;
     return !syscall(__NR_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action);
-}
-
-static int report(void) {
-    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-    begin_rules();
-    int version = ruleset < 0 || enforce_rules() ? 0 : landlock_version();
-    return printf("%d %d\n", version, !install_filter(0, 0)) < 0;
 }
 
 /* Of its capabilities, the program keeps those that open files: a service may need them for its
@@ -376,6 +412,259 @@ static void limit(const char *words) {
     give_up("cannot limit ", words);
 }
 
+/* Apply the options in front of a program, and return it with its arguments. */
+static char **apply(int count, char **words, struct options *options) {
+    int option;
+    optind = 1;
+    while ((option = getopt(count, words, "+kn:l:cr:w:x:d:p:s")) != -1) {
+        switch (option) {
+        case 'k':
+            if (prctl(PR_SET_PDEATHSIG, SIGKILL)) give_up("cannot set the signal", "");
+            break;
+        case 'n':
+            /* A container may forbid it. */
+            (void)!nice(atoi(optarg));
+            break;
+        case 'l': limit(optarg); break;
+        case 'c':
+            options->is_confined = 1;
+            begin_rules();
+            break;
+        case 'r': grant_path(optarg, READ | LIST); break;
+        case 'w': grant_path(optarg, READ | WRITE | TRUNCATE); break;
+        case 'x': grant_path(optarg, READ | EXECUTE); break;
+        case 'd': grant_descriptor(atoi(optarg), READ, optarg); break;
+        case 'p':
+            options->may_connect = 1;
+            grant_port((uint64_t)atoi(optarg));
+            break;
+        case 's': options->is_script = 1; break;
+        default: _exit(125);
+        }
+    }
+    if (optind == count) {
+        dprintf(STDERR_FILENO, "audioproxy-cell: a program is required\n");
+        _exit(125);
+    }
+    return words + optind;
+}
+
+static void confine(const struct options *options, const char *program) {
+    int is_filtered = has_filters();
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) give_up("cannot confine ", program);
+    drop_capabilities();
+    if (ruleset >= 0 && (enforce_rules() || close(ruleset))) give_up("cannot confine ", program);
+    if (is_filtered && install_filter(options)) give_up("cannot confine ", program);
+}
+
+#if defined(__PIC__) && !defined(__PIE__) /* The library. */
+
+typedef int program_main(int, char **, char **);
+typedef int start_main(program_main *, int, char **, void (*)(void), void (*)(void), void (*)(void), void *);
+
+enum { CONTROL = 3, MOST_DESCRIPTORS = 16 };
+
+static program_main *linked_main;
+/* The words of a request, which are the child's command line. */
+static char request[1 << 18];
+/* Where ps reads the command line: the words that the server was started with. */
+static char *shown;
+static size_t room;
+
+/* Variables that concern the start of the server alone: see warm.py. */
+static const char *const own_variables[] = {
+    "LD_PRELOAD", "LD_BIND_NOW", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
+};
+
+/* Character sets of MPEG-TS (ETSI EN 300 468, annex A.2), beyond those without a module. Linked
+ * programs cannot load modules. */
+static const char *const charsets[] = {
+    "ISO6937",    "ISO8859-1",  "ISO8859-2",  "ISO8859-3",  "ISO8859-4",  "ISO8859-5", "ISO8859-6",
+    "ISO8859-7",  "ISO8859-8",  "ISO8859-9",  "ISO8859-10", "ISO8859-11", "ISO8859-13",
+    "ISO8859-14", "ISO8859-15", "EUC-KR",     "KSC_5601",   "GB2312",     "BIG5",
+};
+
+static void load_charsets(void) {
+    /* They stay open, as the C library would unload modules that are not in use. */
+    for (size_t i = 0; i < LENGTH(charsets); i++) iconv_open("UTF-8", charsets[i]);
+}
+
+/* Let go of pages that a child reads from the file again anyway: they would count as idle memory. */
+static int unmap_file_pages(struct dl_phdr_info *object, size_t size, void *unused) {
+    (void)size, (void)unused;
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
+        uintptr_t start = (object->dlpi_addr + segment->p_vaddr) & ~(uintptr_t)4095;
+        uintptr_t end = object->dlpi_addr + segment->p_vaddr + segment->p_memsz;
+        if (segment->p_type == PT_LOAD && !(segment->p_flags & PF_W)) madvise((void *)start, end - start, MADV_DONTNEED);
+    }
+    return 0;
+}
+
+static int count_threads(void) {
+    DIR *folder = opendir("/proc/self/task");
+    if (!folder) return 0;
+    int count = -2; /* This folder, and the one above it. */
+    while (readdir(folder)) count++;
+    closedir(folder);
+    return count;
+}
+
+/* Fork a child of the process that has started this one. The C library cannot: its fork has no such
+ * flag. So its handlers of forks are skipped, and what else it does is done here: it keeps the
+ * thread's ID. */
+static long fork_sibling(void *thread_id) {
+    const unsigned long flags = CLONE_PARENT | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID | SIGCHLD;
+#ifdef __x86_64__
+    return syscall(__NR_clone, flags, NULL, NULL, thread_id, 0);
+#else
+    return syscall(__NR_clone, flags, NULL, NULL, 0, thread_id);
+#endif
+}
+
+static void show(char **words) {
+    size_t used = 0;
+    memset(shown, 0, room);
+    for (; *words && used + 1 < room; words++) {
+        size_t size = strlen(*words) + 1;
+        if (size > room - 1 - used) size = room - 1 - used;
+        memcpy(shown + used, *words, size);
+        used += size;
+    }
+}
+
+/* Give descriptors the numbers that a text states, and close all others. */
+static void place(const char *numbers, int *descriptors, int count) {
+    int wanted[MOST_DESCRIPTORS], next = 0;
+    for (int i = 0; i < count; i++) {
+        char *end;
+        wanted[i] = (int)strtol(numbers, &end, 10);
+        numbers = end;
+        /* Their numbers are in ascending order, so the highest one follows all of them. */
+        if (wanted[i] < next) errno = EINVAL, give_up("cannot place descriptors", "");
+        next = wanted[i] + 1;
+    }
+    for (int i = 0; i < count; i++) {
+        descriptors[i] = fcntl(descriptors[i], F_DUPFD, next);
+        if (descriptors[i] < 0) give_up("cannot place descriptors", "");
+    }
+    next = 0;
+    for (int i = 0; i < count; i++) {
+        if (wanted[i] > next) syscall(__NR_close_range, next, wanted[i] - 1, 0);
+        if (dup2(descriptors[i], wanted[i]) < 0) give_up("cannot place descriptors", "");
+        next = wanted[i] + 1;
+    }
+    if (syscall(__NR_close_range, next, ~0u, 0)) give_up("cannot close descriptors", "");
+}
+
+/* Receive a request; return its size, or 0 when there are no more. */
+static size_t receive(int *descriptors, int *count) {
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int) * MOST_DESCRIPTORS)];
+    } control;
+    struct iovec piece = {request, sizeof request};
+    struct msghdr message = {
+        .msg_iov = &piece, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    ssize_t size;
+    do size = recvmsg(CONTROL, &message, MSG_CMSG_CLOEXEC);
+    while (size < 0 && errno == EINTR);
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    if (size <= 0 || !header || header->cmsg_type != SCM_RIGHTS) return 0;
+    *count = (int)((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+    memcpy(descriptors, CMSG_DATA(header), (size_t)*count * sizeof(int));
+    return (size_t)size;
+}
+
+static void answer_request(int channel, int value) {
+    if (write(channel, &value, sizeof value) < 0) _exit(126);
+}
+
+/* Wait for a request in a child, and run main. */
+static _Noreturn void run(int taken, char **environment) {
+    int descriptors[MOST_DESCRIPTORS], count;
+    /* Also without the option -k: a process that the service has forked may hold the other sockets. */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    size_t size = receive(descriptors, &count);
+    char byte = 0;
+    if (!size || write(taken, &byte, 1) != 1) _exit(126);
+    answer_request(descriptors[0], getpid());
+    if (read(descriptors[0], &byte, 1) != 1) _exit(126);
+    int number = 0;
+    for (size_t i = 0; i < size; i++) number += !request[i];
+    char **words = calloc((size_t)number + 1, sizeof *words);
+    if (!words) give_up("cannot start a program", "");
+    char *word = request;
+    for (int i = 0; i < number; i++, word += strlen(word) + 1) words[i] = word;
+    place(words[0], descriptors + 1, count - 1);
+    struct options options = {.is_linked = 1};
+    char **arguments = apply(number, words, &options);
+    optind = 0; /* The next getopt(3) starts anew. */
+    show(arguments);
+    if (options.is_confined) confine(&options, arguments[0]);
+    exit(linked_main((int)(words + number - arguments), arguments, environment));
+}
+
+/* Refuse one request. */
+static void refuse(int error) {
+    int descriptors[MOST_DESCRIPTORS], count;
+    if (!receive(descriptors, &count)) _exit(0);
+    answer_request(descriptors[0], -error);
+    for (int i = 0; i < count; i++) close(descriptors[i]);
+}
+
+/* Fork children ahead of their requests: a fork takes longer than all else that is done here. */
+static int serve(int count, char **words, char **environment) {
+    void *thread_id;
+    struct timespec used;
+    setpgid(0, 0);
+    for (size_t i = 0; i < LENGTH(own_variables); i++) unsetenv(own_variables[i]);
+    shown = words[0];
+    room = (size_t)(words[count - 1] + strlen(words[count - 1]) + 1 - shown);
+    load_charsets();
+    dlopen("libgcc_s.so.1", RTLD_NOW); /* The C library does this at the first pthread_exit(3). */
+    dl_iterate_phdr(unmap_file_pages, NULL);
+    if (prctl(PR_GET_TID_ADDRESS, &thread_id)) give_up("the kernel lacks PR_GET_TID_ADDRESS", "");
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    dprintf(STDOUT_FILENO, "%d %ld\n", count_threads(), used.tv_sec * 1000 + used.tv_nsec / 1000000);
+    for (;;) {
+        int taken[2];
+        char byte;
+        if (pipe2(taken, O_CLOEXEC)) give_up("cannot open a pipe", "");
+        long child = fork_sibling(thread_id);
+        int error = errno;
+        if (!child) run(taken[1], environment);
+        close(taken[1]);
+        if (child < 0) refuse(error);
+        /* Without a request, the child has ended: there are no more, or it was killed. */
+        else if (read(taken[0], &byte, 1) != 1) _exit(0);
+        close(taken[0]);
+    }
+}
+
+/* The destructors of two hundred libraries would take longer than a probe. */
+void exit(int status) {
+    fflush(NULL);
+    _exit(status);
+}
+
+/* The C library calls this at the start of each program, with its main. */
+int __libc_start_main(program_main *main, int count, char **words, void (*init)(void), void (*fini)(void),
+                      void (*end)(void), void *stack) {
+    start_main *start = (start_main *)dlsym(RTLD_NEXT, "__libc_start_main");
+    linked_main = main;
+    return start(serve, count, words, init, fini, end, stack);
+}
+
+#else /* The program. */
+
+static int report(void) {
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    begin_rules();
+    int version = ruleset < 0 || enforce_rules() ? 0 : landlock_version();
+    return printf("%d %d\n", version, !install_filter(&(struct options){0})) < 0;
+}
+
 static char *copy_path(const char *path) {
     size_t size = strlen(path) + 1;
     char *copy = mmap((void *)PATH_ADDRESS, size, PROT_READ | PROT_WRITE,
@@ -385,50 +674,22 @@ static char *copy_path(const char *path) {
 }
 
 int main(int count, char **words) {
-    int option, is_confined = 0, is_script = 0, may_connect = 0;
-    while ((option = getopt(count, words, "+kl:cr:w:x:d:p:sq")) != -1) {
-        switch (option) {
-        case 'k':
-            if (prctl(PR_SET_PDEATHSIG, SIGKILL)) give_up("cannot set the signal", "");
-            break;
-        case 'l': limit(optarg); break;
-        case 'c':
-            is_confined = 1;
-            begin_rules();
-            break;
-        case 'r': grant_path(optarg, READ | LIST); break;
-        case 'w': grant_path(optarg, READ | WRITE | TRUNCATE); break;
-        case 'x': grant_path(optarg, READ | EXECUTE); break;
-        case 'd': grant_descriptor(atoi(optarg), READ, optarg); break;
-        case 'p':
-            may_connect = 1;
-            grant_port((uint64_t)atoi(optarg));
-            break;
-        case 's': is_script = 1; break;
-        case 'q': return report();
-        default: return 125;
-        }
-    }
-    if (optind == count) {
-        fputs("audioproxy-cell: a program is required\n", stderr);
-        return 125;
-    }
-    char **arguments = words + optind;
+    if (count == 2 && !strcmp(words[1], "-q")) return report();
+    struct options options = {0};
+    char **arguments = apply(count, words, &options);
     const char *path = arguments[0];
     if (!strchr(path, '/')) {
         /* The kernel would take it from the working directory. */
         errno = ENOENT;
         give_up("cannot run ", path);
     }
-    if (is_confined) {
-        int is_filtered = has_filters();
-        if (is_filtered) path = copy_path(path);
-        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) give_up("cannot confine ", path);
-        drop_capabilities();
-        if (ruleset >= 0 && enforce_rules()) give_up("cannot confine ", path);
-        if (is_filtered && install_filter(may_connect, is_script)) give_up("cannot confine ", path);
+    if (options.is_confined) {
+        if (has_filters()) path = copy_path(path);
+        confine(&options, path);
     }
     extern char **environ;
     execve(path, arguments, environ);
     give_up("cannot run ", path);
 }
+
+#endif

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from urllib.parse import urlsplit
 
-from audioproxy.process.starters import Limits, resource_number
+from audioproxy.process.starters import NICENESS, CommandLineStarter, Limits, resource_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,8 @@ _AUTHORITIES = (
 NO_SOURCE = Rights(readable=_PROGRAM)
 #: A child that reads a local file, or the copy of a remote source.
 LOCAL = Rights(readable=_PROGRAM, reopens=True)
+#: A linked program, with any source but a remote one. Some muxers read random numbers.
+LINKED = Rights(readable=("/dev/urandom",), reopens=True)
 #: A child that reads a remote source. A long answer to a name lookup comes over TCP, from port 53.
 REMOTE = Rights(readable=(*_PROGRAM, *_NAMES, *_AUTHORITIES), ports=(53,))
 
@@ -122,7 +124,7 @@ def _interpreters(program: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class CellStarter:
+class CellStarter(CommandLineStarter):
     """Starter that confines ffmpeg and ffprobe, each in a cell, and no other program.
 
     :ivar binary: the path of ``audioproxy-cell``.
@@ -135,43 +137,77 @@ class CellStarter:
     def command_line(
         self, command: Sequence[str], descriptors: Iterable[int], limits: Limits
     ) -> list[str]:
-        """Return a command line: see `Starter`."""
-        words = [self.binary, "-k"]
-        for name, (soft, hard) in limits.items():
-            words += ["-l", f"{resource_number(name)}={soft}:{hard}"]
+        """Return a command line: see `CommandLineStarter`."""
         program = command[0]
-        # execve(2) does not search the PATH.
-        path = program if os.sep in program else shutil.which(program) or program
+        path = _find(program)
+        words = [self.binary, *_settings(limits)]
         if (confined := self.programs.get(program)) is not None:
             if path != program:
                 # It was missing at the start of the service, and has been installed since then.
                 confined = ConfinedProgram.of(path)
-            words += self._confine(confined, command, descriptors)
+            port, authorities = _origin(command)
+            sources = [number for number in descriptors if number > 2]
+            rights = REMOTE if port else LOCAL if sources else NO_SOURCE
+            words += _grant(rights, sources, (*confined.libraries(), *authorities))
+            if confined.is_script:
+                words.append("-s")
+            for executable in confined.executable:
+                words += ["-x", executable]
+            for number in (port, *rights.ports) if port else ():
+                words += ["-p", str(number)]
         return [*words, "--", path, *command[1:]]
 
-    def _confine(
-        self, program: ConfinedProgram, command: Sequence[str], descriptors: Iterable[int]
-    ) -> list[str]:
-        """Return the options that grant a child what its command line and descriptors name."""
+    @property
+    def library(self) -> str:
+        """The path of the library that makes a fork server of a program."""
+        return f"{self.binary}.so"
+
+    def server_command(self, program: str) -> list[str]:
+        """Return the command line that starts a program to be linked, without its arguments."""
+        return [self.binary, "-k", "--", program]
+
+    def request(
+        self, command: Sequence[str], descriptors: Iterable[int], limits: Limits
+    ) -> list[str] | None:
+        """Return the words that start a child of a linked program: see ``cell.c``.
+
+        :returns: None for a child that reads a remote source.
+        """
+        if _origin(command)[0]:
+            return None
         sources = [number for number in descriptors if number > 2]
-        port, authorities = _origin(command)
-        rights = REMOTE if port else LOCAL if sources else NO_SOURCE
-        words = ["-c"]
-        if program.is_script:
-            words.append("-s")
-        for path in (*rights.readable, *program.libraries(), *authorities):
-            words += ["-r", path]
-        for path in rights.writable:
-            words += ["-w", path]
-        for path in program.executable:
-            words += ["-x", path]
-        if rights.reopens:
-            for number in sources:
-                words += ["-d", str(number)]
-        if port:
-            for number in (port, *rights.ports):
-                words += ["-p", str(number)]
-        return words
+        words = [*_settings(limits), *_grant(LINKED, sources)]
+        return [*words, "--", _find(command[0]), *command[1:]]
+
+
+def _find(program: str) -> str:
+    """Return the path of a program: execve(2) does not search the PATH."""
+    return program if os.sep in program else shutil.which(program) or program
+
+
+def _settings(limits: Limits) -> list[str]:
+    """Return the options of every child."""
+    words = ["-k", "-n", str(NICENESS)]
+    for name, (soft, hard) in limits.items():
+        words += ["-l", f"{resource_number(name)}={soft}:{hard}"]
+    return words
+
+
+def _grant(rights: Rights, sources: Iterable[int], more: Iterable[str] = ()) -> list[str]:
+    """Return the options of a cell.
+
+    :param sources: the descriptors from 3 on.
+    :param more: files and folders that it may read besides.
+    """
+    words = ["-c"]
+    for path in (*rights.readable, *more):
+        words += ["-r", path]
+    for path in rights.writable:
+        words += ["-w", path]
+    if rights.reopens:
+        for number in sources:
+            words += ["-d", str(number)]
+    return words
 
 
 def _origin(command: Sequence[str]) -> tuple[int | None, list[str]]:

@@ -11,15 +11,11 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from twisted.internet.defer import CancelledError
 from twisted.internet.error import ProcessExitedAlready
-from twisted.internet.interfaces import (
-    IDelayedCall,
-    IProcessTransport,
-    IReactorTime,
-    IReadDescriptor,
-)
+from twisted.internet.interfaces import IDelayedCall, IProcessTransport, IReactorTime
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
@@ -34,6 +30,12 @@ _STDERR_LIMIT = 8 * 1024
 _KEPT_LIMIT = 2 * 1024
 # Reads of 8 KiB, by Twisted, that empty a pipe of 64 KiB.
 _PIPE_READS = 8
+# Bytes of stderr that are read as they come. From then on, reading pauses after each piece, so that
+# a child that prints without end waits, and does not keep this process busy. An hour of damaged
+# audio prints up to 10 MiB.
+_STDERR_BURST = 1 << 20
+_STDERR_PIECE = 64 * 1024
+_STDERR_PAUSE = 0.125
 # Seconds between TERM and KILL.
 _TERM_GRACE = 2.0
 # Seconds after KILL within which a child should be gone. A child that hangs in a system call does
@@ -158,22 +160,15 @@ class Child:
         """Whether the child runs, or is known to have ended well."""
         return self.is_running or (self._exit is not None and self._exit.ok)
 
-    def read_stderr(self) -> bytes:
+    def read_stderr(self) -> bytes | None:
         """Return the end of its stderr up to now, after the earlier lines that were kept.
 
         What the child has printed before the call is read here, if the reactor has not done so yet.
+
+        :returns: None while reading pauses, because the child prints too much.
         """
         self.protocol.read_stderr_pipe()
-        return self.protocol.stderr
-
-    def renice(self, niceness: int) -> None:
-        """Raise the child's niceness; do nothing if the child has already ended."""
-        pid = self.protocol.pid
-        if pid is not None:
-            # The niceness is set after the spawn. If the spawn had to set it, Twisted could not use
-            # posix_spawn.
-            with suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
+        return None if self.protocol.is_stderr_paused else self.protocol.stderr
 
     def stop(self) -> None:
         """Send TERM to the child, and KILL if it does not end in time."""
@@ -297,6 +292,8 @@ class _ChildProtocol(ProcessProtocol):
         self.exited = False
         self.group: int | None = None
         self._close_pipes_call: IDelayedCall | None = None
+        self._next_pause = _STDERR_BURST
+        self._resume_call: IDelayedCall | None = None
 
     def connectionMade(self) -> None:
         self.group = self.pid
@@ -309,26 +306,47 @@ class _ChildProtocol(ProcessProtocol):
     def stderr(self) -> bytes:
         return self._stderr.kept_output()
 
-    def read_stderr_pipe(self) -> None:
+    @property
+    def is_stderr_paused(self) -> bool:
+        return self._resume_call is not None
+
+    @property
+    def _stderr_pipe(self) -> Any:
         # Twisted's transports of processes have a reader for each pipe.
-        pipe: IReadDescriptor | None = getattr(self.transport, "pipes", {}).get(2)
-        received = -1
+        return getattr(self.transport, "pipes", {}).get(2)
+
+    def read_stderr_pipe(self) -> None:
+        pipe, received = self._stderr_pipe, -1
         for _ in range(_PIPE_READS):
-            if pipe is None or self._stderr.received == received:
+            if pipe is None or self.is_stderr_paused or self._stderr.received == received:
                 break
             received = self._stderr.received
             pipe.doRead()
 
     def outReceived(self, data: bytes) -> None:
         self._stdout.add(data)
-        if self._stdout.overflowed:
+        if self._stdout.overflowed and self.transport is not None:
             self._child.stop()
+            # It may ignore the signal, and print on.
+            self.transport.closeStdout()
 
     def errReceived(self, data: bytes) -> None:
         self._stderr.add(data)
+        if self._stderr.received >= self._next_pause and not self.exited:
+            self._next_pause = self._stderr.received + _STDERR_PIECE
+            self._stderr_pipe.stopReading()
+            self._resume_call = self._clock.callLater(_STDERR_PAUSE, self._resume_stderr)
+
+    def _resume_stderr(self) -> None:
+        self._resume_call = None
+        self._stderr_pipe.startReading()
 
     def processExited(self, reason: Failure) -> None:
         self.exited = True
+        if self._resume_call is not None:
+            # What the pipe holds ends with the cause of a failure.
+            self._resume_call.cancel()
+            self._resume_stderr()
         # Twisted reports the end when every pipe is closed. A process that the child left behind
         # may hold a pipe open forever.
         self._close_pipes_call = self._clock.callLater(_PIPE_GRACE, self._close_pipes)

@@ -98,6 +98,8 @@ class Encoding:
         self._decoder = decoder
         self._run = run
         self._refusal: Refusal | None = None
+        self._printed: tuple[bytes | None, ...] = ()
+        self._is_readable = False
 
     @property
     def is_readable(self) -> bool:
@@ -110,10 +112,21 @@ class Encoding:
         :raises IrregularSource: where the source needs another pipeline.
         """
         # The encoder takes the end of a decoder that failed for the end of the source.
-        decoder, pipeline = self._decoder, self._run.pipeline
-        if decoder and (not decoder.is_sound or was_cut_short(decoder.read_stderr())):
+        decoder = self._decoder
+        if decoder and not decoder.is_sound:
             return False
+        decoder_stderr = decoder.read_stderr() if decoder else b""
         stderr = self._child.read_stderr()
+        if decoder_stderr is None or stderr is None:
+            return False
+        # This is asked each millisecond until there is audio, and a search takes as long.
+        if (printed := (decoder_stderr, stderr)) != self._printed:
+            self._is_readable = not was_cut_short(decoder_stderr) and self._allows_readers(stderr)
+            self._printed = printed
+        return self._is_readable
+
+    def _allows_readers(self, stderr: bytes) -> bool:
+        pipeline = self._run.pipeline
         pipeline.check(stderr)
         lacks_audio = was_cut_short(stderr) or lacks_silence(stderr) or filled_disk(stderr)
         return pipeline.has_checked(stderr) and not lacks_audio

@@ -9,10 +9,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from audioproxy.process.cell import CellStarter, ConfinedProgram
-from audioproxy.process.starters import Limits, Starter, UtilLinuxStarter, run_briefly
+from audioproxy.process.starters import (
+    CommandLineStarter,
+    Limits,
+    UtilLinuxStarter,
+    run_briefly,
+)
 
-#: The source of ``audioproxy-cell``, and the path where its binary is expected. An upgrade may turn
-#: a link to another version while this one runs.
+#: The source of ``audioproxy-cell`` and of its library, and the path where the program is expected.
+#: The library is beside it. An upgrade may turn a link to another version while this one runs.
 SOURCE = Path(__file__).with_name("cell.c")
 BINARY = Path(sys.prefix).resolve() / "bin" / "audioproxy-cell"
 
@@ -22,7 +27,7 @@ _WITH_FILES, _WITH_PORTS = 1, 4
 
 def find_starter(
     programs: Iterable[str], limits: Limits, environment: Mapping[str, str]
-) -> tuple[Starter, list[str]]:
+) -> tuple[CommandLineStarter, list[str]]:
     """Return the best starter of this machine, and its shortcomings: sentences with a remedy each.
 
     This blocks while it runs ``audioproxy-cell`` and tries programs.

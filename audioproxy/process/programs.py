@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -186,11 +186,18 @@ class _Run(NamedTuple):
 class ProgramsMonitor:
     """Checks the programs at the start, and whenever one of them could not be started (D34)."""
 
-    def __init__(self, programs: Programs, report: Callable[[bool], object]) -> None:
+    def __init__(
+        self,
+        programs: Programs,
+        report: Callable[[bool], object],
+        settle: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         """Create a monitor that is not started.
 
         :param report: called after each check with whether both programs can be run.
+        :param settle: what a check waits for, so that it runs no program in a slower way.
         """
+        self._settle = settle
         self._programs = programs
         self._report = report
         self._running: Deferred[None] | None = None
@@ -221,6 +228,8 @@ class ProgramsMonitor:
         try:
             while self._wanted:
                 self._wanted = False
+                if self._settle is not None:
+                    await self._settle()
                 await self._check_until_usable()
                 if self._wanted:
                     await self._pause()

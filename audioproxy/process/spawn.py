@@ -19,10 +19,6 @@ from audioproxy._twisted import own_process_group
 from audioproxy.process.child import Child
 from audioproxy.process.starters import Limits, Starter, UtilLinuxStarter, resource_number
 
-# A child uses a whole CPU for as long as it runs, while the response with a stored variant takes
-# microseconds. So requests have priority over children.
-_NICENESS = 10
-
 # With 0, the kernel would still start the program of its core_pattern for each crash, as root.
 _CORE = 1
 # Pages that are locked do not count as data. libgcrypt locks its secrets, some 32 KiB.
@@ -129,8 +125,8 @@ class Launcher:
 
     :ivar environment: the children's whole environment; it has none of the service's own settings
         (D45).
-    :ivar starter: confines the children, sets their limits, and makes the kernel kill them when
-        this process ends (D40).
+    :ivar starter: starts the children, confines them, sets their limits, and makes the kernel kill
+        them when this process ends (D40).
     :ivar limits: None for children that need none.
     :ivar on_spawn_failure: called where a program could not be started.
     """
@@ -169,24 +165,30 @@ class Launcher:
         # Tags are UTF-8 in any locale. Python encodes all words as the locale does names of files.
         program, *words = arguments
         words = [os.fsdecode(word.encode("utf-8", "surrogateescape")) for word in words]
-        command = self.starter.command_line([program, *words], descriptors, limits)
         try:
             stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 wanted: dict[int, int | str] = {0: stdin, 2: "r", **descriptors}
                 if stdout_limit:
                     wanted[1] = "r"
-                # A group of its own, so that a signal reaches what the child has started, and
-                # Ctrl-C on a terminal does not reach it: a drain waits for renders.
-                with own_process_group():
-                    self.spawner.spawnProcess(
-                        child.protocol, command[0], command, self.environment, childFDs=wanted
-                    )
+                self.starter.start(self._spawn, child.protocol, [program, *words], wanted, limits)
             finally:
                 os.close(stdin)
         except OSError as error:
             if error.errno in _PERSISTENT_ERRORS:
                 self.on_spawn_failure()
-            raise SpawnFailed(f"{command[0]}: {error.strerror}") from error
-        child.renice(_NICENESS)
+            raise SpawnFailed(f"{program}: {error.strerror}") from error
         return child
+
+    def _spawn(
+        self,
+        protocol: ProcessProtocol,
+        command: Sequence[str],
+        descriptors: Mapping[int, int | str],
+    ) -> None:
+        # A group of its own, so that a signal reaches what the child has started, and Ctrl-C on a
+        # terminal does not reach it: a drain waits for renders.
+        with own_process_group():
+            self.spawner.spawnProcess(
+                protocol, command[0], command, self.environment, childFDs=descriptors
+            )

@@ -9,9 +9,12 @@ from __future__ import annotations
 import resource
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+
+from twisted.internet.protocol import ProcessProtocol
 
 # Seconds within which a program has to show that it works.
 _TIMEOUT = 10
@@ -20,35 +23,76 @@ _TIMEOUT = 10
 Limits: TypeAlias = Mapping[str, tuple[int, int]]
 
 
-class Starter(Protocol):
-    """Wraps the command line of a child, so that it starts with its limits and other settings."""
+#: Executes a command line. Descriptors are by their numbers in the child; "r" is a pipe from it.
+Spawn: TypeAlias = Callable[[ProcessProtocol, Sequence[str], Mapping[int, int | str]], object]
 
+# A child uses a whole CPU for as long as it runs, while the response with a stored variant takes
+# microseconds. So requests have priority over children.
+NICENESS = 10
+
+
+class Starter(Protocol):
+    """Starts a child with its limits and other settings.
+
+    The kernel kills the child when this process ends (D40).
+    """
+
+    def start(
+        self,
+        spawn: Spawn,
+        protocol: ProcessProtocol,
+        command: Sequence[str],
+        descriptors: Mapping[int, int | str],
+        limits: Limits,
+    ) -> None:
+        """Start a child.
+
+        :param spawn: starts a program that applies the settings.
+        :param command: the child's program and its arguments.
+        :param limits: an empty mapping sets none.
+        :raises OSError: where it cannot be started.
+        """
+        ...
+
+
+class CommandLineStarter(ABC):
+    """Starter that wraps the command line of a child."""
+
+    def start(
+        self,
+        spawn: Spawn,
+        protocol: ProcessProtocol,
+        command: Sequence[str],
+        descriptors: Mapping[int, int | str],
+        limits: Limits,
+    ) -> None:
+        """Start a child: see `Starter`."""
+        spawn(protocol, self.command_line(command, descriptors, limits), descriptors)
+
+    @abstractmethod
     def command_line(
         self, command: Sequence[str], descriptors: Iterable[int], limits: Limits
     ) -> list[str]:
         """Return a command line that starts a child with all settings.
 
-        The kernel kills the child when this process ends (D40).
-
-        :param command: the child's program and its arguments.
         :param descriptors: the numbers of the descriptors that the child inherits.
-        :param limits: an empty mapping sets none.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
-class UtilLinuxStarter:
+class UtilLinuxStarter(CommandLineStarter):
     """Starter that uses ``prlimit`` and ``setpriv``, where they exist. It confines nothing.
 
     :ivar prlimit: the path of the program, or None.
     :ivar setpriv: the path of the program, or None. A broken pipe would not end an encoder, which
         writes into a file. So without setpriv, a child of a killed service runs to its own end, and
         writes into a file without a name.
+    :ivar nice: the path of the program, or None.
     """
 
     prlimit: str | None = None
     setpriv: str | None = None
+    nice: str | None = None
 
     @classmethod
     def find(cls, limits: Limits) -> UtilLinuxStarter:
@@ -57,6 +101,7 @@ class UtilLinuxStarter:
         return cls(
             prlimit if _works(cls(prlimit=prlimit), limits) else None,
             setpriv if _works(cls(setpriv=setpriv), limits) else None,
+            shutil.which("nice"),
         )
 
     @property
@@ -78,8 +123,8 @@ class UtilLinuxStarter:
     def command_line(
         self, command: Sequence[str], descriptors: Iterable[int], limits: Limits
     ) -> list[str]:
-        """Return a command line: see `Starter`."""
-        words = []
+        """Return a command line: see `CommandLineStarter`."""
+        words = [] if self.nice is None else [self.nice, "-n", str(NICENESS)]
         if self.prlimit is not None and limits:
             ranges = [f"--{name}={soft}:{hard}" for name, (soft, hard) in limits.items()]
             words += [self.prlimit, *ranges, "--"]
@@ -88,7 +133,7 @@ class UtilLinuxStarter:
         return [*words, *command]
 
 
-def _works(starter: Starter, limits: Limits) -> bool:
+def _works(starter: CommandLineStarter, limits: Limits) -> bool:
     command = starter.command_line(["true"], (), limits)
     ended = run_briefly(command)
     return ended is not None and ended.returncode == 0

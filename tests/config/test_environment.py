@@ -123,6 +123,7 @@ class DefaultsTests(ConfigCase):
                 "previous_key": (),
                 "previous_salt": (),
                 "require_cell": False,
+                "warm_programs": True,
             }
             | {"max_concurrency": cpus, "max_probe_concurrency": 4 * cpus, "queue_size": 32}
             | {"ready_queue_threshold": 16, "render_timeout": 300, "probe_timeout": 10}

@@ -108,10 +108,11 @@ class ImageTests(SynchronousTestCase):
         self.assertIn("pip uninstall --yes --quiet setuptools pip ", stage("build"))
 
     def test_cell(self) -> None:
-        """The virtual environment has the program that confines ffmpeg."""
+        """The virtual environment has the program that confines ffmpeg, and its library."""
         program = f"/opt/audioproxy/{BINARY.relative_to(sys.prefix)}"
-        command = f"cc -O2 -static -o {program} {SOURCE.relative_to(PROJECT)} "
-        self.assertIn(command, stage("build"))
+        for output in (f"-static -o {program}", f"-shared -fPIC -o {program}.so"):
+            command = f"cc -O2 {output} {SOURCE.relative_to(PROJECT)} "
+            self.assertIn(command, stage("build"))
 
     def test_base(self) -> None:
         """The base image is the Debian that the README and `make ci-root` name first."""

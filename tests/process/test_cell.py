@@ -36,7 +36,7 @@ class RightsTests(SynchronousTestCase):
         """A child without a source, or that reads a pipe, opens its program and no other file."""
         for descriptors in (), (0, 1):
             rights = self.rights("-version", descriptors=descriptors)
-            self.assertEqual({"-k", "-c", "-r", "-w", "-x"}, rights.keys())
+            self.assertEqual({"-k", "-n", "-c", "-r", "-w", "-x"}, rights.keys())
             self.assertEqual(["/x/ffmpeg", "/ld.so"], rights["-x"])
             self.assertEqual(["/dev/null"], rights["-w"])
             readable = set(rights["-r"])
@@ -82,6 +82,8 @@ class RightsTests(SynchronousTestCase):
     def test_other_programs(self) -> None:
         """Other programs have limits and the parent-death signal, but no cell (D40)."""
         words = self.cells.command_line(["/x/python", "-m", "a"], (), {"core": (0, 1)})
-        self.assertEqual(["/x/cell", "-k", "-l", "4=0:1", "--", "/x/python", "-m", "a"], words)
+        self.assertEqual(
+            ["/x/cell", "-k", "-n", "10", "-l", "4=0:1", "--", "/x/python", "-m", "a"], words
+        )
         bare = self.cells.command_line(["true"], (), {})
-        self.assertEqual(["/x/cell", "-k", "--", shutil.which("true")], bare)
+        self.assertEqual(["/x/cell", "-k", "-n", "10", "--", shutil.which("true")], bare)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
@@ -23,15 +25,19 @@ from socketserver import (
     ThreadingUDPServer,
     ThreadingUnixStreamServer,
 )
-from typing import Any
+from typing import IO, Any, TypeAlias
 
-from twisted.trial.unittest import SkipTest, SynchronousTestCase
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import ProcessProtocol
+from twisted.trial.unittest import SkipTest, TestCase
 
 from audioproxy.process.cell import CellStarter, ConfinedProgram
 from audioproxy.process.find_starter import find_starter
+from audioproxy.process.fork_server import VARIABLES, ForkServer, find_obstacle
 from audioproxy.process.spawn import ChildLimits
+from audioproxy.process.warm import read_folders
 from tests.support import hostile
-from tests.support.service import PATIENCE
+from tests.support.service import PATIENCE, TEST_PATIENCE, reactor
 
 MEMORY, OUTPUT_LIMIT = 64 << 20, 1 << 20
 LIMITS = ChildLimits(MEMORY).of_child(PATIENCE, OUTPUT_LIMIT)
@@ -41,6 +47,14 @@ PYTHON = os.path.realpath(sys.executable)
 # with a remote source may open no file again.
 LOCAL = [PYTHON, "-I", "-S", "/dev/fd/3"]
 REMOTE = [PYTHON, "-I", "-S", "-c", "exec(open(3, closefd=False).read())"]
+# Modules of the interpreter that are libraries: all that this process has imported.
+EXTENSIONS = [
+    path
+    for module in list(sys.modules.values())
+    if (path := getattr(module, "__file__", None) or "").startswith(
+        sysconfig.get_config_var("DESTSHARED")
+    )
+]
 # So that what root mounts and names in an attempt concerns no other process.
 NAMESPACES = ["unshare", "--mount", "--uts", "--ipc"]
 # How the kernel refuses what a cell forbids. An attempt that fails in another way proves nothing,
@@ -59,6 +73,17 @@ OTHER_REFUSALS = {
     "shell": "no effect",
     "terminal_input": "OSError('out of pty devices')",
 }
+
+#: Runs attempts: the path of the output, and the arguments of the attempts.
+Run: TypeAlias = Callable[[str, list[str]], subprocess.CompletedProcess[bytes]]
+
+# Python 3.14 creates a callback when ctypes is imported. A linked program has no memory for its
+# code, and no attempt calls it.
+CALLBACKS = b"""
+#include <stdlib.h>
+void *ffi_closure_alloc(size_t size, void **code) { return *code = calloc(1, size); }
+void ffi_closure_free(void *closure) { free(closure); }
+"""
 
 VICTIM = """
 import ctypes, os, signal, sys
@@ -152,6 +177,9 @@ class Fixture:
             "host": os.uname().nodename,
             "parent": os.getpid(),
             "victim": self.victim.pid,
+            # A fork server and another child of it, if the attempts run in a child
+            "server": self.victim.pid,
+            "sibling": self.victim.pid,
             "victim_address": int(address),
             "victim_fd": int(descriptor),
             "memory": MEMORY,
@@ -185,25 +213,49 @@ class Fixture:
             (os.sched_getaffinity(pid), os.sched_getscheduler(pid), os.getpgid(pid)),
         ]
 
-    def attempt(
-        self, command_line: Callable[[list[str]], list[str]], prefix: Sequence[str] = ()
-    ) -> dict[str, str]:
-        """Run all attempts, and return the outcome of each by its name.
+    def execute(
+        self, output: str, command: Sequence[str], prefix: Sequence[str] = ()
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Execute a command line with the descriptors of a child.
 
-        :param command_line: returns one for the arguments of the attempts.
+        :param output: the path of its output.
         :param prefix: the words ahead of the shell that opens the descriptors.
         """
+        shell = ["sh", "-c", 'exec </dev/null 3<"$0" >"$1"; shift; exec "$@"']
+        return subprocess.run(
+            [*prefix, *shell, self.source, output, *command],
+            stderr=subprocess.PIPE,
+            process_group=self.victim.pid,
+            timeout=PATIENCE,
+        )
+
+    def fork(
+        self, server: ForkServer, output: str, words: Sequence[str]
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Fork a child of a linked program, with the same descriptors."""
+        with ExitStack() as stack:
+            files: list[IO[bytes]] = [
+                stack.enter_context(open(path, mode))
+                for path, mode in ((os.devnull, "rb"), (output, "wb"), (self.source, "rb"))
+            ]
+            stdin, stdout, source = (file.fileno() for file in files)
+            errors = stack.enter_context(tempfile.TemporaryFile())
+            pid = server.fork(words, {0: stdin, 1: stdout, 2: errors.fileno(), 3: source})
+            descriptor = os.pidfd_open(pid)
+            has_ended, _, _ = select.select([descriptor], [], [], PATIENCE)
+            os.close(descriptor)
+            if not has_ended:
+                os.kill(pid, signal.SIGKILL)
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            errors.seek(0)
+            return subprocess.CompletedProcess(words, status, stderr=errors.read())
+
+    def attempt(self, run: Run) -> dict[str, str]:
+        """Run all attempts, and return the outcome of each by its name."""
         outcomes: dict[str, str] = {}
         while len(outcomes) < len(hostile.ATTEMPTS):
-            command = command_line([json.dumps(self.targets), str(len(outcomes))])
             with tempfile.NamedTemporaryFile() as output:
-                shell = ["sh", "-c", 'exec </dev/null 3<"$0" >"$1"; shift; exec "$@"']
-                ended = subprocess.run(
-                    [*prefix, *shell, self.source, output.name, *command],
-                    stderr=subprocess.PIPE,
-                    process_group=self.victim.pid,
-                    timeout=PATIENCE,
-                )
+                ended = run(output.name, [json.dumps(self.targets), str(len(outcomes))])
                 lines = output.read(OUTPUT_LIMIT).partition(b"\0")[0].decode().splitlines()
             if not lines:
                 raise AssertionError(ended)
@@ -220,15 +272,18 @@ def outside() -> set[str]:
     has_namespaces = subprocess.run([*NAMESPACES, "true"], capture_output=True).returncode == 0
     with ExitStack() as stack:
         prefix = NAMESPACES if has_namespaces else []
-        return succeeded(Fixture(stack).attempt(lambda words: [*LOCAL, *words], prefix))
+        fixture = Fixture(stack)
+        return succeeded(
+            fixture.attempt(lambda output, words: fixture.execute(output, [*LOCAL, *words], prefix))
+        )
 
 
 def succeeded(outcomes: dict[str, str]) -> set[str]:
     return {name for name, outcome in outcomes.items() if outcome == hostile.SUCCEEDED}
 
 
-class CellTests(SynchronousTestCase):
-    """Arbitrary code in the place of ffmpeg"""
+class CellCase(TestCase):
+    """Arbitrary code in the place of ffmpeg."""
 
     def setUp(self) -> None:
         starter, shortcomings = find_starter([], LIMITS, {})
@@ -239,12 +294,14 @@ class CellTests(SynchronousTestCase):
         self.addCleanup(stack.close)
         self.fixture = Fixture(stack)
 
-    def inside(self, program: list[str], *more: str) -> set[str]:
-        """Return the attempts that succeed in a cell; check that they change nothing."""
+    def inside(self, run: Run) -> set[str]:
+        """Return the attempts that succeed in a cell; check that they change nothing.
+
+        At least sixty attempts succeed without a cell, as the user that runs the test.
+        """
+        self.assertGreaterEqual(len(outside()), 60)
         before = self.fixture.state()
-        outcomes = self.fixture.attempt(
-            lambda words: self.cells.command_line([*program, *words, *more], [3], LIMITS)
-        )
+        outcomes = self.fixture.attempt(run)
         self.assertEqual(before, self.fixture.state())
         failed = {name: outcomes[name] for name in outside() - succeeded(outcomes)}
         others = {name: why for name, why in failed.items() if why not in REFUSALS}
@@ -252,19 +309,109 @@ class CellTests(SynchronousTestCase):
         self.assertEqual({}, odd, "failed for another reason than the cell")
         return succeeded(outcomes)
 
-    def test_local(self) -> None:
-        """With a local source, no attempt succeeds, and no server receives anything.
 
-        At least sixty attempts succeed without the cell, as the user that runs the test.
+class CellTests(CellCase):
+    """What is executed by ``audioproxy-cell``"""
+
+    def execute(self, program: list[str], *more: str) -> set[str]:
+        """Return the attempts that succeed in a cell."""
+        return self.inside(
+            lambda output, words: self.fixture.execute(
+                output, self.cells.command_line([*program, *words, *more], [3], LIMITS)
+            )
+        )
+
+    def test_local(self) -> None:
+        """With a local source, a program can load code, and read libraries.
+
+        No other attempt succeeds, and no server receives anything.
         """
-        self.assertGreaterEqual(len(outside()), 60)
-        self.assertEqual(set(), self.inside(LOCAL))
+        self.assertEqual(set(hostile.LOADING), self.execute(LOCAL))
         self.assertEqual([], self.fixture.received)
 
     def test_remote(self) -> None:
-        """With a remote source, TCP to the port of its server and UDP succeed, and nothing else."""
+        """With a remote source, TCP to the port of its server and UDP succeed too."""
         port = self.fixture.targets["source_port"]
         self.assertEqual(
-            {"tcp_port_of_source", "udp", "udp_bind", "udp_sendto"},
-            self.inside(REMOTE, "-i", f"https://127.0.0.1:{port}/a.wav"),
+            {"tcp_port_of_source", "udp", "udp_bind", "udp_sendto", *hostile.LOADING},
+            self.execute(REMOTE, "-i", f"https://127.0.0.1:{port}/a.wav"),
         )
+
+
+class LinkedTests(CellCase):
+    """What is forked by a fork server"""
+
+    timeout = TEST_PATIENCE
+
+    async def link(self) -> ForkServer:
+        """Link the interpreter, with all modules that the attempts import: it can load none."""
+        callbacks = str(self.fixture.folder / "callbacks.so")
+        words = ["cc", "-shared", "-fPIC", "-o", callbacks, "-x", "c", "-"]
+        subprocess.run(words, input=CALLBACKS, check=True, timeout=PATIENCE)
+        ready: Deferred[ForkServer] = Deferred()
+        ended: Deferred[str] = Deferred()
+
+        def end(_: ForkServer, reason: str) -> None:
+            ended.callback(reason)
+            if not ready.called:
+                ready.errback(AssertionError(reason))
+
+        def spawn(
+            protocol: ProcessProtocol, command: Sequence[str], descriptors: Mapping[int, int | str]
+        ) -> None:
+            preloaded = os.pathsep.join((VARIABLES["LD_PRELOAD"], callbacks, *EXTENSIONS))
+            environment = {**VARIABLES, "LD_PRELOAD": preloaded}
+            reactor.spawnProcess(protocol, command[0], command, environment, childFDs=descriptors)
+
+        server = ForkServer(ready.callback, end)
+        server.start(spawn, self.cells.library, self.cells.server_command(PYTHON))
+
+        async def close() -> None:
+            server.kill("closed")
+            await ended
+
+        self.addCleanup(lambda: Deferred.fromCoroutine(close()))
+        return await ready
+
+    async def test_linked(self) -> None:
+        """No attempt succeeds, and no server receives anything."""
+        server = await self.link()
+        with open(os.devnull, "r+b") as null:
+            words = ["-k", "--", PYTHON, "-I", "-S", "-c", "import signal; signal.pause()"]
+            sibling = server.fork(words, dict.fromkeys(range(3), null.fileno()))
+        self.addCleanup(os.waitpid, sibling, 0)
+        self.addCleanup(os.kill, sibling, signal.SIGKILL)
+        self.fixture.targets |= {"server": server.pid, "sibling": sibling}
+
+        def fork(output: str, words: list[str]) -> subprocess.CompletedProcess[bytes]:
+            request = self.cells.request([*LOCAL, *words], [3], LIMITS)
+            assert request is not None
+            at = request.index("--")
+            request[at:at] = ["-r", sysconfig.get_path("stdlib")]
+            return self.fixture.fork(server, output, request)
+
+        self.assertEqual(set(), self.inside(fork))
+        self.assertEqual([], self.fixture.received)
+
+    def test_embedded(self) -> None:
+        """Programs are linked ahead in applications that embed Python, too."""
+        self.patch(sys, "executable", "")
+        self.assertIsNone(find_obstacle(PYTHON))
+
+    def test_memory(self) -> None:
+        """No program is linked ahead whose children could write code, or to each other."""
+        for rights, reason in (
+            ("mmap.MAP_PRIVATE, mmap.PROT_WRITE | mmap.PROT_EXEC", "writable and executable"),
+            ("mmap.MAP_SHARED, mmap.PROT_WRITE", "all children would share"),
+        ):
+            mapping = f"mmap.mmap(-1, 4096, mmap.MAP_ANONYMOUS | {rights})"
+            source = f"import mmap; memory = {mapping}; print(flush=True); input()"
+            with subprocess.Popen(
+                [PYTHON, "-I", "-S", "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            ) as process:
+                assert process.stdout is not None
+                process.stdout.readline()
+                with self.assertRaises(ValueError) as caught:
+                    read_folders(process.pid)
+                process.kill()
+            self.assertIn(reason, str(caught.exception))

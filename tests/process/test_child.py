@@ -124,6 +124,34 @@ class ChildTests(SynchronousTestCase):
         length = len(self.stderr(b"lost 1\n" * 100_000, pattern))
         self.assertTrue(8192 + 2000 < length <= 8192 + 2048, length)
 
+    def test_endless_stderr(self) -> None:
+        """After a megabyte of stderr, half a megabyte a second is read, until the child exits.
+
+        In a pause, nothing is known of what the child has printed last.
+        """
+        child = self.start(timeout=60)
+        waiting, pipe = self.wait(child), self.spawner.last.pipes[2]
+
+        def read() -> int:
+            count = 0
+            while pipe.is_read:
+                self.assertIsNotNone(child.read_stderr())
+                self.spawner.last.write_stderr(b"x" * 8192)
+                count += 8192
+            self.assertIsNone(child.read_stderr())
+            return count
+
+        self.assertEqual(read(), 1 << 20)
+        for _ in range(8):
+            self.clock.advance(0.1)
+            self.assertFalse(pipe.is_read)
+            self.clock.advance(0.025)
+            self.assertEqual(read(), 1 << 16)
+        self.spawner.last.exit(7)
+        self.assertTrue(pipe.is_read)
+        self.spawner.last.end()
+        self.assertEqual(self.successResultOf(waiting), Exit(7, stderr=b"x" * 8192))
+
     def test_reports(self) -> None:
         """The reports of an encoder displace no other line, and split none; the last one is kept.
 
@@ -153,12 +181,13 @@ class ChildTests(SynchronousTestCase):
             self.assertEqual(ended.status, report % (5, 5) + b"\n")
 
     def test_stdout_limit(self) -> None:
-        """A child is stopped if its stdout exceeds the limit; output past it is discarded."""
+        """A child is stopped if its stdout exceeds the limit; output past it is not read."""
         for more, overflowed in ((b"45", False), (b"456", True)):
             waiting = self.wait(self.start(stdout_limit=5))
             self.spawner.last.write_stdout(b"123")
             self.spawner.last.write_stdout(more)
             self.assertEqual(self.signals, ["TERM"] * overflowed)
+            self.assertEqual(self.spawner.last.stdout_closed, overflowed)
             self.spawner.last.exit_and_end()
             ended = self.successResultOf(waiting)
             self.assertEqual((ended.stdout, ended.overflowed), (b"12345", overflowed))

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from unittest.mock import patch
 
 from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock, deferLater
 from twisted.trial.unittest import TestCase
 
 from audioproxy.process.child import Child, ChildTimeout, Exit
 from audioproxy.process.spawn import Launcher, SpawnFailed
 from tests.support.processes import open_descriptors, opened_since
-from tests.support.service import PATIENCE, TEST_PATIENCE
+from tests.support.service import PATIENCE, TEST_PATIENCE, until
 
 ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
 
@@ -64,6 +67,36 @@ class ChildTests(RealCase):
         with self.assertRaises(ChildTimeout):
             await self.start(["/bin/cat", "/dev/zero"], stdout_limit=1 << 40, timeout=0.01).wait()
         self.assertEqual(set(), opened_since(before))
+
+    async def test_endless_stderr(self) -> None:
+        """A child that prints megabytes to stderr waits again and again; its end is read."""
+        # Its time passes only while the child waits.
+        clock = Clock()
+        script = "exec >&2; head -c 3145728 /dev/zero; echo; echo the end"
+        launcher = Launcher(reactor, clock, ENVIRONMENT)
+        child = launcher.launch(["/bin/sh", "-c", script], {}, PATIENCE)
+        waiting, pauses = Deferred.fromCoroutine(child.wait()), 0
+        while not waiting.called:
+            if child.read_stderr() is None:
+                pauses += 1
+                clock.advance(1)
+            await deferLater(reactor, 0)
+        ended = await waiting
+        self.assertEqual(ended, Exit(0, stderr=b"the end\n"))
+        # A pause follows each 64 KiB, or 72 with the rest of a read. The first megabyte is read at
+        # once, and so are the 64 KiB that the pipe holds at the end.
+        self.assertGreaterEqual(pauses, (2048 - 64) // 72)
+
+    async def test_killed_while_it_waits(self) -> None:
+        """A child whose stderr is not read for now is killed and reaped at once."""
+        clock = Clock()
+        child = Launcher(reactor, clock, ENVIRONMENT).launch(
+            ["/bin/sh", "-c", "exec cat /dev/zero >&2"], {}, PATIENCE
+        )
+        await until(lambda: child.read_stderr() is None, "the child to wait")
+        child.kill()
+        self.assertEqual((await child.wait()).signal, signal.SIGKILL)
+        self.assertEqual(clock.getDelayedCalls(), [])
 
     async def test_environment(self) -> None:
         """A child has exactly the given environment, without keys and credentials (D45)."""

@@ -28,6 +28,7 @@ from audioproxy.errors import (
 )
 from audioproxy.media.command.decoding import Pipeline
 from audioproxy.media.command.progress import REPORT
+from audioproxy.process import ffmpeg
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.spawn import Launcher
 from tests.media.test_diagnostics import (
@@ -350,6 +351,37 @@ class DecoderTests(EncoderCase):
             self.assertEqual(readable, self.encoding.is_readable, (code, stderr))
             self.spawner.last.exit_and_end()
             (self.successResultOf if readable else self.failureResultOf)(running)
+
+    def test_endless_stderr(self) -> None:
+        """Nothing is readable while a child prints more than is read of its stderr."""
+        for number in (0, 1):
+            running = self.encode(pipeline=self.PIPELINE)
+            child = self.spawner.children[-2:][number]
+            child.write_stderr(b"x" * (1 << 20))
+            self.assertFalse(self.encoding.is_readable)
+            self.clock.advance(1)
+            self.assertTrue(self.encoding.is_readable)
+            self.decoder.exit_and_end()
+            self.spawner.last.exit_and_end()
+            self.successResultOf(running)
+
+    def test_searched_once(self) -> None:
+        """Messages are searched once, however often readers wait for the output."""
+        searched: list[bytes] = []
+
+        def search(stderr: bytes) -> bool:
+            searched.append(stderr)
+            return False
+
+        self.patch(ffmpeg, "filled_disk", search)
+        running = self.encode()
+        for printed in (b"a", b"b"):
+            self.spawner.last.write_stderr(printed)
+            for _ in range(3):
+                self.assertTrue(self.encoding.is_readable)
+        self.spawner.last.exit_and_end()
+        self.successResultOf(running)
+        self.assertEqual(searched, [b"a", b"ab"])
 
     def test_enough(self) -> None:
         """An encoder may end before its decoder, which is then stopped."""

@@ -41,23 +41,24 @@ IS_X86 = platform.machine() == "x86_64"
 #: Numbers of system calls: of x86-64 and of aarch64, or of both. -1 does not exist.
 NUMBERS: dict[str, tuple[int, int] | int] = {
     "add_key": (248, 217), "arch_prctl": (158, -1), "bpf": (321, 280), "chroot": (161, 51),
-    "clone": (56, 220), "clone3": 435, "close_range": 436, "execve": (59, 221),
-    "execveat": (322, 281), "fanotify_init": (300, 262), "fanotify_mark": (301, 263), "fsopen": 430,
-    "getsockopt": (55, 209), "inotify_add_watch": (254, 27), "inotify_init1": (294, 26),
-    "io_uring_setup": 425, "ioctl": (16, 29), "iopl": (172, -1), "ioprio_set": (251, 30),
-    "kcmp": (312, 272), "keyctl": (250, 219), "madvise": (28, 233), "memfd_create": (319, 279),
-    "memfd_secret": 447, "mlock": (149, 228), "modify_ldt": (154, -1), "mount": (165, 40),
-    "mprotect": (10, 226), "mq_open": (240, 180), "mq_unlink": (241, 181), "mremap": (25, 216),
-    "msgctl": (71, 187), "msgget": (68, 186), "name_to_handle_at": (303, 264),
-    "open_by_handle_at": (304, 265), "open_tree": 428, "openat2": 437,
-    "perf_event_open": (298, 241), "personality": (135, 92), "pidfd_getfd": 438, "pidfd_open": 434,
-    "pidfd_send_signal": 424, "pivot_root": (155, 41), "prctl": (157, 167),
-    "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "ptrace": (101, 117),
-    "quotactl": (179, 60), "rt_sigqueueinfo": (129, 138), "seccomp": (317, 277),
-    "semctl": (66, 191), "semget": (64, 190), "sethostname": (170, 161), "setns": (308, 268),
-    "settimeofday": (164, 170), "shmctl": (31, 195), "shmget": (29, 194), "syslog": (103, 116),
-    "tgkill": (234, 131), "tkill": (200, 130), "umount2": (166, 39), "unshare": (272, 97),
-    "userfaultfd": (323, 282),
+    "clock_nanosleep": (230, 115), "clone": (56, 220), "clone3": 435, "close_range": 436,
+    "execve": (59, 221), "execveat": (322, 281), "fanotify_init": (300, 262),
+    "fanotify_mark": (301, 263), "fsopen": 430, "getppid": (110, 173), "getsockopt": (55, 209),
+    "inotify_add_watch": (254, 27), "inotify_init1": (294, 26), "io_uring_setup": 425,
+    "ioctl": (16, 29), "iopl": (172, -1), "ioprio_set": (251, 30), "kcmp": (312, 272),
+    "keyctl": (250, 219), "madvise": (28, 233), "memfd_create": (319, 279), "memfd_secret": 447,
+    "mlock": (149, 228), "modify_ldt": (154, -1), "mount": (165, 40), "mprotect": (10, 226),
+    "mq_open": (240, 180), "mq_unlink": (241, 181), "mremap": (25, 216), "msgctl": (71, 187),
+    "msgget": (68, 186), "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265),
+    "open_tree": 428, "openat2": 437, "perf_event_open": (298, 241), "personality": (135, 92),
+    "pidfd_getfd": 438, "pidfd_open": 434, "pidfd_send_signal": 424, "pivot_root": (155, 41),
+    "pkey_mprotect": (329, 288),
+    "prctl": (157, 167), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
+    "ptrace": (101, 117), "quotactl": (179, 60), "rt_sigqueueinfo": (129, 138),
+    "seccomp": (317, 277), "semctl": (66, 191), "semget": (64, 190), "sethostname": (170, 161),
+    "setns": (308, 268), "settimeofday": (164, 170), "shmctl": (31, 195), "shmget": (29, 194),
+    "syslog": (103, 116), "tgkill": (234, 131), "tkill": (200, 130), "umount2": (166, 39),
+    "unshare": (272, 97), "userfaultfd": (323, 282),
 }  # fmt: skip
 
 SUCCEEDED = "succeeded"
@@ -180,6 +181,11 @@ def bound(peer: socket.socket, *address: Any) -> bool:
         return bool(peer.getsockname()[1])
 
 
+def cpu_clock(pid: int) -> int:
+    """Return the clock of a process's CPU time, as clock_getcpuclockid(3) does."""
+    return ~pid << 3 | 2
+
+
 def exits(pid: int) -> bool:
     """Return whether a function has made a process, which ends at once. Both of them return here.
 
@@ -213,6 +219,13 @@ def execute_at(address: int) -> object:
 
 def moved(flags: int) -> int:
     return call("mremap", map_memory(0, PAGE), PAGE, PAGE, flags, PATH_ADDRESS)
+
+
+def code_page() -> int:
+    """Return the address of a page of code."""
+    function = ctypes.cast(LIBC.getpid, ctypes.c_void_p).value
+    assert function is not None
+    return function & -PAGE
 
 
 def perf_event(pid: int) -> bool:
@@ -267,6 +280,14 @@ class Targets(SimpleNamespace):
         remote = structure(self.victim_address, len(local))
         call(name, self.victim, vectors, 1, remote, 1, 0)
         return bytes(memory) == self.secret
+
+    def inherited_descriptors(self) -> bool:
+        # The first attempt, as others open descriptors. The interpreter has files open.
+        modes = []
+        for descriptor in range(4, 1024):
+            with suppress(OSError):
+                modes.append(os.fstat(descriptor).st_mode)
+        return not all(map(stat.S_ISREG, modes))
 
     # Files
 
@@ -343,6 +364,18 @@ class Targets(SimpleNamespace):
         pidfd = call("pidfd_open", self.victim, 0)
         return self._has_secret(call("pidfd_getfd", pidfd, self.victim_fd, 0))
 
+    def server_socket(self) -> bool:
+        # Where a fork server receives its requests
+        return call("pidfd_getfd", call("pidfd_open", self.server, 0), 3, 0) > 0
+
+    def server_memory(self) -> bool:
+        memory, vectors = vector(bytes(PAGE))
+        with open(f"/proc/{self.server}/maps") as file:
+            address = int(file.read().partition("-")[0], 16)
+        call("process_vm_readv", self.server, vectors, 1, structure(address, PAGE), 1, 0)
+        # The first page has the header of the program.
+        return bytes(memory).startswith(b"\x7fELF")
+
     def kill_own_group(self) -> bool:
         signal.signal(SIGNAL, signal.SIG_IGN)
         return self._is_signalled(os.kill, 0, SIGNAL)
@@ -358,6 +391,13 @@ class Targets(SimpleNamespace):
                 os._exit(7)
         os.close(writable)
         return {os.wait()[1] for _ in range(50)} == {7 << 8}
+
+    def overwrite_code_by_file(self) -> bool:
+        with open("/proc/self/mem", "r+b", buffering=0) as file:
+            file.seek(code_page())
+            byte = file.read(1)
+            file.seek(code_page())
+            return file.write(byte) == 1
 
     def exec_memory_file(self) -> object:
         file = call("memfd_create", b"program", 0)
@@ -541,6 +581,23 @@ ATTEMPTS |= {
     "unix_stream": lambda t: exchanges(socket.socket(UNIX), t.unix),
     "unix_abstract": lambda t: exchanges(socket.socket(UNIX), f"\0{t.unique}"),
 }
+#: What a process learns of another one, and of the file systems of the machine.
+LEARN: dict[str, Callable[[Any], object]] = {
+    "affinity": lambda t: os.sched_getaffinity(t.victim),
+    "clock": lambda t: time.clock_gettime(cpu_clock(t.victim)),
+    "clock_resolution": lambda t: time.clock_getres(cpu_clock(t.victim)),
+    # TIMER_ABSTIME
+    "clock_reached": lambda t: call("clock_nanosleep", cpu_clock(t.victim), 1, structure(0, 0), 0),
+    "group": lambda t: os.getpgid(t.victim),
+    "limit": lambda t: resource.prlimit(t.victim, resource.RLIMIT_NOFILE),
+    "parent": lambda t: call("getppid"),
+    "priority": lambda t: os.getpriority(os.PRIO_PROCESS, t.victim),
+    "scheduler": lambda t: os.sched_getscheduler(t.victim),
+    "session": lambda t: os.getsid(t.victim),
+    "disk": lambda t: os.statvfs(t.variant),
+    "disk_of_output": lambda t: os.fstatvfs(1),
+}
+ATTEMPTS |= {f"learn_{name}": lambda t, f=f: f(t) is not None for name, f in LEARN.items()}
 # Other processes, and the process's own user, groups and limits
 ATTEMPTS |= {
     "read_memory": lambda t: t._memory("rb").read(len(t.secret)) == t.secret,
@@ -557,6 +614,9 @@ ATTEMPTS |= {
     "kill_group": lambda t: t._is_signalled(os.killpg, t.victim, SIGNAL),
     "kill_all": lambda t: os.kill(-1, 0) is None,
     "kill_parent": lambda t: os.kill(t.parent, 0) is None,
+    "kill_server": lambda t: os.kill(t.server, 0) is None,
+    "kill_sibling": lambda t: os.kill(t.sibling, 0) is None,
+    "ptrace_sibling": lambda t: call("ptrace", 0x4206, t.sibling, 0, 0) == 0,
     "tkill": lambda t: t._is_signalled(call, "tkill", t.victim, SIGNAL),
     "tgkill": lambda t: t._is_signalled(call, "tgkill", t.victim, t.victim, SIGNAL),
     "rt_sigqueueinfo": lambda t: t._is_signalled(
@@ -590,7 +650,22 @@ ATTEMPTS |= {
     "change_groups": lambda t: os.setgroups([1]) is None,
 }
 # Programs and processes
+RUNNABLE = mmap.PROT_READ | mmap.PROT_EXEC
+#: What a program can do that is not linked ahead: load code, and read libraries.
+LOADING: dict[str, Callable[[Any], object]] = {
+    "map_code": lambda t: mmap.mmap(-1, PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, RUNNABLE),
+    "map_source_as_code": lambda t: mmap.mmap(3, PAGE, mmap.MAP_PRIVATE, RUNNABLE),
+    "turn_memory_into_code": lambda t: call("mprotect", map_memory(0, PAGE), PAGE, RUNNABLE) == 0,
+    "overwrite_code": lambda t: (
+        call("mprotect", code_page(), PAGE, RUNNABLE | mmap.PROT_WRITE) == 0
+    ),
+    "read_library": lambda t: content(LOADER) != b"",
+}
+ATTEMPTS |= LOADING
 ATTEMPTS |= {
+    "tagged_code": lambda t: call("pkey_mprotect", map_memory(0, PAGE), PAGE, RUNNABLE, -1) == 0,
+    # READ_IMPLIES_EXEC
+    "readable_is_runnable": lambda t: call("personality", 0x400000) >= 0,
     "fork": lambda t: exits(os.fork()),
     # vfork(), and in the new process exit_group(7)
     "vfork": lambda t: exits(run_code("b83a0000000f05 85c0 750c bf07000000 b8e7000000 0f05 c3")),

@@ -38,6 +38,25 @@ async def find_soxr() -> str:
     return SOXR
 
 
+class FakePipe:
+    """Pipe of a child, which a reactor reads unless it is told to stop.
+
+    :ivar is_read: whether the reactor reads it.
+    """
+
+    def __init__(self) -> None:
+        self.is_read = True
+
+    def startReading(self) -> None:
+        self.is_read = True
+
+    def stopReading(self) -> None:
+        self.is_read = False
+
+    def doRead(self) -> None:
+        """Read nothing: what a child has written was read at once."""
+
+
 @implementer(IProcessTransport)
 class FakeChild:
     """Child process whose output, exit and end of pipes are separate events, as in a real one.
@@ -46,6 +65,8 @@ class FakeChild:
     decides when the child dies of one.
 
     :ivar signals: the received signals in order.
+    :ivar pipes: the pipe of its stderr.
+    :ivar stdout_closed: whether the parent has closed its end of the stdout.
     :ivar pipes_closed: whether the parent has closed its ends of the pipes.
     """
 
@@ -59,6 +80,8 @@ class FakeChild:
         self.arguments = list(arguments)
         self.environment = dict(environment)
         self.signals: list[str] = []
+        self.pipes = {2: FakePipe()}
+        self.stdout_closed = False
         self.pipes_closed = False
         self.alive = True
         self.ended = False
@@ -80,6 +103,7 @@ class FakeChild:
     def write_stderr(self, data: bytes) -> None:
         """Write to stderr."""
         assert self.alive, "the child has exited"
+        assert self.pipes[2].is_read, "the child waits"
         self._protocol.childDataReceived(2, data)
 
     def exit(self, code: int = 0, signal: int | None = None) -> None:
@@ -120,6 +144,9 @@ class FakeChild:
         if not self.alive:
             raise ProcessExitedAlready
         self.signals.append(signalID)
+
+    def closeStdout(self) -> None:
+        self.stdout_closed = True
 
     def loseConnection(self) -> None:
         self.pipes_closed = True

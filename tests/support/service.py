@@ -218,8 +218,33 @@ def short_flac() -> Path:
 def children(pid: int | None = None) -> list[int]:
     """Return a process's children, including zombies; by default those of this process.
 
-    Servers of the whole suite are left out.
+    Servers of the whole suite are left out, and so are linked programs without a request.
     """
+    return [child for child in all_children(pid) if not _is_linked(child)]
+
+
+def fork_servers(pid: int | None = None) -> list[int]:
+    """Return a process's fork servers, without the children that they have forked ahead."""
+    return [
+        child for child in all_children(pid) if _is_linked(child) and os.getpgid(child) == child
+    ]
+
+
+def _is_linked(pid: int) -> bool:
+    # Their command lines have room for others at the end.
+    return _command_line(pid).endswith(b"  \0")
+
+
+def _command_line(pid: int) -> bytes:
+    """Return the words of a process, each with a zero behind it; none if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+def all_children(pid: int | None = None) -> list[int]:
+    """Return a process's children, with its fork servers and those that wait for a request."""
     found = []
     for task in Path(f"/proc/{pid or os.getpid()}/task").iterdir():
         # A thread may end in the meantime.
@@ -232,10 +257,7 @@ def encoders(pid: int | None = None) -> list[int]:
     """Return the children that are encoders."""
     found = []
     for child in children(pid):
-        try:
-            words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+        words = _command_line(child).split(b"\0")
         if words[0].endswith(b"ffmpeg") and b"pipe:1" in words:
             found.append(child)
     return found

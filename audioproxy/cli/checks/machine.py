@@ -44,7 +44,9 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 async def check_programs(engine: Engine) -> AsyncIterator[CheckResult]:
-    """Check ffmpeg, its encoders and filters, and how it is confined."""
+    """Check ffmpeg, its encoders and filters, and how it is started and confined."""
+    engine.starter.open()
+    await engine.starter.settle()
     if absent := [name for name in ("ffmpeg", "ffprobe") if shutil.which(name) is None]:
         verb = "is" if len(absent) == 1 else "are"
         yield bad("ffmpeg", f"{listed(absent)} {verb} not on the PATH; {_FFMPEG}")
@@ -59,6 +61,14 @@ async def check_programs(engine: Engine) -> AsyncIterator[CheckResult]:
         yield good("ffmpeg", f"{found}, with everything that renders need")
         if shortcoming := await engine.programs.probe_shortcoming():
             yield note("libsoxr", f"{shortcoming}; a complete one: apt-get install ffmpeg")
+    if not engine.starter.programs:
+        yield note("start", "each child is linked anew: without a cell, or with AP_WARM_PROGRAMS=0")
+    for path, program in engine.starter.programs.items():
+        if program.obstacle is None:
+            cost = f"{1000 * program.cpu_seconds:.0f} ms of CPU time"
+            yield good("start", f"{path} is linked once, and forked, which saves {cost} a child")
+        else:
+            yield note("start", f"{path} is linked for each child: {program.obstacle}")
     if engine.cell_shortcomings:
         yield note("cell", "; ".join(engine.cell_shortcomings))
     else:

@@ -1,0 +1,245 @@
+"""One fork server: a program that was linked once, and forks a child for each request.
+
+Debian's ffmpeg links two hundred libraries at each start, which takes nine tenths of a short
+render. Here a preloaded library, the second output of ``cell.c``, takes the place of the C
+library's ``__libc_start_main``: it waits for requests when everything is linked, before ``main``.
+
+Its children are children of this process, by CLONE_PARENT of clone(2): they are signalled and
+reaped as any other, and a server that dies takes no render with it. With fork(3), the server would
+have to report their ends, and they would die with it. The price: no handler of pthread_atfork(3)
+runs. Those protect locks, and the state of random generators. There is no second thread whose locks
+could be held, and generators are seeded in the child (``tests.process.test_warm_live``).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from twisted.internet.protocol import ProcessProtocol
+from twisted.python.failure import Failure
+
+from audioproxy.process.starters import Spawn
+
+#: Variables of the server alone, which removes them itself: ``own_variables`` in cell.c. The loader
+#: binds all functions at once. OpenBLAS, which may stand for the libblas of Debian's ffmpeg, starts
+#: a thread for each CPU otherwise, and a process with threads cannot be forked.
+VARIABLES = {
+    "LD_PRELOAD": "/proc/self/fd/4",
+    "LD_BIND_NOW": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+_CONTROL, _LIBRARY = 3, 4
+# Room for the command line of a child: `ps` reads it where the words of the server were. Without
+# the library, the program would print its version, and end.
+_WORDS = ["-version", " " * 8192]
+
+# The size of `request` in cell.c. Longer messages cannot be sent.
+_MOST_WORDS = 1 << 18
+# Seconds within which a server answers. It needs less than a millisecond, but the machine is busy.
+_ANSWER_TIMEOUT = 1.0
+# What a child answers: its process ID. A server that cannot fork answers a negative errno.
+_ANSWER = struct.Struct("i")
+# The end of a server's stderr that is kept.
+_STDERR_LIMIT = 1000
+
+# Offsets in the header of an ELF file of 64 bits: elf(5).
+_CLASS = slice(0, 6)
+_MACHINE = slice(18, 20)
+_HEADER = struct.Struct("<32xQ14xHH")
+_SEGMENT_SIZE = 56
+_PT_INTERP = 3
+_ELF_64_LITTLE = b"\x7fELF\x02\x01"
+
+
+class NotForked(Exception):
+    """The child was not started: nothing has read or written its descriptors.
+
+    :ivar is_lost: whether the server is useless from now on.
+    """
+
+    def __init__(self, reason: str, *, is_lost: bool) -> None:
+        self.is_lost = is_lost
+        super().__init__(reason)
+
+
+class ForkServer(ProcessProtocol):
+    """The connection to a server, from its start until it is reaped.
+
+    :ivar cpu_seconds: what linking took, once it is ready.
+    """
+
+    def __init__(
+        self, ready: Callable[[ForkServer], object], ended: Callable[[ForkServer, str], object]
+    ) -> None:
+        """Prepare the start, which is `start`.
+
+        :param ready: called when the program is linked.
+        :param ended: called with a reason when the process has ended.
+        """
+        self._ready = ready
+        self._ended = ended
+        self._output = b""
+        self._errors = b""
+        self._reason: str | None = None
+        self.pid: int | None = None
+        self.cpu_seconds = 0.0
+
+    def start(self, spawn: Spawn, library: str, command: Sequence[str]) -> None:
+        """Start the process, as the leader of a process group.
+
+        :param command: starts the program, and ends with its path.
+        :raises OSError: where it cannot be started.
+        """
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            # The kernel doubles this size.
+            self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_WORDS // 2)
+            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                preloaded = os.open(library, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    descriptors: dict[int, int | str] = {0: null, 1: "r", 2: "r"}
+                    descriptors |= {_CONTROL: theirs.fileno(), _LIBRARY: preloaded}
+                    spawn(self, [*command, *_WORDS], descriptors)
+                finally:
+                    os.close(preloaded)
+            finally:
+                os.close(null)
+        except OSError:
+            self._control.close()
+            raise
+        finally:
+            theirs.close()
+
+    def fork(self, words: Sequence[str], descriptors: Mapping[int, int]) -> int:
+        """Start a child of this process, and return its process ID.
+
+        This waits for the server, as a start without it waits until the program is executed.
+
+        :param words: options of ``audioproxy-cell``, and the command line.
+        :param descriptors: the numbers in the child, each with a descriptor of this process.
+        :raises NotForked: where that is impossible, or the server does not answer.
+        """
+        numbers = sorted(descriptors)
+        request = [" ".join(map(str, numbers)), *words]
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            raise NotForked(f"{error.strerror}", is_lost=False) from error
+        with ours:
+            with theirs:
+                sent = [theirs.fileno(), *(descriptors[number] for number in numbers)]
+                data = b"".join(os.fsencode(word) + b"\0" for word in request)
+                self._send(data, sent)
+            # The server and this process have closed the other end if there is no child.
+            ours.settimeout(_ANSWER_TIMEOUT)
+            try:
+                answer = ours.recv(_ANSWER.size)
+            except OSError as error:
+                raise NotForked("it does not answer", is_lost=True) from error
+            if len(answer) < _ANSWER.size:
+                raise NotForked("it has ended", is_lost=True)
+            (pid,) = _ANSWER.unpack(answer)
+            if pid < 0:
+                raise NotForked(f"it cannot fork: {os.strerror(-pid)}", is_lost=False)
+            # A child that was never claimed ends with the group of its server.
+            os.setpgid(pid, pid)
+            try:
+                ours.send(b"\0")
+            except OSError as error:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                raise NotForked("a child was killed", is_lost=True) from error
+            return int(pid)
+
+    def _send(self, data: bytes, descriptors: list[int]) -> None:
+        try:
+            socket.send_fds(self._control, [data], descriptors, socket.MSG_DONTWAIT)
+        except OSError as error:
+            # A long command line does not fit.
+            is_lost = error.errno != errno.EMSGSIZE
+            raise NotForked(f"it cannot be asked: {error.strerror}", is_lost=is_lost) from error
+
+    def kill(self, reason: str) -> None:
+        """End the server. Its children run on, except for those that were never claimed."""
+        if self._reason is None:
+            self._reason = reason
+        if self.pid is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def connectionMade(self) -> None:
+        """Note the process ID."""
+        self.pid = getattr(self.transport, "pid", None)
+
+    def outReceived(self, data: bytes) -> None:
+        """Note that the program is linked."""
+        self._output += data
+        if not self._output.endswith(b"\n"):
+            return
+        try:
+            threads, milliseconds = map(int, self._output.split())
+        except ValueError:
+            self.kill("it is not linked by the C library, or is privileged")
+            return
+        if threads != 1:
+            self.kill(f"a library has started threads when it was linked ({threads} in all)")
+            return
+        self.cpu_seconds = milliseconds / 1000
+        self._ready(self)
+
+    def errReceived(self, data: bytes) -> None:
+        """Note what may be the cause of a failure."""
+        self._errors = (self._errors + data)[-_STDERR_LIMIT:]
+
+    def processExited(self, reason: Failure) -> None:
+        """End the children that were never claimed: they hold the pipes of the server."""
+        pid, self.pid = self.pid, None
+        if pid is not None:
+            _reap_unclaimed(pid)
+
+    def processEnded(self, reason: Failure) -> None:
+        """Report the end."""
+        self._control.close()
+        errors = self._errors.decode("utf-8", "replace").strip()
+        self._ended(self, self._reason or errors or f"it has ended: {reason.getErrorMessage()}")
+
+
+def _reap_unclaimed(group: int) -> None:
+    """End and reap the children of a server that nobody has claimed."""
+    with suppress(ChildProcessError):
+        while True:
+            if os.waitpid(-group, os.WNOHANG) == (0, 0):
+                os.killpg(group, signal.SIGKILL)
+                os.waitpid(-group, 0)
+
+
+def find_obstacle(program: str) -> str | None:
+    """Return why a program is never linked ahead, by its header; None if it may be.
+
+    Scripts, static programs, and those of other machines are started in the usual way.
+    """
+    try:
+        # sys.executable is empty in some applications that embed Python.
+        with open("/proc/self/exe", "rb") as file:
+            machine = file.read(20)[_MACHINE]
+        with open(program, "rb") as file:
+            header = file.read(64)
+            if len(header) < 64 or header[_CLASS] != _ELF_64_LITTLE or header[_MACHINE] != machine:
+                return "it is a script, or a program for another machine"
+            start, size, count = _HEADER.unpack(header[: _HEADER.size])
+            file.seek(start)
+            segments = file.read(size * count)
+    except OSError as error:
+        return f"it cannot be read ({error.strerror})"
+    kinds = {segments[at : at + 4] for at in range(0, len(segments), _SEGMENT_SIZE)}
+    if _PT_INTERP.to_bytes(4, "little") not in kinds:
+        return "it is linked statically"
+    return None

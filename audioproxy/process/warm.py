@@ -1,0 +1,410 @@
+"""Starts ffmpeg and ffprobe by fork servers, or by their command lines where that is impossible."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.error import ProcessDone, ProcessExitedAlready
+from twisted.internet.interfaces import IDelayedCall, IProcessTransport
+from twisted.internet.protocol import ProcessProtocol
+from twisted.python.failure import Failure
+
+from audioproxy._twisted import ForkedProcess, own_process_group
+from audioproxy.concurrency.shared_result import SharedResult
+from audioproxy.observe.log_context import Logger
+from audioproxy.process.cell import CellStarter
+from audioproxy.process.fork_server import VARIABLES, ForkServer, NotForked, find_obstacle
+from audioproxy.process.starters import Limits, Spawn, Starter
+
+# Forks after which a server is replaced. All its children have one layout of memory.
+_MOST_FORKS = 500
+# Signals of a child that has crashed. The next ones get another layout of memory, so that nobody
+# learns it from crash to crash.
+_CRASHES = {
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGSEGV,
+    signal.SIGSYS,
+    signal.SIGTRAP,
+}
+# Seconds within which a program is linked, and has shown that it works.
+_START_TIMEOUT = 20.0
+# Seconds until a server that has failed is started again: at once, then doubled each time.
+_FIRST_DELAY, _MOST_DELAY = 1.0, 600.0
+# Seconds after which a server that fails has not failed at its start.
+_PROVEN = 60.0
+# What the loader reads besides libraries: where they are, and which others are preloaded.
+_LOADER_FILES = ("/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/alternatives")
+# The end of what the first child prints.
+_OUTPUT_LIMIT = 1000
+
+_log = Logger()
+
+
+class WarmProgram:
+    """Keeps a fork server of one program, where that is possible.
+
+    :ivar obstacle: why there is none, as text; None while there is one.
+    """
+
+    def __init__(
+        self,
+        program: str,
+        cells: CellStarter,
+        reactor: Any,
+        environment: Mapping[str, str],
+        limits: Limits,
+    ) -> None:
+        """Prepare a server that is not started.
+
+        :param reactor: provides processes and time.
+        :param limits: of the first child, which has to show that the program works.
+        """
+        self.obstacle: str | None = "not started yet"
+        self._program = program
+        self._cells = cells
+        self._reactor = reactor
+        self._environment = {**environment, **VARIABLES}
+        self._limits = limits
+        self._is_open = False
+        # The server that forks, the one that will replace it, its first child, and all of these
+        # that have not ended.
+        self._current: ForkServer | None = None
+        self._next: ForkServer | None = None
+        self._trial: _Trial | None = None
+        self._running: set[ForkServer | _Trial] = set()
+        self._forks = 0
+        # When a server became ready, unless one has failed since then.
+        self._ready_since = math.inf
+        # What is found at paths that decide what is linked, as of the start of the server.
+        self._linked: dict[str, object] = {}
+        self._delay = 0.0
+        self._call: IDelayedCall | None = None
+        self._warned: str | None = None
+        self._settled: SharedResult[None] = SharedResult()
+        self._stopped: SharedResult[None] = SharedResult()
+
+    @property
+    def cpu_seconds(self) -> float:
+        """What linking the program has taken; 0 without a server."""
+        return 0.0 if self._current is None else self._current.cpu_seconds
+
+    def open(self) -> None:
+        """Start a server. It is used when it is ready."""
+        if not self._is_open:
+            self._is_open, self._settled = True, SharedResult()
+        self._start()
+
+    async def settle(self) -> None:
+        """Wait until there is a server, or is known to be none."""
+        if self._is_open:
+            await self._settled.wait()
+
+    async def close(self) -> None:
+        """End the servers. Their children run on."""
+        self.close_now()
+        if self._running:
+            await self._stopped.wait()
+
+    def close_now(self) -> None:
+        """End the servers, and do not wait for that."""
+        self._is_open = False
+        self._current = self._next = None
+        self._cancel_call()
+        self._settled.fire(None)
+        for process in self._running:
+            process.kill("closed")
+
+    def start(
+        self,
+        protocol: ProcessProtocol,
+        command: Sequence[str],
+        descriptors: Mapping[int, int | str],
+        limits: Limits,
+    ) -> bool:
+        """Start a child; return whether that was possible."""
+        server = self._current
+        words = self._cells.request(command, descriptors, limits)
+        if server is None or words is None:
+            return False
+        if self._linked != {path: _identify(path) for path in self._linked}:
+            self._replace_now()
+            return False
+        try:
+            self._fork(server, protocol, words, descriptors)
+        except NotForked as error:
+            if error.is_lost:
+                self._current = None
+                server.kill(str(error))
+                self._fail(str(error))
+            else:
+                self._warn(str(error))
+            return False
+        self._forks += 1
+        if self._forks == _MOST_FORKS:
+            # The present server forks until the next one is ready.
+            self._start()
+        return True
+
+    def _fork(
+        self,
+        server: ForkServer,
+        protocol: ProcessProtocol,
+        words: Sequence[str],
+        descriptors: Mapping[int, int | str],
+    ) -> None:
+        fork = partial(server.fork, words)
+        ForkedProcess(self._reactor, protocol, descriptors, fork, self._note_end)
+
+    def _note_end(self, status: int) -> None:
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) in _CRASHES and self._current:
+            self._replace_now()
+
+    def _replace_now(self) -> None:
+        server, self._current = self._current, None
+        if server is not None:
+            server.kill("replaced")
+        self._start()
+
+    def _start(self) -> None:
+        if not self._is_open or self._next is not None:
+            return
+        self._cancel_call()
+        path = shutil.which(self._program) or self._program
+        if (obstacle := find_obstacle(path)) is not None:
+            self._fail(obstacle, is_fault=False)
+            return
+        self._next = server = ForkServer(self._try, self._end)
+        self._running.add(server)
+        self._call = self._reactor.callLater(_START_TIMEOUT, server.kill, "it takes too long")
+        try:
+            server.start(self._spawn, self._cells.library, self._cells.server_command(path))
+        except OSError as error:
+            self._end(server, f"{error.strerror}")
+
+    def _spawn(
+        self,
+        protocol: ProcessProtocol,
+        command: Sequence[str],
+        descriptors: Mapping[int, int | str],
+    ) -> None:
+        with own_process_group():
+            self._reactor.spawnProcess(
+                protocol, command[0], command, self._environment, childFDs=descriptors
+            )
+
+    def _try(self, server: ForkServer) -> None:
+        """Let a linked program print its version, ahead of its first use."""
+        try:
+            folders = read_folders(server.pid)
+        except (OSError, ValueError) as error:
+            server.kill(str(error))
+            return
+        program = shutil.which(self._program) or self._program
+        paths = {os.path.realpath(program), *folders, *_LOADER_FILES}
+        linked = {path: _identify(path) for path in paths}
+        words = self._cells.request([program, "-version"], (), self._limits)
+        assert words is not None
+        self._trial = trial = _Trial(partial(self._tried, server, linked))
+        try:
+            with open(os.devnull, "rb") as null:
+                self._fork(server, trial, words, {0: null.fileno(), 1: "r", 2: "r"})
+        except (OSError, NotForked) as error:
+            server.kill(str(error))
+        else:
+            self._running.add(trial)
+
+    def _tried(
+        self, server: ForkServer, linked: dict[str, object], trial: _Trial, fault: str | None
+    ) -> None:
+        self._discard(trial)
+        if fault is not None:
+            server.kill(fault)
+        if fault is not None or server is not self._next:
+            return
+        self._cancel_call()
+        former, self._current, self._next = self._current, server, None
+        if former is not None:
+            former.kill("replaced")
+        self._linked, self._forks = linked, 0
+        self._ready_since = self._reactor.seconds()
+        self.obstacle = self._warned = None
+        self._settled.fire(None)
+
+    def _end(self, server: ForkServer, reason: str) -> None:
+        self._discard(server)
+        if server is self._next:
+            self._next = None
+            self._cancel_call()
+            if self._trial in self._running:
+                self._trial.kill(reason)
+        elif server is self._current:
+            self._current = None
+        else:
+            return
+        self._fail(reason)
+
+    def _discard(self, process: ForkServer | _Trial) -> None:
+        self._running.discard(process)
+        if not self._running:
+            stopped, self._stopped = self._stopped, SharedResult()
+            stopped.fire(None)
+
+    def _fail(self, reason: str, *, is_fault: bool = True) -> None:
+        """Start the program without a server for a while."""
+        if not self._is_open:
+            return
+        if self._current is None:
+            self.obstacle = reason
+        if is_fault:
+            self._warn(reason)
+        self._settled.fire(None)
+        if self._reactor.seconds() - self._ready_since > _PROVEN:
+            self._delay = 0.0
+        self._ready_since = math.inf
+        if self._call is None:
+            self._call = self._reactor.callLater(self._delay, self._start)
+        self._delay = min(max(_FIRST_DELAY, 2 * self._delay), _MOST_DELAY)
+
+    def _warn(self, reason: str) -> None:
+        if reason != self._warned:
+            self._warned = reason
+            _log.warn(
+                "{program} is linked at each start, which is slow: {reason}",
+                program=self._program,
+                reason=reason,
+            )
+
+    def _cancel_call(self) -> None:
+        call, self._call = self._call, None
+        if call is not None and call.active():
+            call.cancel()
+
+
+class _Trial(ProcessProtocol):
+    """The first child of a server, which prints the version of its program."""
+
+    transport: IProcessTransport
+
+    def __init__(self, ended: Callable[[_Trial, str | None], object]) -> None:
+        self._ended = ended
+        self._output = b""
+
+    def childDataReceived(self, childFD: int, data: bytes) -> None:
+        self._output = (self._output + data)[-_OUTPUT_LIMIT:]
+
+    def processEnded(self, reason: Failure) -> None:
+        works = reason.check(ProcessDone) and self._output
+        text = self._output.decode("utf-8", "replace").strip()
+        fault = f"a child fails ({reason.getErrorMessage()}) {text}".strip()
+        self._ended(self, None if works else fault)
+
+    def kill(self, reason: str) -> None:
+        """End the process."""
+        with suppress(ProcessExitedAlready):
+            self.transport.signalProcess("KILL")
+
+
+class WarmStarter:
+    """Starter that uses fork servers for what reads no remote source."""
+
+    def __init__(self, cold: Starter, programs: Mapping[str, WarmProgram]) -> None:
+        """Prepare servers that are not started.
+
+        :param cold: the starter of everything else.
+        :param programs: by the path that starts them.
+        """
+        self._cold = cold
+        self.programs = programs
+
+    def open(self) -> None:
+        """Start the servers."""
+        for program in self.programs.values():
+            program.open()
+
+    async def settle(self) -> None:
+        """Wait until each program has a server, or is known to have none."""
+        for program in self.programs.values():
+            await program.settle()
+
+    async def close(self) -> None:
+        """End the servers."""
+        for program in self.programs.values():
+            await program.close()
+
+    def close_now(self) -> None:
+        """End the servers, and do not wait for that."""
+        for program in self.programs.values():
+            program.close_now()
+
+    def start(
+        self,
+        spawn: Spawn,
+        protocol: ProcessProtocol,
+        command: Sequence[str],
+        descriptors: Mapping[int, int | str],
+        limits: Limits,
+    ) -> None:
+        """Start a child: see `Starter`."""
+        program = self.programs.get(command[0])
+        if program is None or not program.start(protocol, command, descriptors, limits):
+            self._cold.start(spawn, protocol, command, descriptors, limits)
+
+
+def warm_starter(
+    cold: Starter, reactor: Any, environment: Mapping[str, str], limits: Limits
+) -> WarmStarter:
+    """Return a starter with a server for each program that runs in a cell.
+
+    :param cold: the starter where there is no server.
+    :param reactor: provides processes and time.
+    :param environment: of the children.
+    :param limits: of the first child of each server.
+    """
+    programs = {}
+    if isinstance(cold, CellStarter):
+        for name in cold.programs:
+            programs[name] = WarmProgram(name, cold, reactor, environment, limits)
+    return WarmStarter(cold, programs)
+
+
+def read_folders(pid: int | None) -> set[str]:
+    """Return the folders of the libraries that a process has linked, from proc_pid_maps(5).
+
+    :raises ValueError: where its children would have memory that can become code, or memory in
+        common, or are those of an old library.
+    """
+    folders = set()
+    program = os.readlink(f"/proc/{pid}/exe")
+    for line in Path(f"/proc/{pid}/maps").read_text("utf-8", "surrogateescape").splitlines():
+        _, rights, _, _, _, *path = line.split(maxsplit=5)
+        if "wx" in rights:
+            raise ValueError("a library needs memory that is writable and executable")
+        if "w" in rights and "s" in rights:
+            raise ValueError("a library needs memory that all children would share")
+        if path and path[0].startswith("/") and "x" in rights:
+            if path[0].endswith(" (deleted)"):
+                raise ValueError("a library was replaced while it was linked")
+            # The program itself may be in a folder that changes all the time.
+            if path[0] != program:
+                folders.add(os.path.dirname(path[0]))
+    return folders
+
+
+def _identify(path: str) -> object:
+    """Return what changes if a file, or the list of files of a folder, is replaced."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,0 +1,308 @@
+"""When servers of programs are started, replaced and started again, without real processes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from twisted.internet.error import ProcessDone, ProcessExitedAlready, ProcessTerminated
+from twisted.internet.protocol import ProcessProtocol
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.process import warm as warm_module
+from audioproxy.process.cell import CellStarter
+from audioproxy.process.fork_server import NotForked
+from audioproxy.process.warm import WarmProgram, read_folders
+
+PROGRAM = "/usr/bin/ffmpeg"
+
+
+class FakeServer:
+    """Server that becomes ready and ends when a test says so.
+
+    :ivar killed: the reasons that it was given.
+    :ivar refusal: raised instead of a fork.
+    """
+
+    pid = 1
+    cpu_seconds = 0.08
+    refusal: NotForked | None = None
+
+    def __init__(
+        self, ready: Callable[[Any], object], ended: Callable[[Any, str], object], started: float
+    ) -> None:
+        self.killed: list[str] = []
+        self.started = started
+        self._ready, self._ended = ready, ended
+
+    def start(self, *_: Any) -> None:
+        """Do nothing."""
+
+    def fork(self, *_: Any) -> int:
+        """Return a process ID."""
+        if self.refusal is not None:
+            raise self.refusal
+        return 2
+
+    def kill(self, reason: str) -> None:
+        """Note the reason."""
+        self.killed.append(reason)
+
+    def become_ready(self) -> None:
+        """Report that the program is linked."""
+        self._ready(self)
+
+    def end(self, reason: str = "gone") -> None:
+        """Report the end of the process."""
+        self._ended(self, reason)
+
+
+class FakeProcess:
+    """Forked child whose end is an event of its own.
+
+    :ivar signals: what it has received.
+    """
+
+    def __init__(
+        self,
+        reactor: object,
+        protocol: ProcessProtocol,
+        descriptors: Mapping[int, int | str],
+        fork: Callable[[Mapping[int, int]], int],
+        exited: Callable[[int], object],
+    ) -> None:
+        fork({})
+        self.signals: list[str] = []
+        self._protocol, self._exited = protocol, exited
+        self._ended = False
+        protocol.makeConnection(self)  # type: ignore[arg-type]
+
+    def signalProcess(self, name: str) -> None:
+        """Note a signal."""
+        if self._ended:
+            raise ProcessExitedAlready
+        self.signals.append(name)
+
+    def end(self, number: int = 0) -> None:
+        """End, with output, or by a signal."""
+        self._ended = True
+        self._exited(number)
+        if not number:
+            self._protocol.childDataReceived(1, b"ffmpeg version 7\n")
+        error = ProcessTerminated(None, number) if number else ProcessDone(0)
+        self._protocol.processEnded(Failure(error))
+
+
+class ScheduleTests(SynchronousTestCase):
+    """`WarmProgram` with a clock, and servers that are no processes"""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.clock.advance(1_000_000)
+        self.servers: list[FakeServer] = []
+        self.processes: list[FakeProcess] = []
+        self.obstacle: str | None = None
+        self.patch(warm_module, "ForkServer", self.new_server)
+        self.patch(warm_module, "ForkedProcess", self.new_process)
+        self.patch(warm_module, "find_obstacle", self.find_obstacle)
+        self.patch(warm_module, "read_folders", lambda _: set())
+        self.looked: list[float] = []
+        cells = CellStarter("/bin/audioproxy-cell", {})
+        self.warm = WarmProgram(PROGRAM, cells, self.clock, {}, {})
+
+    def new_server(self, *arguments: Any) -> FakeServer:
+        """Return a server."""
+        self.servers.append(FakeServer(*arguments, self.now))
+        return self.servers[-1]
+
+    def new_process(self, *arguments: Any) -> FakeProcess:
+        """Return a forked child."""
+        process = FakeProcess(*arguments)
+        self.processes.append(process)
+        return process
+
+    def find_obstacle(self, _: str) -> str | None:
+        """Return the obstacle of this test."""
+        self.looked.append(self.now)
+        return self.obstacle
+
+    @property
+    def now(self) -> float:
+        """Seconds since the start of the test."""
+        return self.clock.seconds() - 1_000_000
+
+    def run_next(self) -> None:
+        """Let time pass until the next call is due."""
+        (call,) = self.clock.getDelayedCalls()
+        self.clock.advance(call.getTime() - self.clock.seconds())
+
+    def make_ready(self) -> FakeServer:
+        """Let the last server and its first child succeed, and return it."""
+        self.servers[-1].become_ready()
+        self.processes[-1].end()
+        return self.servers[-1]
+
+    def launch(self) -> bool:
+        """Return whether a child was forked."""
+        return self.warm.start(ProcessProtocol(), [PROGRAM], {}, {})
+
+    def test_delays(self) -> None:
+        """A program that cannot be linked is tried again after delays that double."""
+        self.obstacle = "it is a script"
+        with capturedLogs() as events:
+            self.warm.open()
+            for _ in range(12):
+                self.run_next()
+        self.assertEqual([0, 0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 1023, 1623], self.looked)
+        self.assertEqual([], events)
+        self.obstacle = None
+        self.run_next()
+        self.make_ready()
+        self.assertTrue(self.launch())
+
+    def test_failures(self) -> None:
+        """A server that ends before it is ready is started again, later each time."""
+        with capturedLogs() as events:
+            self.warm.open()
+            for _ in range(5):
+                self.servers[-1].end()
+                self.run_next()
+        self.assertEqual([0, 0, 1, 3, 7, 15], [server.started for server in self.servers])
+        # One warning for all of them.
+        (event,) = events
+        self.assertIn(f"{PROGRAM} is linked at each start, which is slow: gone", formatEvent(event))
+
+    def test_proven(self) -> None:
+        """A server that ends after a minute is started at once, and the next ones with delays."""
+        self.warm.open()
+        self.make_ready()
+        self.clock.advance(61)
+        for _ in range(4):
+            self.servers[-1].end()
+            self.run_next()
+        self.assertEqual([0, 61, 62, 64, 68], [server.started for server in self.servers])
+
+    def test_short_lived(self) -> None:
+        """Servers that end right after they have become ready are started later each time."""
+        self.warm.open()
+        with capturedLogs() as events:
+            for _ in range(4):
+                self.make_ready().end()
+                self.run_next()
+        self.assertEqual([0, 0, 1, 3, 7], [server.started for server in self.servers])
+        self.assertEqual(4, len(events))
+
+    def test_slow(self) -> None:
+        """A server that is not ready in time is ended; the same for its first child."""
+        self.warm.open()
+        self.clock.advance(20)
+        self.assertEqual(["it takes too long"], self.servers[-1].killed)
+        self.servers[-1].end()
+        self.run_next()
+        self.servers[-1].become_ready()
+        self.clock.advance(20)
+        self.assertEqual(["it takes too long"], self.servers[-1].killed)
+        self.servers[-1].end()
+        self.assertEqual(["KILL"], self.processes[-1].signals)
+        self.processes[-1].end(signal.SIGKILL)
+        self.assertFalse(self.launch())
+
+    def test_failed_replacement(self) -> None:
+        """A server stays in use while the next one fails, and no later event ends the next one."""
+        self.patch(warm_module, "_MOST_FORKS", 1)
+        self.warm.open()
+        first = self.make_ready()
+        self.assertTrue(self.launch())
+        child = self.processes[-1]
+        self.servers[-1].end()
+        self.run_next()
+        self.servers[-1].end()
+        self.assertTrue(self.launch())
+        self.assertIsNone(self.warm.obstacle)
+        # Another start is due in a second. A crash comes first.
+        child.end(signal.SIGSEGV)
+        self.assertEqual(["replaced"], first.killed)
+        last = self.make_ready()
+        self.clock.pump([1, 20])
+        self.assertEqual((last, []), (self.servers[-1], last.killed))
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_crash_in_trial(self) -> None:
+        """A program that crashes in its trial does not replace a server for ever."""
+        self.warm.open()
+        for _ in range(3):
+            self.servers[-1].become_ready()
+            self.processes[-1].end(signal.SIGSEGV)
+            self.assertRegex(self.servers[-1].killed[0], "a child fails .* signal 11")
+            self.servers[-1].end()
+            self.run_next()
+        self.assertEqual([0, 0, 1, 3], [server.started for server in self.servers])
+
+    def test_refusals(self) -> None:
+        """A server that cannot fork for now stays; one that is lost is ended and started again."""
+        self.warm.open()
+        server = self.make_ready()
+        with capturedLogs() as events:
+            server.refusal = NotForked("it cannot fork", is_lost=False)
+            for _ in range(3):
+                self.assertFalse(self.launch())
+            self.assertEqual((1, []), (len(events), server.killed))
+            server.refusal = NotForked("it does not answer", is_lost=True)
+            self.assertFalse(self.launch())
+        self.assertEqual((2, ["it does not answer"]), (len(events), server.killed))
+        self.run_next()
+        self.make_ready()
+        server.end()
+        self.assertTrue(self.launch())
+
+    def test_closed(self) -> None:
+        """After the end of all processes, a closed one is closed; nothing is started again."""
+        self.warm.open()
+        server = self.servers[-1]
+        server.become_ready()
+        self.warm.close_now()
+        self.assertEqual((["closed"], ["KILL"]), (server.killed, self.processes[-1].signals))
+        closing: Any = self.warm.close()
+        self.assertIsNotNone(closing.send(None))
+        server.end()
+        self.processes[-1].end(signal.SIGKILL)
+        self.assertRaises(StopIteration, closing.send, None)
+        self.assertEqual(([], 1), (self.clock.getDelayedCalls(), len(self.servers)))
+
+
+class FoldersTests(SynchronousTestCase):
+    """What the maps of a process say of its libraries"""
+
+    def read(self, *lines: str) -> Sequence[str]:
+        """Return the folders of a process with these maps."""
+        self.patch(warm_module.os, "readlink", lambda _: PROGRAM)
+        self.patch(warm_module.Path, "read_text", lambda *_: "\n".join(lines) + "\n")
+        return sorted(read_folders(1))
+
+    def test_folders(self) -> None:
+        """Folders of libraries count: not that of the program, and not those of data."""
+        self.assertEqual(
+            ["/lib/a b", "/usr/lib"],
+            self.read(
+                "55d0-55d1 r-xp 00000000 08:01 1    /usr/bin/ffmpeg",
+                "7f00-7f01 r-xp 00000000 08:01 2    /usr/lib/liba.so",
+                "7f01-7f02 r-xp 00000000 08:01 3    /lib/a b/libb.so",
+                "7f02-7f03 r--p 00000000 08:01 4    /usr/share/locale",
+                "7f03-7f04 r-xp 00000000 00:00 0    [vdso]",
+                "7f04-7f05 rw-p 00000000 00:00 0",
+                "7f05-7f06 rw-p 00000000 00:00 0    [stack]",
+            ),
+        )
+
+    def test_refused(self) -> None:
+        """A library that was replaced is refused, and one that needs an executable stack."""
+        for line, words in (
+            ("7f00-7f01 r-xp 00000000 08:01 2    /usr/lib/liba.so (deleted)", "was replaced"),
+            ("7f00-7f01 rwxp 00000000 00:00 0    [stack]", "executable stack"),
+        ):
+            error = self.assertRaises(ValueError, self.read, line)
+            self.assertIn(words, str(error))
