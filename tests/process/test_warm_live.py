@@ -217,7 +217,7 @@ class ServerTests(WarmCase):
 
     async def test_replaced_after_forks(self) -> None:
         """A server is replaced after a number of forks, and every child is forked."""
-        self.patch(warm_module, "_MOST_FORKS", 3)
+        self.patch(warm_module, "MOST_FORKS", 3)
         warm = await self.open()
         for _ in range(2):
             server = running_server(warm)
