@@ -300,10 +300,10 @@ class FoldersTests(SynchronousTestCase):
         )
 
     def test_refused(self) -> None:
-        """A library that was replaced is refused, and one that needs an executable stack."""
+        """A library that was replaced is refused, and one with memory that becomes code or is shared."""
         for line, words in (
             ("7f00-7f01 r-xp 00000000 08:01 2    /usr/lib/liba.so (deleted)", "was replaced"),
-            ("7f00-7f01 rwxp 00000000 00:00 0    [stack]", "executable stack"),
+            ("7f00-7f01 rwxp 00000000 00:00 0    [stack]", "writable and executable"),
         ):
             error = self.assertRaises(ValueError, self.read, line)
             self.assertIn(words, str(error))
