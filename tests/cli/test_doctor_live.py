@@ -34,6 +34,7 @@ from tests.support.folders import short_folder
 from tests.support.origins import open_origin
 from tests.support.remote import RemoteCase
 from tests.support.service import PATIENCE, ServiceCase
+from tests.support.stand_ins import compile_program
 from tests.support.variants import StoredVariant
 
 GOOD, NOTE, BAD = Verdict.GOOD, Verdict.NOTE, Verdict.BAD
@@ -88,7 +89,8 @@ class CheckTests(ServiceCase):
         self.assert_result(results, "temporary files", BAD, "audioproxy itself failed")
         self.assertIn("RuntimeError: oh", traceback.getvalue())
         others = [result.check for result in results if result.verdict is not GOOD]
-        self.assertEqual(["temporary files"], others)
+        # These tests have no cell.
+        self.assertEqual(["start", "temporary files"], others)
         self.assertEqual("AP_METRICS_PORT", results[-1].check)
 
     async def test_no_programs(self) -> None:
@@ -100,6 +102,26 @@ class CheckTests(ServiceCase):
         remedies = r"`cc .* /nowhere/audioproxy-cell .*cell\.c`;.*apt-get install util-linux"
         self.assert_result(results, "cell", NOTE, remedies)
         self.assert_result(results, "AP_REQUIRE_CELL", BAD, remedies)
+
+    async def test_start_of_programs(self) -> None:
+        """The way in which each program is started is reported, and why it is the slow one."""
+        folder = Path(self.mktemp()).resolve()
+        program = compile_program(folder)
+        ffmpeg = program.rename(program.with_name("ffmpeg"))
+        ffprobe = program.with_name("ffprobe")
+        ffprobe.write_text("#!/bin/sh\n")
+        ffprobe.chmod(0o755)
+        for variables, expected in (
+            ({}, [
+                f"{ffmpeg} is linked once, and forked, which saves \\d+ ms of CPU time a child",
+                f"{ffprobe} is linked for each child: it is a script",
+            ]),
+            ({"AP_WARM_PROGRAMS": "0"}, ["AP_WARM_PROGRAMS=0"]),
+        ):  # fmt: skip
+            results = await self.run_checks(ffmpeg=True, PATH=str(program.parent), **variables)
+            found = [result.text for result in results if result.check == "start"]
+            for pattern, text in zip(expected, found, strict=True):
+                self.assertRegex(text, pattern)
 
     async def test_incomplete_ffmpeg(self) -> None:
         """An incomplete ffmpeg is reported with the missing encoder, a complete one by version."""
@@ -237,7 +259,7 @@ class ProgramTests(ServiceCase):
         self.assertEqual((0, "", "", "All is well."), (ended.status, ended.err, blank, last))
         self.assertEqual({"ok  "}, {line[:4] for line in lines})
         self.assertEqual(
-            "audioproxy settings open_files ffmpeg cell local_sources variant_store"
+            "audioproxy settings open_files ffmpeg start start cell local_sources variant_store"
             " builds temporary_files AP_PORT AP_METRICS_PORT settings_file",
             " ".join(line[4:22].strip().replace(" ", "_") for line in lines),
         )

@@ -1,39 +1,29 @@
-"""Programs that are linked once: their real servers, and the children that these fork."""
+"""Programs that are linked once: their real servers, which end, fail and are replaced."""
 
 from __future__ import annotations
 
 import errno
 import os
-import re
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from twisted.internet.defer import Deferred
-from twisted.internet.protocol import ProcessProtocol
-from twisted.logger import LogLevel, capturedLogs, formatEvent
+from twisted.logger import capturedLogs
 
 from audioproxy.process import fork_server as fork_server_module
-from audioproxy.process import spawn as spawn_module
 from audioproxy.process import warm as warm_module
-from audioproxy.process.cell import CellStarter, ConfinedProgram
-from audioproxy.process.child import Child, Exit
+from audioproxy.process.child import Exit
 from audioproxy.process.find_starter import BINARY
-from audioproxy.process.fork_server import ForkServer
-from audioproxy.process.spawn import ChildLimits, Launcher, SpawnFailed
-from audioproxy.process.starters import Limits, Spawn, Starter
-from audioproxy.process.warm import WarmProgram, WarmStarter, warm_starter
-from tests.process.test_child_live import ENVIRONMENT, RealCase
+from audioproxy.process.spawn import SpawnFailed
+from audioproxy.process.warm import WarmProgram
 from tests.support.processes import open_descriptors, opened_since
-from tests.support.programs import FFMPEG
 from tests.support.service import (
     PATIENCE,
     PROJECT,
@@ -45,15 +35,23 @@ from tests.support.service import (
     until,
 )
 from tests.support.stand_ins import ENDLESS, HARMLESS, THREADED, compile_library, compile_program
+from tests.support.warm_programs import (
+    ENVIRONMENT,
+    WarmCase,
+    connect,
+    plain_program,
+    running_server,
+    server_of,
+    warnings,
+)
 
-LIMITS = ChildLimits(1 << 30)
 # A service that starts its reactor after its servers, and has a child that it has forked itself,
 # with copies of its sockets. It prints the IDs of that child and of one that waits.
 SERVICE = """
 import os, sys, time
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
-from tests.process.test_warm_live import LIMITS, connect
+from tests.support.warm_programs import connect
 warm, launcher = connect(sys.argv[1])
 warm.open()
 
@@ -68,319 +66,6 @@ async def launch():
 Deferred.fromCoroutine(launch()).addErrback(lambda failure: print(failure, flush=True))
 reactor.run()
 """
-
-
-class RecordingStarter:
-    """Starter of children without a server.
-
-    :ivar commands: what it has started.
-    """
-
-    def __init__(self, starter: Starter) -> None:
-        self.commands: list[Sequence[str]] = []
-        self._starter = starter
-
-    def start(
-        self,
-        spawn: Spawn,
-        protocol: ProcessProtocol,
-        command: Sequence[str],
-        descriptors: Mapping[int, int | str],
-        limits: Limits,
-    ) -> None:
-        """Start a child, and note its command line."""
-        self.commands.append(command)
-        self._starter.start(spawn, protocol, command, descriptors, limits)
-
-
-def connect(program: str, binary: Path = BINARY) -> tuple[WarmStarter, Launcher]:
-    """Return a starter that is not open, with one program, and a launcher that uses it."""
-    cells = CellStarter(str(binary), {program: ConfinedProgram.of(program)})
-    warm = warm_starter(cells, reactor, ENVIRONMENT, LIMITS.of_child(PATIENCE, None))
-    warm._cold = RecordingStarter(cells)  # type: ignore[assignment]
-    return warm, Launcher(reactor, reactor, ENVIRONMENT, warm, LIMITS)
-
-
-@cache
-def plain_program() -> str:
-    """Return a stand-in, compiled once for all tests in trial's working folder."""
-    return str(compile_program(Path("stand-in").resolve()))
-
-
-class WarmCase(RealCase):
-    """A stand-in with a server.
-
-    No test waits for a server that is slow, except for those that never answer.
-    """
-
-    async def setUp(self) -> None:  # type: ignore[override]
-        super().setUp()
-        # The first child opens descriptors that stay open.
-        await self.start(["/bin/true"]).wait()
-        self.patch(fork_server_module, "_ANSWER_TIMEOUT", PATIENCE)
-        self.patch(warm_module, "_START_TIMEOUT", PATIENCE)
-        # The number of threads of this machine changes.
-        self.patch(spawn_module, "_count_threads", lambda: 100)
-        self.folder = Path(self.mktemp()).resolve()
-
-    def connect(self, program: str, binary: Path = BINARY) -> WarmProgram:
-        """Use a program, which is not started, and return it.
-
-        At the end of the test, no process and no descriptor may be left.
-        """
-        before = open_descriptors()
-        self.program = program
-        self.starter, self.launcher = connect(program, binary)
-
-        async def close() -> None:
-            await self.starter.close()
-            self.assertEqual(([], set()), (children(), opened_since(before)))
-
-        self.addCleanup(close)
-        (warm,) = self.starter.programs.values()
-        return warm
-
-    async def open(self, program: str | None = None) -> WarmProgram:
-        """Use a program, by default the stand-in, and wait for its server."""
-        warm = self.connect(program or plain_program())
-        self.starter.open()
-        await self.starter.settle()
-        return warm
-
-    def launch(self, *words: str, **options: Any) -> Child:
-        """Start the program."""
-        return self.launcher.launch(
-            [self.program, *words], {}, PATIENCE, stdout_limit=1 << 20, **options
-        )
-
-    async def run_program(self, *words: str) -> Exit:
-        """Run the program to its end."""
-        return await self.launch(*words).wait()
-
-    async def run_cold(self, *words: str) -> Exit:
-        """Run the program to its end, without its server."""
-        return (
-            await self.cold_launcher()
-            .launch([self.program, *words], {}, PATIENCE, stdout_limit=1 << 20)
-            .wait()
-        )
-
-    def cold_launcher(self) -> Launcher:
-        """Return a launcher that uses no server."""
-        return Launcher(reactor, reactor, ENVIRONMENT, self.starter._cold, LIMITS)
-
-    @property
-    def cold(self) -> list[Sequence[str]]:
-        """What was started without a server."""
-        starter: Any = self.starter._cold
-        return starter.commands  # type: ignore[no-any-return]
-
-    async def waiting(self, child: Child) -> int:
-        """Wait until a child waits; return its process ID. It is killed at the end of the test."""
-
-        async def kill() -> None:
-            child.kill()
-            await child.wait()
-
-        self.addCleanup(kill)
-        await until(lambda: child.protocol._stdout.data == b"waiting\n", "the child to wait")
-        assert child.protocol.pid is not None
-        return child.protocol.pid
-
-    async def until_replaced(self, warm: WarmProgram, server: int) -> None:
-        """Wait until a server has ended, and another one is in use."""
-        await until(lambda: not is_running(server), "the end of the server")
-        await until(lambda: server_of(warm) not in (None, server), "the next server")
-
-
-def server_of(warm: WarmProgram) -> int | None:
-    """Return the process ID of the server in use."""
-    return None if warm._current is None else warm._current.pid
-
-
-def running_server(warm: WarmProgram) -> int:
-    """Return the process ID of the server in use, which there has to be."""
-    pid = server_of(warm)
-    assert pid is not None, warm.obstacle
-    return pid
-
-
-def warnings(events: Sequence[Any]) -> list[str]:
-    """Return the text of all warnings and errors."""
-    serious = (LogLevel.warn, LogLevel.error, LogLevel.critical)
-    return [str(formatEvent(event)) for event in events if event["log_level"] in serious]
-
-
-def state_of(pid: int) -> dict[str, Any]:
-    """Return what the kernel states of a process, beyond its memory and its use of the CPU."""
-    folder = Path(f"/proc/{pid}")
-    status = dict(
-        line.split(":\t", 1) for line in (folder / "status").read_text().splitlines() if line
-    )
-    names = "Name Umask PPid Uid Gid Groups NSsid Threads SigQ SigPnd SigBlk SigIgn SigCgt"
-    names += " CapInh CapPrm CapEff CapBnd CapAmb NoNewPrivs Seccomp Seccomp_filters"
-    links = {path.name: os.readlink(path) for path in (folder / "fd").iterdir()}
-    return {
-        **{name: status[name] for name in names.split() if name in status},
-        "limits": (folder / "limits").read_text(),
-        "nice": os.getpriority(os.PRIO_PROCESS, pid),
-        "policy": os.sched_getscheduler(pid),
-        "cpus": os.sched_getaffinity(pid),
-        "leads": os.getpgid(pid) == pid,
-        "cwd": os.readlink(folder / "cwd"),
-        "root": os.readlink(folder / "root"),
-        "exe": os.readlink(folder / "exe"),
-        "oom": (folder / "oom_score_adj").read_text(),
-        "words": (folder / "cmdline").read_bytes().rstrip(b"\0"),
-        "descriptors": {name: re.sub(r"\[\d+\]", "", link) for name, link in sorted(links.items())},
-    }
-
-
-class ChildTests(WarmCase):
-    """A forked child is what the same program is when it is started anew"""
-
-    async def both(self, *words: str) -> tuple[Exit, Exit]:
-        """Run the program by a fork and anew, and return how both ended."""
-        warm = await self.run_program(*words)
-        self.assertEqual([], self.cold)
-        cold = await self.run_cold(*words)
-        self.cold.clear()
-        return warm, cold
-
-    async def test_state(self) -> None:
-        """Descriptors, limits, identity, rights, signals, niceness and folders are the same."""
-        await self.open()
-        source = os.open(self.program, os.O_RDONLY)
-        self.addCleanup(os.close, source)
-        os.set_inheritable(source, True)
-        states = []
-        for launcher in (self.launcher, self.cold_launcher()):
-            child = launcher.launch(
-                [self.program, "wait", "for me"], {3: source, 7: source}, PATIENCE,
-                stdout_limit=100, output_limit=5_000_000,
-            )  # fmt: skip
-            states.append(state_of(await self.waiting(child)))
-        warm, cold = states
-        self.assertEqual(1, len(self.cold))
-        self.assertEqual(cold, warm)
-        self.assertEqual(
-            {"0": "/dev/null", "1": "pipe:", "2": "pipe:", "3": self.program, "7": self.program},
-            warm["descriptors"],
-        )
-        self.assertEqual(("1", True), (warm["NoNewPrivs"], warm["leads"]))
-        self.assertIn("5000000", warm["limits"])
-
-    async def test_variables(self) -> None:
-        """The environment is that of every child, without the variables of the server."""
-        await self.open()
-        warm, cold = await self.both("variables")
-        self.assertEqual(cold, warm)
-        lines = warm.stdout.decode().splitlines()
-        self.assertEqual("plain", lines.pop())
-        self.assertEqual(ENVIRONMENT, dict(line.split("=", 1) for line in lines))
-
-    async def test_words(self) -> None:
-        """Words arrive as they are: empty ones, many, and those that are not ASCII or UTF-8."""
-        await self.open()
-        words = ["", "ä Ω 𝄞", "\udcff", "two\nlines", *map(str, range(2000)), "x" * 100_000, ""]
-        warm, cold = await self.both("print", *words)
-        self.assertEqual(cold, warm)
-        self.assertEqual([*map(os.fsencode, words), b""], warm.stdout.split(b"\0"))
-        self.assertEqual(b"to stderr", warm.stderr)
-
-    async def test_long_command_line(self) -> None:
-        """A request too long for a message is started anew, and the server stays."""
-        warm = await self.open()
-        server = running_server(warm)
-        for length, is_cold in ((250_000, False), (270_000, True), (280_000, True)):
-            words = ["x" * 10_000] * (length // 10_000)
-            with capturedLogs() as events:
-                ended = await self.run_program("print", *words)
-            self.assertEqual((len(words), 0), (ended.stdout.count(b"\0"), ended.code))
-            self.assertEqual(is_cold, bool(self.cold))
-            # One warning is enough.
-            expected = ["Message too long"] if length == 270_000 else []
-            for text, found in zip(expected, warnings(events), strict=True):
-                self.assertIn(text, found)
-            self.cold.clear()
-        self.assertEqual((server, None), (server_of(warm), warm.obstacle))
-
-    async def test_shown_command_line(self) -> None:
-        """`ps` shows each child's own command line; of a very long one, the beginning."""
-        await self.open()
-        for words in ([], ["short"], ["long"] * 3000, ["word" * 3000]):
-            pid = await self.waiting(self.launch("wait", *words))
-            shown = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0")
-            whole = "\0".join([self.program, "wait", *words]).encode()
-            self.assertEqual(whole[: max(8192, len(shown))], shown)
-            self.assertEqual("stand-in\n", Path(f"/proc/{pid}/comm").read_text())
-        self.assertEqual([], self.cold)
-
-    async def test_names(self) -> None:
-        """What assertions print, the name of the program, is right."""
-        await self.open()
-        warm, cold = await self.both("names")
-        self.assertEqual(cold, warm)
-        self.assertEqual([self.program, self.program, "stand-in"], warm.stdout.decode().split())
-
-    async def test_getopt(self) -> None:
-        """A program that uses getopt(3) finds it as at its start."""
-        await self.open()
-        warm, cold = await self.both("options", "-a", "word", "-b")
-        self.assertEqual((b"ab", cold), (warm.stdout, warm))
-
-    async def test_ends(self) -> None:
-        """Exit status, signal and output are those of the program, however it ends."""
-        await self.open()
-        for way, code, output in (
-            ("return", 6, b"unflushed"),
-            ("exit", 3, b"unflushed"),
-            ("thread", 0, b"unflushed"),
-            ("pthread_exit", 0, b"unflushed late"),
-            ("quick_exit", 5, b""),
-            ("_exit", 4, b""),
-        ):
-            warm, cold = await self.both("end", way)
-            self.assertEqual((Exit(code, stdout=output), cold), (warm, warm), way)
-        for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGXCPU):
-            warm, cold = await self.both("raise", str(number.value))
-            self.assertEqual((Exit(None, number), cold), (warm, warm))
-
-    async def test_random_serials(self) -> None:
-        """Children of ffmpeg choose different serial numbers of Ogg streams."""
-        await self.open(shutil.which("ffmpeg"))
-        serials = []
-        for _ in range(4):
-            words = ["-v", "error", "-f", "lavfi", "-i", "anullsrc", "-t", "0.1"]
-            ended = await self.run_program(*words, "-c:a", "flac", "-f", "ogg", "pipe:1")
-            self.assertEqual((0, b"OggS"), (ended.code, ended.stdout[:4]), ended)
-            serials.append(ended.stdout[14:18])
-        self.assertEqual((4, []), (len(set(serials)), self.cold))
-
-    async def test_random_handshakes(self) -> None:
-        """Children of ffmpeg begin TLS handshakes with different random numbers.
-
-        Remote sources are started anew. So this asks the server itself, without a cell.
-        """
-        warm = await self.open(shutil.which("ffmpeg"))
-        assert warm._current is not None
-        found = set()
-        with socket.create_server(("127.0.0.1", 0)) as listener, open(os.devnull, "r+b") as null:
-            listener.settimeout(PATIENCE)
-            url = f"https://127.0.0.1:{listener.getsockname()[1]}/"
-            for _ in range(4):
-                descriptors = dict.fromkeys((0, 1, 2), null.fileno())
-                pid = warm._current.fork(["-k", "--", FFMPEG, "-i", url], descriptors)
-                connection, _ = listener.accept()
-                with connection:
-                    connection.settimeout(PATIENCE)
-                    hello = connection.recv(43, socket.MSG_WAITALL)
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-                # RFC 8446, section 4.1.2: 32 random bytes follow the two versions.
-                self.assertEqual((22, 1), (hello[0], hello[5]))
-                found.add(hello[11:43])
-        self.assertEqual(4, len(found))
 
 
 class ServerTests(WarmCase):
@@ -532,7 +217,7 @@ class ServerTests(WarmCase):
 
     async def test_replaced_after_forks(self) -> None:
         """A server is replaced after a number of forks, and every child is forked."""
-        self.patch(warm_module, "_MOST_FORKS", 3)
+        self.patch(warm_module, "MOST_FORKS", 3)
         warm = await self.open()
         for _ in range(2):
             server = running_server(warm)
@@ -778,19 +463,3 @@ class EmbeddingTests(WarmCase):
         self.assertTrue(child.is_running)
         self.assertEqual(3, (await self.run_program("end", "exit")).code)
         self.assertEqual(([], server), (self.cold, server_of(second)))
-
-
-class ServerProtocolTests(WarmCase):
-    """One server, which a test starts by itself"""
-
-    def test_unknown_program(self) -> None:
-        """A server that cannot be started leaves no descriptor open."""
-        before = open_descriptors()
-
-        def spawn(*_: Any) -> None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-
-        server = ForkServer(lambda _: None, lambda *_: None)
-        for library in (f"{BINARY}.so", "/nowhere"):
-            self.assertRaises(OSError, server.start, spawn, library, ["/nowhere"])
-        self.assertEqual(set(), opened_since(before))

@@ -81,7 +81,7 @@ int main(int count, char **words, char **variables) {
     } else if (!strcmp(what, "options")) {
         /* With the arguments in another order than the options. */
         for (int option; (option = getopt(count, words, "ab")) != -1;) putchar(option);
-    } else {
+    } else if (!strcmp(what, "wait")) {
         puts("waiting");
         fflush(stdout);
         for (;;) pause();

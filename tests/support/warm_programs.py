@@ -1,0 +1,178 @@
+"""A program with a fork server, for the tests of servers and of their children."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.protocol import ProcessProtocol
+from twisted.logger import LogLevel, formatEvent
+from twisted.trial.unittest import TestCase
+
+from audioproxy.process import fork_server as fork_server_module
+from audioproxy.process import spawn as spawn_module
+from audioproxy.process import warm as warm_module
+from audioproxy.process.cell import CellStarter, ConfinedProgram
+from audioproxy.process.child import Child, Exit
+from audioproxy.process.find_starter import BINARY
+from audioproxy.process.spawn import ChildLimits, Launcher
+from audioproxy.process.starters import Limits, Spawn, Starter
+from audioproxy.process.warm import WarmProgram, WarmStarter, warm_starter
+from tests.support.processes import open_descriptors, opened_since
+from tests.support.service import (
+    PATIENCE,
+    TEST_PATIENCE,
+    children,
+    is_running,
+    reactor,
+    until,
+)
+from tests.support.stand_ins import compile_program
+
+#: The environment of all children.
+ENVIRONMENT = {"LC_ALL": "C"}
+_LIMITS = ChildLimits(1 << 30)
+
+
+class RecordingStarter:
+    """Starter of children without a server.
+
+    :ivar commands: what it has started.
+    """
+
+    def __init__(self, starter: Starter) -> None:
+        self.commands: list[Sequence[str]] = []
+        self._starter = starter
+
+    def start(
+        self,
+        spawn: Spawn,
+        protocol: ProcessProtocol,
+        command: Sequence[str],
+        descriptors: Mapping[int, int | str],
+        limits: Limits,
+    ) -> None:
+        """Start a child, and note its command line."""
+        self.commands.append(command)
+        self._starter.start(spawn, protocol, command, descriptors, limits)
+
+
+def connect(program: str, binary: Path = BINARY) -> tuple[WarmStarter, Launcher]:
+    """Return a starter that is not open, with one program, and a launcher that uses it."""
+    cells = CellStarter(str(binary), {program: ConfinedProgram.of(program)})
+    warm = warm_starter(cells, reactor, ENVIRONMENT, _LIMITS.of_child(PATIENCE, None))
+    warm._cold = RecordingStarter(cells)  # type: ignore[assignment]
+    return warm, Launcher(reactor, reactor, ENVIRONMENT, warm, _LIMITS)
+
+
+@cache
+def plain_program() -> str:
+    """Return a stand-in, compiled once for all tests in trial's working folder."""
+    return str(compile_program(Path("stand-in").resolve()))
+
+
+class WarmCase(TestCase):
+    """A stand-in with a server.
+
+    No test waits for a server that is slow, except for those that never answer.
+    """
+
+    timeout = TEST_PATIENCE
+
+    async def setUp(self) -> None:  # type: ignore[override]
+        # The first child opens descriptors that stay open.
+        await Launcher(reactor, reactor, ENVIRONMENT).launch(["/bin/true"], {}, PATIENCE).wait()
+        self.patch(fork_server_module, "_ANSWER_TIMEOUT", PATIENCE)
+        self.patch(warm_module, "_START_TIMEOUT", PATIENCE)
+        # The number of threads of this machine changes.
+        self.patch(spawn_module, "_count_threads", lambda: 100)
+        self.folder = Path(self.mktemp()).resolve()
+
+    def connect(self, program: str, binary: Path = BINARY) -> WarmProgram:
+        """Use a program, which is not started, and return it.
+
+        At the end of the test, no process and no descriptor may be left.
+        """
+        before = open_descriptors()
+        self.program = program
+        self.starter, self.launcher = connect(program, binary)
+
+        async def close() -> None:
+            await self.starter.close()
+            self.assertEqual(([], set()), (children(), opened_since(before)))
+
+        self.addCleanup(close)
+        (warm,) = self.starter.programs.values()
+        return warm
+
+    async def open(self, program: str | None = None) -> WarmProgram:
+        """Use a program, by default the stand-in, and wait for its server."""
+        warm = self.connect(program or plain_program())
+        self.starter.open()
+        await self.starter.settle()
+        return warm
+
+    def launch(self, *words: str, **options: Any) -> Child:
+        """Start the program."""
+        return self.launcher.launch(
+            [self.program, *words], {}, PATIENCE, stdout_limit=1 << 20, **options
+        )
+
+    async def run_program(self, *words: str) -> Exit:
+        """Run the program to its end."""
+        return await self.launch(*words).wait()
+
+    async def run_cold(self, *words: str) -> Exit:
+        """Run the program to its end, without its server."""
+        return (
+            await self.cold_launcher()
+            .launch([self.program, *words], {}, PATIENCE, stdout_limit=1 << 20)
+            .wait()
+        )
+
+    def cold_launcher(self) -> Launcher:
+        """Return a launcher that uses no server."""
+        return Launcher(reactor, reactor, ENVIRONMENT, self.starter._cold, _LIMITS)
+
+    @property
+    def cold(self) -> list[Sequence[str]]:
+        """What was started without a server."""
+        starter: Any = self.starter._cold
+        return starter.commands  # type: ignore[no-any-return]
+
+    async def waiting(self, child: Child) -> int:
+        """Wait until a child waits; return its process ID. It is killed at the end of the test."""
+
+        async def kill() -> None:
+            child.kill()
+            await child.wait()
+
+        self.addCleanup(kill)
+        await until(lambda: child.protocol._stdout.data == b"waiting\n", "the child to wait")
+        assert child.protocol.pid is not None
+        return child.protocol.pid
+
+    async def until_replaced(self, warm: WarmProgram, server: int) -> None:
+        """Wait until a server has ended, and another one is in use."""
+        await until(lambda: not is_running(server), "the end of the server")
+        await until(lambda: server_of(warm) not in (None, server), "the next server")
+
+
+def server_of(warm: WarmProgram) -> int | None:
+    """Return the process ID of the server in use."""
+    return None if warm._current is None else warm._current.pid
+
+
+def running_server(warm: WarmProgram) -> int:
+    """Return the process ID of the server in use, which there has to be."""
+    pid = server_of(warm)
+    assert pid is not None, warm.obstacle
+    return pid
+
+
+def warnings(events: Sequence[Any]) -> list[str]:
+    """Return the text of all warnings and errors."""
+    serious = (LogLevel.warn, LogLevel.error, LogLevel.critical)
+    return [str(formatEvent(event)) for event in events if event["log_level"] in serious]
