@@ -1,9 +1,10 @@
 /* Start a program that can do only what its options grant: see cell.py, and docs/security.md.
  *
- *     audioproxy-cell [-k] [-n NUMBER] [-l RESOURCE=SOFT:HARD]... [-c RIGHT... [-s]] PROGRAM [ARGUMENT]...
+ *     audioproxy-cell [-k] [-g] [-n NUMBER] [-l RESOURCE=SOFT:HARD]... [-c RIGHT... [-s]] PROGRAM [ARGUMENT]...
  *     audioproxy-cell -q
  *
  * -k  kill the program when the process that started it ends
+ * -g  let it gain no privilege; -c does so, too
  * -n  raise its niceness by this number
  * -l  limit a resource, by its number in setrlimit(2)
  * -c  confine the program: it has only the rights that follow
@@ -416,10 +417,13 @@ static void limit(const char *words) {
 static char **apply(int count, char **words, struct options *options) {
     int option;
     optind = 1;
-    while ((option = getopt(count, words, "+kn:l:cr:w:x:d:p:s")) != -1) {
+    while ((option = getopt(count, words, "+kgn:l:cr:w:x:d:p:s")) != -1) {
         switch (option) {
         case 'k':
             if (prctl(PR_SET_PDEATHSIG, SIGKILL)) give_up("cannot set the signal", "");
+            break;
+        case 'g':
+            if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) give_up("cannot confine", "");
             break;
         case 'n':
             /* A container may forbid it. */
@@ -465,6 +469,7 @@ typedef int start_main(program_main *, int, char **, void (*)(void), void (*)(vo
 enum { CONTROL = 3, MOST_DESCRIPTORS = 16 };
 
 static program_main *linked_main;
+static pid_t service;
 /* The words of a request, which are the child's command line. */
 static char request[1 << 18];
 /* Where ps reads the command line: the words that the server was started with. */
@@ -492,6 +497,13 @@ static void load_charsets(void) {
 /* Let go of pages that a child reads from the file again anyway: they would count as idle memory. */
 static int unmap_file_pages(struct dl_phdr_info *object, size_t size, void *unused) {
     (void)size, (void)unused;
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        if (object->dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
+        const ElfW(Dyn) *entry = (const void *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
+        /* Code that was relocated is not as it is in the file. */
+        for (; entry->d_tag != DT_NULL; entry++)
+            if (entry->d_tag == DT_TEXTREL || (entry->d_tag == DT_FLAGS && entry->d_un.d_val & DF_TEXTREL)) return 0;
+    }
     for (int i = 0; i < object->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &object->dlpi_phdr[i];
         uintptr_t start = (object->dlpi_addr + segment->p_vaddr) & ~(uintptr_t)4095;
@@ -585,9 +597,11 @@ static _Noreturn void run(int taken, char **environment) {
     int descriptors[MOST_DESCRIPTORS], count;
     /* Also without the option -k: a process that the service has forked may hold the other sockets. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != service) _exit(126);
     size_t size = receive(descriptors, &count);
     char byte = 0;
     if (!size || write(taken, &byte, 1) != 1) _exit(126);
+    prctl(PR_SET_DUMPABLE, 1);
     answer_request(descriptors[0], getpid());
     if (read(descriptors[0], &byte, 1) != 1) _exit(126);
     int number = 0;
@@ -618,6 +632,7 @@ static void refuse(int error) {
 static int serve(int count, char **words, char **environment) {
     void *thread_id;
     struct timespec used;
+    service = getppid();
     setpgid(0, 0);
     for (size_t i = 0; i < LENGTH(own_variables); i++) unsetenv(own_variables[i]);
     shown = words[0];
@@ -640,12 +655,16 @@ static int serve(int count, char **words, char **environment) {
         /* Without a request, the child has ended: there are no more, or it was killed. */
         else if (read(taken[0], &byte, 1) != 1) _exit(0);
         close(taken[0]);
+        /* The server has no cell: without Landlock, its children could write into its memory. The
+         * service has read by now what it has linked. */
+        prctl(PR_SET_DUMPABLE, 0);
     }
 }
 
-/* The destructors of two hundred libraries would take longer than a probe. */
+/* The destructors of two hundred libraries would take longer than a probe. Another thread may hold the
+ * lock of stdout forever. */
 void exit(int status) {
-    fflush(NULL);
+    if (!ftrylockfile(stdout)) fflush_unlocked(stdout);
     _exit(status);
 }
 

@@ -78,6 +78,10 @@ LINKED = Rights(readable=("/dev/urandom",), reopens=True)
 REMOTE = Rights(readable=(*_PROGRAM, *_NAMES, *_AUTHORITIES), ports=(53,))
 
 
+# A server cannot have limits of time, output and threads: its children have their own.
+_COMMON_LIMITS = ("core", "memlock", "data", "as", "nofile", "stack")
+
+
 @dataclass(frozen=True, slots=True)
 class ConfinedProgram:
     """A program that runs in a cell.
@@ -162,9 +166,13 @@ class CellStarter(CommandLineStarter):
         """The path of the library that makes a fork server of a program."""
         return f"{self.binary}.so"
 
-    def server_command(self, program: str) -> list[str]:
-        """Return the command line that starts a program to be linked, without its arguments."""
-        return [self.binary, "-k", "--", program]
+    def server_command(self, program: str, limits: Limits) -> list[str]:
+        """Return the command line that starts a program to be linked, without its arguments.
+
+        :param limits: of any child. Those that all have in common apply to the server, too.
+        """
+        common = {name: limits[name] for name in _COMMON_LIMITS if name in limits}
+        return [self.binary, "-k", "-g", *_limit(common), "--", program]
 
     def request(
         self, command: Sequence[str], descriptors: Iterable[int], limits: Limits
@@ -187,7 +195,11 @@ def _find(program: str) -> str:
 
 def _settings(limits: Limits) -> list[str]:
     """Return the options of every child."""
-    words = ["-k", "-n", str(NICENESS)]
+    return ["-k", "-n", str(NICENESS), *_limit(limits)]
+
+
+def _limit(limits: Limits) -> list[str]:
+    words = []
     for name, (soft, hard) in limits.items():
         words += ["-l", f"{resource_number(name)}={soft}:{hard}"]
     return words

@@ -42,8 +42,9 @@ _WORDS = ["-version", " " * 8192]
 
 # The size of `request` in cell.c. Longer messages cannot be sent.
 _MOST_WORDS = 1 << 18
-# Seconds within which a server answers. It needs less than a millisecond, but the machine is busy.
-_ANSWER_TIMEOUT = 1.0
+# Seconds within which a server answers, for which everything else waits. It needs less than a
+# millisecond, as the child was forked before, but the machine may be busy.
+_ANSWER_TIMEOUT = 0.25
 # What a child answers: its process ID. A server that cannot fork answers a negative errno.
 _ANSWER = struct.Struct("i")
 # The end of a server's stderr that is kept.
@@ -126,7 +127,10 @@ class ForkServer(ProcessProtocol):
         :param words: options of ``audioproxy-cell``, and the command line.
         :param descriptors: the numbers in the child, each with a descriptor of this process.
         :raises NotForked: where that is impossible, or the server does not answer.
+        :raises ValueError: for a word with a zero, which would be two words.
         """
+        if any("\0" in word for word in words):
+            raise ValueError("embedded null byte")
         numbers = sorted(descriptors)
         request = [" ".join(map(str, numbers)), *words]
         try:
@@ -149,13 +153,15 @@ class ForkServer(ProcessProtocol):
             (pid,) = _ANSWER.unpack(answer)
             if pid < 0:
                 raise NotForked(f"it cannot fork: {os.strerror(-pid)}", is_lost=False)
-            # A child that was never claimed ends with the group of its server.
-            os.setpgid(pid, pid)
             try:
+                # A child that was never claimed ends with the group of its server.
+                os.setpgid(pid, pid)
                 ours.send(b"\0")
             except OSError as error:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
+                # An application may have reaped it, too.
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
                 raise NotForked("a child was killed", is_lost=True) from error
             return int(pid)
 
@@ -163,17 +169,21 @@ class ForkServer(ProcessProtocol):
         try:
             socket.send_fds(self._control, [data], descriptors, socket.MSG_DONTWAIT)
         except OSError as error:
-            # A long command line does not fit.
-            is_lost = error.errno != errno.EMSGSIZE
+            # Others are faults of this process, such as a command line that is too long.
+            is_lost = error.errno in (errno.EAGAIN, errno.ECONNRESET, errno.EPIPE)
             raise NotForked(f"it cannot be asked: {error.strerror}", is_lost=is_lost) from error
 
     def kill(self, reason: str) -> None:
         """End the server. Its children run on, except for those that were never claimed."""
         if self._reason is None:
             self._reason = reason
-        if self.pid is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+        if self.pid is None:
+            return
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            # The reactor has given it no group, and it is not linked yet.
+            os.kill(self.pid, signal.SIGKILL)
 
     def connectionMade(self) -> None:
         """Note the process ID."""

@@ -144,9 +144,7 @@ class WarmProgram:
             self._fork(server, protocol, words, descriptors)
         except NotForked as error:
             if error.is_lost:
-                self._current = None
-                server.kill(str(error))
-                self._fail(str(error))
+                self._lose(server, str(error))
             else:
                 self._warn(str(error))
             return False
@@ -164,11 +162,18 @@ class WarmProgram:
         descriptors: Mapping[int, int | str],
     ) -> None:
         fork = partial(server.fork, words)
-        ForkedProcess(self._reactor, protocol, descriptors, fork, self._note_end)
+        exited = partial(self._note_end, server)
+        ForkedProcess(self._reactor, protocol, descriptors, fork, exited)
 
-    def _note_end(self, status: int) -> None:
-        if os.WIFSIGNALED(status) and os.WTERMSIG(status) in _CRASHES and self._current:
-            self._replace_now()
+    def _note_end(self, server: ForkServer, status: int) -> None:
+        has_crashed = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _CRASHES
+        if has_crashed and server is self._current:
+            self._lose(server, "a child has crashed")
+
+    def _lose(self, server: ForkServer, reason: str) -> None:
+        self._current = None
+        server.kill(reason)
+        self._fail(reason)
 
     def _replace_now(self) -> None:
         server, self._current = self._current, None
@@ -188,7 +193,8 @@ class WarmProgram:
         self._running.add(server)
         self._call = self._reactor.callLater(_START_TIMEOUT, server.kill, "it takes too long")
         try:
-            server.start(self._spawn, self._cells.library, self._cells.server_command(path))
+            command = self._cells.server_command(path, self._limits)
+            server.start(self._spawn, self._cells.library, command)
         except OSError as error:
             self._end(server, f"{error.strerror}")
 
@@ -344,6 +350,7 @@ class WarmStarter:
 
     async def close(self) -> None:
         """End the servers."""
+        self.close_now()
         for program in self.programs.values():
             await program.close()
 

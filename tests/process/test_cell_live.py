@@ -363,7 +363,7 @@ class LinkedTests(CellCase):
             reactor.spawnProcess(protocol, command[0], command, environment, childFDs=descriptors)
 
         server = ForkServer(ready.callback, end)
-        server.start(spawn, self.cells.library, self.cells.server_command(PYTHON))
+        server.start(spawn, self.cells.library, self.cells.server_command(PYTHON, {}))
 
         async def close() -> None:
             server.kill("closed")

@@ -226,7 +226,7 @@ class ScheduleTests(SynchronousTestCase):
         self.assertIsNone(self.warm.obstacle)
         # Another start is due in a second. A crash comes first.
         child.end(signal.SIGSEGV)
-        self.assertEqual(["replaced"], first.killed)
+        self.assertEqual(["a child has crashed"], first.killed)
         last = self.make_ready()
         self.clock.pump([1, 20])
         self.assertEqual((last, []), (self.servers[-1], last.killed))
