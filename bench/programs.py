@@ -10,12 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from audioproxy.urls import Signer, Variant
+from bench.client import fetch
+from tests.support.children import child_processes, fork_servers, is_linked
 
 T = TypeVar("T")
 
@@ -63,7 +65,7 @@ class Program:
     @property
     def pids(self) -> list[int]:
         """The process and its children, such as the workers of a server."""
-        return [self.process.pid, *children(self.process.pid)]
+        return [self.process.pid, *child_processes(self.process.pid)]
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of the program and its workers, in user and system mode."""
@@ -92,13 +94,13 @@ class Service(Program):
 
     def all_cpu_seconds(self) -> float:
         """Return the CPU time of the service and of its children, those that ended included."""
-        mine, others = self.process.pid, children(self.process.pid)
+        mine, others = self.process.pid, child_processes(self.process.pid)
         return _cpu_seconds(mine, reaped=True) + sum(map(_cpu_seconds, others))
 
     def proportional_bytes(self) -> int:
         """Return the memory of the service and its children; what they share counts once."""
         size = 0
-        for pid in (self.process.pid, *children(self.process.pid)):
+        for pid in (self.process.pid, *child_processes(self.process.pid)):
             text = Path(f"/proc/{pid}/smaps_rollup").read_text()
             size += 1024 * int(text.partition("\nPss:")[2].split()[0])
         return size
@@ -122,28 +124,9 @@ def _cpu_seconds(pid: int, *, reaped: bool = False) -> float:
     return sum(map(int, words[11 : 15 if reaped else 13])) / _TICKS
 
 
-def children(pid: int) -> list[int]:
-    """Return the child processes of a process."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        # Threads may start and end during the loop.
-        with suppress(FileNotFoundError):
-            found += [int(number) for number in (task / "children").read_text().split()]
-    return found
-
-
 def working_children(pid: int) -> list[int]:
-    """Return the child processes of a service, without those that wait for a request.
-
-    The command line of fork servers, and of what they have forked ahead of requests, ends with
-    blanks.
-    """
-    found = []
-    for child in children(pid):
-        with suppress(FileNotFoundError):
-            if not Path(f"/proc/{child}/cmdline").read_bytes().endswith(b" \0"):
-                found.append(child)
-    return found
+    """Return the child processes of a service, without those that wait for a request."""
+    return [child for child in child_processes(pid) if not is_linked(child)]
 
 
 def settled(program: Program) -> None:
@@ -151,10 +134,28 @@ def settled(program: Program) -> None:
 
     :raises RuntimeError: if some children remain.
     """
+    _wait_until(lambda: not working_children(program.process.pid), f"{program.base} is busy")
+
+
+def linked(program: Service, servers: int) -> None:
+    """Wait until a service has fork servers, each of which has shown that it works.
+
+    :param servers: their number.
+    :raises RuntimeError: if it has others, or other children remain.
+    """
+    pid = program.process.pid
+    problem = f"{program.base} has not {servers} fork servers alone"
+    _wait_until(lambda: len(fork_servers(pid)) == servers, problem)
+    # A service that responds has noticed its servers, and tries each of them.
+    fetch(program.port, "/health")
+    _wait_until(lambda: len(child_processes(pid)) == 2 * servers, problem)
+
+
+def _wait_until(condition: Callable[[], bool], problem: str) -> None:
     deadline = time.monotonic() + _PATIENCE
-    while working_children(program.process.pid):
+    while not condition():
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{program.base} keeps its children")
+            raise RuntimeError(problem)
         time.sleep(0.002)
 
 

@@ -26,8 +26,8 @@ from audioproxy.variants.headers import VariantHeaders
 from tests.support.http import KEY, MEDIA_CACHE_CONTROL, SALT, Log, key_of
 from tests.support.service import (
     ServiceCase,
+    all_children,
     begin,
-    children,
     encoders,
     fetch,
     long_flac,
@@ -161,7 +161,7 @@ class EmbeddingTests(ServiceCase):
                 self.assertEqual(cache, (await fetch(port, target))["x-audio-proxy"])
             await parent.stopService()
             self.assertFalse(proxy.running)
-            self.assertEqual([], children())
+            self.assertEqual([], all_children())
             self.assertEqual([], list((self.store / ".scratch").iterdir()))
 
     async def test_stop_while_it_starts(self) -> None:
@@ -183,7 +183,7 @@ class EmbeddingTests(ServiceCase):
         with self.assertRaises(BootError):
             await proxy.startService()
         self.assertFalse(proxy.running)
-        self.assertEqual([], children())
+        self.assertEqual([], all_children())
 
     async def test_stop_waits_for_responses(self) -> None:
         """A stop waits until the client of a hit has read it, with no render running (D39).
@@ -235,7 +235,7 @@ class EmbeddingTests(ServiceCase):
         os.kill(encoder, signal.SIGSTOP)
         proxy.drain_timeout = 0.1
         await proxy.stopService()
-        self.assertEqual([], children())
+        self.assertEqual([], all_children())
         self.assertFalse((await client.end()).complete)
         self.assertEqual([], [path for path in self.store.rglob("*") if path.is_file()])
 

@@ -18,6 +18,7 @@ from audioproxy.variants.stored_file import open_variant
 from tests.media.test_ways_live import FORMATS as VARIANTS
 from tests.media.test_ways_live import SOURCES
 from tests.support.audio import convert_all, noise, write_wav
+from tests.support.children import fork_servers
 from tests.support.programs import HELD_FFMPEG
 from tests.support.service import (
     Client,
@@ -27,7 +28,6 @@ from tests.support.service import (
     children,
     encoders,
     fetch,
-    fork_servers,
     is_running,
     is_stopped,
     long_flac,
@@ -94,15 +94,32 @@ class TwoNodeTests(ServiceCase):
         other = {"AP_WARM_PROGRAMS": "0", "AP_VARIANT_STORE": f"file://{store}"}
         nodes = self.twistd(), self.twistd(**other)
         ports = [await node.port() for node in nodes]
-        await until(lambda: len(fork_servers(nodes[0].pid)) == 2, "both servers")
-        await until(lambda: not children(nodes[0].pid), "servers that have shown that they work")
-        for name, option in zip(sources, cycle(VARIANTS), strict=False):
+        pid = nodes[0].pid
+        await until_linked(nodes[0])
+        servers, before = set(fork_servers(pid)), set(all_children(pid))
+        options = dict(zip(sources, cycle(VARIANTS), strict=False))
+        formats = {option.split("/")[0] for option in options.values()}
+        self.assertEqual({f"f:{token}" for token in FORMATS}, formats)
+        for name, option in options.items():
             for path in ("/info", "/f:peaks", f"/{option}"):
                 target = signed(f"{path}/plain/local://{name}")
                 one, two = [await fetch(port, target) for port in ports]
                 self.assertEqual((200, 200), (one.status, two.status), (name, path))
                 self.assertTrue(one.complete and two.complete, (name, path))
                 self.assertTrue(one.body == two.body, (name, path))
+        # The servers are still in use, and both have forked: other children wait for requests.
+        await until(lambda: set(fork_servers(pid)) == servers, "the same servers")
+        self.assertEqual(servers, before & set(all_children(pid)))
+        self.assertNotIn("is linked at each start", nodes[0].stdout)
+
+
+async def until_linked(node: Process) -> None:
+    """Wait until a service has a fork server for each program, which has shown that it works."""
+    port = await node.port()
+    await until(lambda: len(fork_servers(node.pid)) == 2, "both servers")
+    # A service that responds has noticed its servers, and tries each of them.
+    await fetch(port, b"/health")
+    await until(lambda: len(all_children(node.pid)) == 4, "the end of the first children")
 
 
 def variants(store: Path) -> dict[str, tuple[VariantHeaders, bytes]]:
@@ -144,10 +161,7 @@ class ForkedTests(ServiceCase):
     async def test_forked(self) -> None:
         """Encoders are forked by a server for each program, which ends with the service."""
         node = self.twistd()
-        await node.port()
-        await until(lambda: len(fork_servers(node.pid)) == 2, "both servers")
-        # The first children of the servers print their versions.
-        await until(lambda: not children(node.pid), "servers that have shown that they work")
+        await until_linked(node)
         pid, servers, is_forked = await self.find_encoder(node)
         self.assertEqual((True, 2), (is_forked, len(servers)))
         # One with a request is the leader of its own group, as all children are.

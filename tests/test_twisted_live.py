@@ -1,4 +1,4 @@
-"""Private parts of Twisted that `twistd` uses: each test fails if an upgrade changes one."""
+"""Private parts of Twisted that concern processes: each test fails if an upgrade changes one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.internet.process import reapProcessHandlers
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from audioproxy._twisted import ForkedProcess
+from tests.support.processes import open_descriptors, opened_since
+from tests.support.service import TEST_PATIENCE, Process, reactor
 
 
 def output_of(program: str, **variables: str) -> str:
@@ -98,3 +104,51 @@ class ProcessTests(SynchronousTestCase):
         prefixes = [output_of(program.format(line)) for line in ("", "skip_log_prefixes()")]
         self.assertEqual("reader", prefixes[0], "`skip_log_prefixes` is needless")
         self.assertEqual("-", prefixes[1], "`epollreactor` has changed")
+
+
+class ForkedProcessTests(TestCase):
+    """Children that the reactor has not started: it reads and reaps them as its own"""
+
+    timeout = TEST_PATIENCE
+
+    def start(self, *, has_ended: bool) -> tuple[ForkedProcess, Process, list[int]]:
+        """Start a child that reads a byte, and exits with 3; the list gets its statuses."""
+
+        def fork(descriptors: Mapping[int, int]) -> int:
+            self.assertEqual([0, 1, 2], sorted(descriptors))
+            pid = os.fork()
+            if not pid:
+                os.write(descriptors[1], b"out")
+                os.write(descriptors[2], b"err")
+                os._exit(3 if has_ended or os.read(descriptors[0], 1) else 4)
+            if has_ended:
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            return pid
+
+        protocol, statuses = Process(), list[int]()
+        pipes = {0: "w", 1: "r", 2: "r"}
+        process = ForkedProcess(reactor, protocol, pipes, fork, statuses.append)
+        return process, protocol, statuses
+
+    async def test_reaped(self) -> None:
+        """A child is read and reaped once, even if it has ended before the reactor knows it."""
+        for has_ended in (False, True):
+            process, protocol, statuses = self.start(has_ended=has_ended)
+            if not has_ended:
+                self.assertIs(process, reapProcessHandlers[process.pid])
+                process.writeToChild(0, b"x")
+            self.assertEqual(3, await protocol.end())
+            self.assertEqual((b"out", b"err"), (protocol.out, protocol.err))
+            self.assertEqual([3], [*map(os.waitstatus_to_exitcode, statuses)])
+            self.assertNotIn(process.pid, reapProcessHandlers)
+
+    def test_not_started(self) -> None:
+        """An error of the start is raised, and no pipe stays open."""
+
+        def fork(_: Mapping[int, int]) -> int:
+            raise OSError("not forked")
+
+        before = open_descriptors()
+        arguments = ({0: "w", 1: "r"}, fork, lambda _: None)
+        self.assertRaises(OSError, ForkedProcess, reactor, Process(), *arguments)
+        self.assertEqual(set(), opened_since(before))

@@ -36,9 +36,9 @@ VARIABLES = {
     "OPENBLAS_NUM_THREADS": "1",
 }
 _CONTROL, _LIBRARY = 3, 4
-# Room for the command line of a child: `ps` reads it where the words of the server were. Without
-# the library, the program would print its version, and end.
-_WORDS = ["-version", " " * 8192]
+#: Arguments of a server. The last one is room for the command line of a child: `ps` reads it where
+#: the words of the server were. Without the library, the program would print its version, and end.
+WORDS = ["-version", " " * 8192]
 
 # The size of `request` in cell.c. Longer messages cannot be sent.
 _MOST_WORDS = 1 << 18
@@ -108,7 +108,7 @@ class ForkServer(ProcessProtocol):
                 try:
                     descriptors: dict[int, int | str] = {0: null, 1: "r", 2: "r"}
                     descriptors |= {_CONTROL: theirs.fileno(), _LIBRARY: preloaded}
-                    spawn(self, [*command, *_WORDS], descriptors)
+                    spawn(self, [*command, *WORDS], descriptors)
                 finally:
                     os.close(preloaded)
             finally:

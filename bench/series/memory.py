@@ -10,13 +10,11 @@ from contextlib import ExitStack, contextmanager
 
 from bench.client import Crowd, fetch, metric
 from bench.figures import Figure
-from bench.programs import Program, Service, settled
+from bench.programs import Program, Service, linked, settled
 from bench.settings import Bench
 
 _CLIENTS = 200
 _IDLE = 1000
-# Seconds within which fork servers are linked.
-_LINKED = 2.0
 _MEGABYTE = 1e6
 #: Metric of renders that ran; clients that joined one are not counted.
 _RENDERS = "audio_proxy_renders_total"
@@ -152,14 +150,13 @@ def idle(bench: Bench) -> list[Figure]:
 
 def _proportional(bench: Bench) -> Iterator[Figure]:
     """Yield the memory of an idle service with its fork servers, and without them."""
-    for warm, work, target in (
-        ("1", "idle service with its fork servers", 75),
-        ("0", "idle service, `AP_WARM_PROGRAMS=0`", 50),
+    for servers, work, target in (
+        (2, "idle service with its fork servers", 75),
+        (0, "idle service, `AP_WARM_PROGRAMS=0`", 50),
     ):
         figure = Figure(work, "proportional memory of all processes", "MB", target=target)
         for _ in range(bench.few):
-            with bench.service("idle", AP_WARM_PROGRAMS=warm) as ours:
-                # The servers are linked by then.
-                time.sleep(bench.seconds(_LINKED))
+            with bench.service("idle", AP_WARM_PROGRAMS=str(bool(servers)).lower()) as ours:
+                linked(ours, servers)
                 figure.add(ours.proportional_bytes() / _MEGABYTE)
         yield figure

@@ -17,12 +17,12 @@ from audioproxy.errors import InvalidOptions, NotFound, UndecodableSource
 from audioproxy.loudness import LoudnessMeter
 from audioproxy.urls import Variant
 from tests.support.audio import measure_loudness, noise, write_wav
+from tests.support.children import fork_servers
 from tests.support.service import (
     PATIENCE,
     PROJECT,
     TEST_PATIENCE,
     all_children,
-    fork_servers,
     until,
 )
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.process import cell
 from audioproxy.process.cell import CellStarter, ConfinedProgram
+from audioproxy.process.fork_server import VARIABLES
 
 
 def options(words: list[str]) -> dict[str, list[str]]:
@@ -19,6 +22,16 @@ def options(words: list[str]) -> dict[str, list[str]]:
         if option not in ("-k", "-c", "-s"):
             arguments.append(next(rest))
     return found
+
+
+class LibraryTests(SynchronousTestCase):
+    """What ``cell.c`` repeats"""
+
+    def test_variables(self) -> None:
+        """The library removes all variables of a server, and no others."""
+        source = Path(cell.__file__).with_suffix(".c").read_text("utf-8")
+        (names,) = re.findall(r"own_variables\[\] = \{(.*?)\}", source, re.DOTALL)
+        self.assertEqual([*VARIABLES], re.findall(r'"(\w+)"', names))
 
 
 class RightsTests(SynchronousTestCase):

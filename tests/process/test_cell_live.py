@@ -342,8 +342,11 @@ class LinkedTests(CellCase):
 
     timeout = TEST_PATIENCE
 
-    async def link(self) -> ForkServer:
-        """Link the interpreter, with all modules that the attempts import: it can load none."""
+    async def link(self, prefix: Sequence[str] = ()) -> ForkServer:
+        """Link the interpreter, with all modules that the attempts import: it can load none.
+
+        :param prefix: the words ahead of the command line, of a program that is not preloaded.
+        """
         callbacks = str(self.fixture.folder / "callbacks.so")
         words = ["cc", "-shared", "-fPIC", "-o", callbacks, "-x", "c", "-"]
         subprocess.run(words, input=CALLBACKS, check=True, timeout=PATIENCE)
@@ -360,6 +363,9 @@ class LinkedTests(CellCase):
         ) -> None:
             preloaded = os.pathsep.join((VARIABLES["LD_PRELOAD"], callbacks, *EXTENSIONS))
             environment = {**VARIABLES, "LD_PRELOAD": preloaded}
+            if prefix:
+                settings = (f"{name}={value}" for name, value in environment.items())
+                command, environment = [*prefix, "env", *settings, *command], dict(os.environ)
             reactor.spawnProcess(protocol, command[0], command, environment, childFDs=descriptors)
 
         server = ForkServer(ready.callback, end)
@@ -372,14 +378,19 @@ class LinkedTests(CellCase):
         self.addCleanup(lambda: Deferred.fromCoroutine(close()))
         return await ready
 
+    def fork_sibling(self, server: ForkServer) -> int:
+        """Fork a child that waits until the end of the test, and return its process ID."""
+        with open(os.devnull, "r+b") as null:
+            words = ["-k", "--", PYTHON, "-I", "-S", "-c", "import signal; signal.pause()"]
+            pid = server.fork(words, dict.fromkeys(range(3), null.fileno()))
+        self.addCleanup(os.waitpid, pid, 0)
+        self.addCleanup(os.kill, pid, signal.SIGKILL)
+        return pid
+
     async def test_linked(self) -> None:
         """No attempt succeeds, and no server receives anything."""
         server = await self.link()
-        with open(os.devnull, "r+b") as null:
-            words = ["-k", "--", PYTHON, "-I", "-S", "-c", "import signal; signal.pause()"]
-            sibling = server.fork(words, dict.fromkeys(range(3), null.fileno()))
-        self.addCleanup(os.waitpid, sibling, 0)
-        self.addCleanup(os.kill, sibling, signal.SIGKILL)
+        sibling = self.fork_sibling(server)
         self.fixture.targets |= {"server": server.pid, "sibling": sibling}
 
         def fork(output: str, words: list[str]) -> subprocess.CompletedProcess[bytes]:
@@ -391,6 +402,22 @@ class LinkedTests(CellCase):
 
         self.assertEqual(set(), self.inside(fork))
         self.assertEqual([], self.fixture.received)
+
+    async def test_hidden(self) -> None:
+        """Without Landlock and filters, too, a child cannot open the memory of its server."""
+        # As in a cell, root has no capability to do so.
+        prefix = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if not os.getuid() else []
+        server = await self.link(prefix)
+        sibling = self.fork_sibling(server)
+        code = "import os, sys; os.open(sys.argv[1], os.O_WRONLY)"
+        words = ["-k", "--", PYTHON, "-I", "-S", "-c", code]
+        of_sibling, of_server = (
+            self.fixture.fork(server, os.devnull, [*words, f"/proc/{pid}/mem"])
+            for pid in (sibling, server.pid)
+        )
+        if of_sibling.returncode:
+            raise SkipTest("this machine hides the memory of all other processes")
+        self.assertIn(b"PermissionError", of_server.stderr)
 
     def test_embedded(self) -> None:
         """Programs are linked ahead in applications that embed Python, too."""

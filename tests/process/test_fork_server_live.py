@@ -171,6 +171,21 @@ class ChildTests(WarmCase):
             warm, cold = await self.both("raise", str(number.value))
             self.assertEqual((Exit(None, number), cold), (warm, warm))
 
+    async def test_locked_output(self) -> None:
+        """A program ends while another thread holds the lock of its output."""
+        await self.open()
+        self.assertEqual(Exit(0), await self.run_program("end", "locked"))
+        self.assertEqual([], self.cold)
+
+    async def test_zero_in_word(self) -> None:
+        """A word with a zero is refused, as it would be two words to the server, which stays."""
+        warm = await self.open()
+        server = running_server(warm)
+        for launcher in (self.launcher, self.cold_launcher()):
+            with self.assertRaisesRegex(ValueError, "embedded null byte"):
+                launcher.launch([self.program, "print", "a\0b"], {}, PATIENCE)
+        self.assertEqual((server, None), (server_of(warm), warm.obstacle))
+
     async def test_random_serials(self) -> None:
         """Children of ffmpeg choose different serial numbers of Ogg streams."""
         await self.open(shutil.which("ffmpeg"))

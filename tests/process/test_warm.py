@@ -243,6 +243,19 @@ class ScheduleTests(SynchronousTestCase):
             self.run_next()
         self.assertEqual([0, 0, 1, 3], [server.started for server in self.servers])
 
+    def test_crash_in_next_trial(self) -> None:
+        """A server stays in use when the first child of the next one crashes."""
+        self.patch(warm_module, "MOST_FORKS", 1)
+        self.warm.open()
+        first = self.make_ready()
+        self.assertTrue(self.launch())
+        self.servers[-1].become_ready()
+        self.processes[-1].end(signal.SIGSEGV)
+        self.assertRegex(self.servers[-1].killed[0], "a child fails .* signal 11")
+        self.servers[-1].end()
+        self.assertTrue(self.launch())
+        self.assertEqual(([], None), (first.killed, self.warm.obstacle))
+
     def test_refusals(self) -> None:
         """A server that cannot fork for now stays; one that is lost is ended and started again."""
         self.warm.open()

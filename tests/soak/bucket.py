@@ -87,7 +87,7 @@ class BucketNode:
 
         def is_idle() -> bool:
             files = any(link.startswith(temporary) for link in node.descriptors())
-            return not files and not node.children()
+            return not files and node.has_only_servers()
 
         await wait_for(is_idle, PATIENCE, step=0.1)
         level = Level.of(node)

@@ -83,8 +83,9 @@ def check_leaks(node: Node, before: Level, after: Level, peak: int) -> Check:
     wrong = []
     if more or fewer:
         wrong.append(f"open descriptors: {dict(more)} more, {dict(fewer)} fewer than before")
-    if node.children():
-        wrong.append(f"{len(node.children())} children are left, dead or alive")
+    if not node.has_only_servers():
+        found = node.all_children()
+        wrong.append(f"its children are not two fork servers with a spare child each: {found}")
     if growth > MEMORY_BOUND:
         wrong.append(f"{growth / 1e6:.0f} MB more memory than after warm-up")
     if left := os.listdir(node.temporary):

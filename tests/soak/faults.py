@@ -15,7 +15,8 @@ from tests.soak.lines import PATIENCE, pause, wait_for
 from tests.soak.nodes import send_signal
 from tests.soak.records import RequestRecord
 from tests.soak.rig import LONG_RENDER, Rig, stored_path
-from tests.support.service import fork_servers, is_running
+from tests.support.children import fork_servers
+from tests.support.service import is_running
 
 # Attempts to store a variant after the store is back; an attempt may fail on a busy node.
 _TRIES = 20
@@ -69,10 +70,9 @@ class Faults:
             record.causes.add("node killed")
         # Stop the encoders, so that only the parent-death signal ends them. It is set before
         # ``exec``.
-        orphans = node.encoders()
-        for pid in orphans:
+        for pid in node.encoders():
             send_signal(pid, signal.SIGSTOP)
-        await node.kill()
+        orphans = await node.kill()
         if not await wait_for(lambda: not any(is_running(pid) for pid in orphans), PATIENCE):
             rig.journal.errors.append("children outlived a killed node")
             for pid in orphans:
@@ -92,7 +92,7 @@ class Faults:
         for record in rig.in_flight(node):
             if not record.begun:
                 record.causes.add("node drained")
-        orphans = node.children()
+        orphans = node.all_children()
         code = await node.stop()
         if code != 0:
             rig.journal.errors.append(f"node B had the exit status {code} after SIGTERM")

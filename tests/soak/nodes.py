@@ -12,12 +12,14 @@ from pathlib import Path
 
 from tests.observe.test_metrics import parse
 from tests.soak.lines import PATIENCE, wait_for
+from tests.support.children import fork_servers
 from tests.support.http import KEY, SALT
 from tests.support.service import (
     PROJECT,
     TWISTD,
     WITHOUT_FFMPEG_CHECK,
     Process,
+    all_children,
     children,
     encoders,
     fetch,
@@ -99,7 +101,7 @@ class Node:
     async def kill(self) -> list[int]:
         """Kill the process; return its children, which have to die with it."""
         self.up = False
-        orphans = self.children()
+        orphans = self.all_children()
         self.process.signal(signal.SIGKILL)
         await wait_for(lambda: self.process.code is not None, PATIENCE)
         return orphans
@@ -125,8 +127,16 @@ class Node:
         return found
 
     def children(self) -> list[int]:
-        """Return the ids of the child processes, zombies included."""
+        """Return the ids of the child processes with work, zombies included."""
         return children(self.pid) if self.process.code is None else []
+
+    def all_children(self) -> list[int]:
+        """Return the ids of all child processes, with those that wait for a request."""
+        return all_children(self.pid) if self.process.code is None else []
+
+    def has_only_servers(self) -> bool:
+        """Return whether the children are two fork servers with a spare child each."""
+        return len(self.all_children()) == 4 and len(fork_servers(self.pid)) == 2
 
     def encoders(self) -> list[int]:
         """Return the encoders that run; children that have not called ``exec`` yet are left out."""

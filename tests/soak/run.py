@@ -134,7 +134,7 @@ class Run:
             # Open files of the store: variants being read, and output that is not stored yet.
             busy = any(link.startswith(store) and not link.endswith(".lock") for link in found)
             same = level is None or found == level.descriptors
-            return same and not busy and not node.children()
+            return same and not busy and node.has_only_servers()
 
         store = str(self._rig.store)
 

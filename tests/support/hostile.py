@@ -372,13 +372,21 @@ class Targets(SimpleNamespace):
         # Where a fork server receives its requests
         return call("pidfd_getfd", call("pidfd_open", self.server, 0), 3, 0) > 0
 
+    def _server_header(self) -> int:
+        # The first page has the header of the program.
+        with open(f"/proc/{self.server}/maps") as file:
+            return int(file.read().partition("-")[0], 16)
+
     def server_memory(self) -> bool:
         memory, vectors = vector(bytes(PAGE))
-        with open(f"/proc/{self.server}/maps") as file:
-            address = int(file.read().partition("-")[0], 16)
-        call("process_vm_readv", self.server, vectors, 1, structure(address, PAGE), 1, 0)
-        # The first page has the header of the program.
+        remote = structure(self._server_header(), PAGE)
+        call("process_vm_readv", self.server, vectors, 1, remote, 1, 0)
         return bytes(memory).startswith(b"\x7fELF")
+
+    def server_memory_by_file(self) -> bool:
+        # Not for reading too, which the filter refuses for every file
+        file = os.open(f"/proc/{self.server}/mem", os.O_WRONLY)
+        return os.pwrite(file, b"\x7fELF", self._server_header()) == 4
 
     def kill_own_group(self) -> bool:
         signal.signal(SIGNAL, signal.SIG_IGN)
@@ -397,11 +405,9 @@ class Targets(SimpleNamespace):
         return {os.wait()[1] for _ in range(50)} == {7 << 8}
 
     def overwrite_code_by_file(self) -> bool:
-        with open("/proc/self/mem", "r+b", buffering=0) as file:
-            file.seek(code_page())
-            byte = file.read(1)
-            file.seek(code_page())
-            return file.write(byte) == 1
+        # Not for reading too, which the filter refuses for every file
+        file, address = os.open("/proc/self/mem", os.O_WRONLY), code_page()
+        return os.pwrite(file, ctypes.string_at(address, 1), address) == 1
 
     def exec_memory_file(self) -> object:
         file = call("memfd_create", b"program", 0)

@@ -7,9 +7,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import cache
 from inspect import isawaitable
 from pathlib import Path
@@ -28,6 +26,7 @@ from audioproxy.config import Config, FileStore
 from audioproxy.grammar.signature import sign
 from audioproxy.process.programs import ProgramsMonitor
 from audioproxy.service import AudioProxy
+from tests.support.children import child_processes, command_line, is_linked
 from tests.support.http import KEY, SALT, Response, ResponseReader
 from tests.support.programs import FFMPEG
 from tests.support.servers import RUNNING
@@ -221,46 +220,19 @@ def children(pid: int | None = None) -> list[int]:
 
     Servers of the whole suite are left out, and so are linked programs without a request.
     """
-    return [child for child in all_children(pid) if not _is_linked(child)]
-
-
-def fork_servers(pid: int | None = None) -> list[int]:
-    """Return a process's fork servers, each of which leads a group with a child forked ahead."""
-    groups = []
-    for child in filter(_is_linked, all_children(pid)):
-        with suppress(ProcessLookupError):
-            groups.append(os.getpgid(child))
-    return [group for group, members in Counter(groups).items() if members > 1]
-
-
-def _is_linked(pid: int) -> bool:
-    # Their command lines have room for others at the end.
-    return _command_line(pid).endswith(b"  \0")
-
-
-def _command_line(pid: int) -> bytes:
-    """Return the words of a process, each with a zero behind it; none if it has ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return b""
+    return [child for child in all_children(pid) if not is_linked(child)]
 
 
 def all_children(pid: int | None = None) -> list[int]:
     """Return a process's children, with its fork servers and those that wait for a request."""
-    found = []
-    for task in Path(f"/proc/{pid or os.getpid()}/task").iterdir():
-        # A thread may end in the meantime.
-        with suppress(FileNotFoundError, ProcessLookupError):
-            found += [int(number) for number in (task / "children").read_text().split()]
-    return [child for child in found if child not in RUNNING]
+    return [child for child in child_processes(pid or os.getpid()) if child not in RUNNING]
 
 
 def encoders(pid: int | None = None) -> list[int]:
     """Return the children that are encoders."""
     found = []
     for child in children(pid):
-        words = _command_line(child).split(b"\0")
+        words = command_line(child).split(b"\0")
         if words[0].endswith(b"ffmpeg") and b"pipe:1" in words:
             found.append(child)
     return found
