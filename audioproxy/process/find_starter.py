@@ -43,7 +43,8 @@ def find_starter(
         missing = (
             f"{BINARY.name} is missing or does not run, so code in a decoder can do what this"
             " user can; install gcc and libc6-dev, and build it:"
-            f" `cc -O2 -static -o {BINARY} {SOURCE}`"
+            f" `cc -O2 -static -o {BINARY} {SOURCE} &&"
+            f" cc -O2 -shared -fPIC -o {BINARY}.so {SOURCE}`"
         )
         return starter, [missing, *starter.shortcomings]
     landlock, has_filters = versions

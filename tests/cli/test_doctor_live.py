@@ -113,8 +113,8 @@ class CheckTests(ServiceCase):
         ffprobe.chmod(0o755)
         for variables, expected in (
             ({}, [
-                f"{ffmpeg} is linked once, and forked, which saves \\d+ ms of CPU time a child",
-                f"{ffprobe} is linked for each child: it is a script",
+                f"{ffmpeg} is linked once, and forked; linking took \\d+ ms of CPU time",
+                f"{ffprobe} is started anew for each child: it is a script",
             ]),
             ({"AP_WARM_PROGRAMS": "0"}, ["AP_WARM_PROGRAMS=0"]),
         ):  # fmt: skip

@@ -175,7 +175,10 @@ class ScheduleTests(SynchronousTestCase):
         self.assertEqual([0, 0, 1, 3, 7, 15], [server.started for server in self.servers])
         # One warning for all of them.
         (event,) = events
-        self.assertIn(f"{PROGRAM} is linked at each start, which is slow: gone", formatEvent(event))
+        self.assertIn(
+            f"{PROGRAM} is started anew for each child until it is linked again: gone",
+            formatEvent(event),
+        )
 
     def test_proven(self) -> None:
         """A server that ends after a minute is started at once, and the next ones with delays."""

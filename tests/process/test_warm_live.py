@@ -328,7 +328,9 @@ class ObstacleTests(WarmCase):
         always = compile_program(self.folder / "always", "-DALWAYS=1", library=THREADED)
         self.assertIn("started threads", await self.refused(always))
         (warning,) = self.warned
-        self.assertIn(f"{always} is linked at each start, which is slow: a library", warning)
+        self.assertIn(
+            f"{always} is started anew for each child until it is linked again: a library", warning
+        )
         self.assertEqual(3, (await self.run_program("end", "exit")).code)
         obeys = compile_program(self.folder / "obeys", "-DALWAYS=0", library=THREADED)
         warm = await self.open(str(obeys))
