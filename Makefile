@@ -61,13 +61,13 @@ check: lint types docs coverage test ## run every check that a change has to pas
 ci-root: ## run `make check` on a new minimal Debian in build/, as root; SUITE=trixie
 	@tools/ci-root $(SUITE)
 
-test: system-ffmpeg compiler dev $(CELL) browser haproxy nginx systemd names promtool readers languages utilities ## run all tests, in JOBS=4 processes
+test: system-ffmpeg compiler dev $(CELL) browser haproxy nginx systemd names promtool readers languages utilities wrk ## run all tests, in JOBS=4 processes
 	$(if $(filter 1,$(words $(CURDIR))),,$(error nginx, HAProxy and make read a path with a space as two: move this checkout to a path without spaces))
 	@rm -f "$(DURATIONS)"
 	AUDIOPROXY_DURATIONS="$(DURATIONS)" AUDIOPROXY_BROWSER=$$($(UBUNTU) || echo required) \
 	    AUDIOPROXY_HAPROXY=required AUDIOPROXY_LANGUAGES=required AUDIOPROXY_NGINX=required \
 	    AUDIOPROXY_NSS_WRAPPER=required AUDIOPROXY_PROMTOOL=required AUDIOPROXY_READERS=required \
-	    AUDIOPROXY_SYSTEMD_ANALYZE=required AUDIOPROXY_UTILITIES=required \
+	    AUDIOPROXY_SYSTEMD_ANALYZE=required AUDIOPROXY_UTILITIES=required AUDIOPROXY_WRK=required \
 	    $(BIN)/python $(TRIAL) -j$(JOBS) --reporter=text tests.support.whole_classes $(RECORD); \
 	    status=$$?; echo 'The slowest tests:'; sort -rn "$(DURATIONS)" | head; exit $$status
 
@@ -102,10 +102,10 @@ handover: system-ffmpeg dev ## replace the service ten times under load; SECONDS
 guards: system-ffmpeg dev ## check that soak detects known bugs, each injected into a copy of the service
 	$(BIN)/python -m tests.soak.guards
 
-bench: system-ffmpeg ffmpeg nginx wrk $(VENV)/.bench cell ## compare the service with other programs, and write the figures into the documents; ROUNDS=5
+bench: system-ffmpeg ffmpeg nginx wrk dev ## compare the service with other programs, and write the figures into the documents; ROUNDS=5
 	$(BIN)/python -m bench --rounds $(ROUNDS)
 
-quality: system-ffmpeg readers $(VENV)/.bench cell ## measure conversions beside SoX and ffmpeg, and write docs/quality.md
+quality: system-ffmpeg readers dev ## measure conversions beside SoX and ffmpeg, and write docs/quality.md
 	$(BIN)/python -m bench.quality
 
 deadlines: system-ffmpeg dev ## measure the speed of each format, and write the deadlines of long books into docs/configuration.md
@@ -238,7 +238,7 @@ cache-servers:
 	@[ -n "$$(ls /usr/lib*/varnish/vmods/libvmod_xkey.so /usr/lib*/*/varnish/vmods/libvmod_xkey.so 2>/dev/null)" ] || \
 	    tools/system-package varnish-modules
 
-# For the benchmark only: an HTTP load generator.
+# For the benchmarks only: an HTTP load generator.
 wrk:
 	@command -v wrk >/dev/null || tools/system-package wrk
 
@@ -272,7 +272,6 @@ systemd:
 	@touch $@
 
 $(VENV)/.dev: extras = [dev]
-$(VENV)/.bench: extras = [dev,bench]
 
 # What the site needs, and nothing of audioproxy.
 $(VENV)/.site: tools/site-requirements.txt | $(BIN)/pip
@@ -280,7 +279,7 @@ $(VENV)/.site: tools/site-requirements.txt | $(BIN)/pip
 	@touch $@
 
 # The default kind of editable install hides the twistd plugin.
-$(VENV)/.installed $(VENV)/.dev $(VENV)/.bench: setup.cfg pyproject.toml | $(BIN)/pip
+$(VENV)/.installed $(VENV)/.dev: setup.cfg pyproject.toml | $(BIN)/pip
 	$(BIN)/pip install --quiet --disable-pip-version-check \
 	    --config-settings editable_mode=compat --editable '.$(extras)'
 	@touch $(VENV)/.installed $@

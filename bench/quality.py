@@ -106,14 +106,15 @@ def _rates(bench: Bench, converters: Mapping[str, Convert]) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for rate, output in bench.some(_RATES):
         for name, converter in converters.items():
-            figures = " | ".join(_rate_figures(converter, rate, output))
+            figures = " | ".join(_rate_figures(bench, converter, rate, output))
             yield f"| {rate} to {output} | {name} | {figures} |"
 
 
-def _rate_figures(converter: Convert, rate: int, output: int) -> Iterator[str]:
+def _rate_figures(bench: Bench, converter: Convert, rate: int, output: int) -> Iterator[str]:
     nyquist = min(rate, output) / 2
-    passed = [997, 0.5 * nyquist, 0.8 * nyquist, 0.9 * nyquist]
-    stopped = [x * nyquist for x in (1.05, 1.1, 1.2, 1.4, 1.8) if 2 * x * nyquist < rate]
+    passed = bench.some([997, 0.5 * nyquist, 0.8 * nyquist, 0.9 * nyquist])
+    above = (x * nyquist for x in (1.05, 1.1, 1.2, 1.4, 1.8))
+    stopped = bench.some(hertz for hertz in above if 2 * hertz < rate)
     spurs, losses = [], []
     for hertz in (*passed, *stopped):
         source = write_wav(tone(rate, rate, hertz, amplitude=_AMPLITUDE), "24")

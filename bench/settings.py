@@ -50,9 +50,9 @@ class Bench:
         """Return the numbers of rounds; 0 is a round that does not count."""
         return range(0 if self.scale == 1 else 1, rounds + 1)
 
-    def some(self, rows: Iterable[T]) -> Sequence[T]:
-        """Return the rows to measure: all, or the first."""
-        return list(rows)[: None if self.scale == 1 else 1]
+    def some(self, rows: Iterable[T], few: slice = slice(1)) -> Sequence[T]:
+        """Return the rows to measure: all, or a few."""
+        return list(rows)[slice(None) if self.scale == 1 else few]
 
     def count(self, number: int) -> int:
         """Return how many there are of what there usually is this number of."""

@@ -30,6 +30,7 @@ from audioproxy.media.command.inputs import DEMUXERS
 from audioproxy.media.command.trim import trim_range
 from audioproxy.media.lengths.containers import READERS
 from audioproxy.media.probe import Probe
+from audioproxy.process.warm import MOST_FORKS
 from audioproxy.web.metrics_resource import exposition
 from bench.blocks import BLOCK
 from tests.observe.test_metrics import full
@@ -349,6 +350,11 @@ class FigureTests(SynchronousTestCase):
 
 class SecurityTests(SynchronousTestCase):
     """Threat table of the security page."""
+
+    def test_forks(self) -> None:
+        """The pages say after how many forks memory has another layout."""
+        for page in "security", "performance":
+            self.assertIn(f" after {MOST_FORKS} forks", PAGES[page])
 
     def test_every_proof_exists(self) -> None:
         """Every test that the threat table and the page on podcasts name exists."""

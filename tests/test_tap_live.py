@@ -23,6 +23,7 @@ from audioproxy.process.readiness import Readiness
 from audioproxy.service import BootError
 from tests.support.audio import render_all
 from tests.support.folders import short_folder
+from tests.support.hostile import number_of
 from tests.support.http import KEY, SALT
 from tests.support.programs import write_ffmpeg_without_soxr
 from tests.support.service import (
@@ -418,11 +419,12 @@ class RunTests(TapCase):
             self.assertEqual(200, response.status)
 
 
-#: Python code that has the kernel answer as one without Landlock: a filter of seccomp(2) refuses
-#: landlock_create_ruleset with ENOSYS, in this process and its children.
-WITHOUT_LANDLOCK = """\
+#: Python code that has the kernel answer as one without a system call, or without one that has a
+#: first argument: a filter of seccomp(2) refuses it with ENOSYS, in this process and its children.
+WITHOUT = """\
 import ctypes, struct
-rows = (0x20, 0, 0, 0), (0x15, 0, 1, 444), (6, 0, 0, 0x50026), (6, 0, 0, 0x7FFF0000)
+rows = (0x20, 0, 0, 0), (0x15, 0, 4, {number}), (0x20, 0, 0, 16), (0x54, 0, 0, {mask})
+rows += (0x15, 0, 1, {argument}), (6, 0, 0, 0x50026), (6, 0, 0, 0x7FFF0000)
 code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *row) for row in rows))
 program = struct.pack("HP", len(rows), ctypes.addressof(code))
 prctl = ctypes.CDLL(None).prctl
@@ -443,16 +445,43 @@ class CellTests(TapCase):
         wanted = "ffmpeg itself is required in the PATH; with AP_REQUIRE_CELL=0"
         self.assertRegex(line, rf"\AAP_REQUIRE_CELL: .*{programs}/ffmpeg runs without .*; {wanted}")
 
-    async def test_no_landlock(self) -> None:
-        """On a kernel without Landlock, boot logs one warning, and renders work."""
-        self.add("short.flac", short_flac())
-        words = ("-c", WITHOUT_LANDLOCK + TWISTD, "--nodaemon", "--pidfile=", "audioproxy")
+    async def render(self, count: int, name: str, argument: int | None = None) -> list[str]:
+        """Render on a kernel without a system call; return the first warnings of the log.
+
+        :param count: of the warnings.
+        :param name: of the call, in `tests.support.hostile`.
+        """
+        mask = 0 if argument is None else 0xFFFFFFFF
+        code = WITHOUT.format(number=number_of(name), mask=mask, argument=argument or 0)
+        words = ("-c", code + TWISTD, "--nodaemon", "--pidfile=", "audioproxy")
         process = self.spawn(sys.executable, *words, **self.environment())
         response = await fetch(await process.port(), signed("/f:wav/plain/local://short.flac"))
         self.assertEqual(200, response.status, response.body)
-        lines = self.lines(process.stdout)
-        (warning,) = [line["text"] for line in lines if line["level"] == "warning"]
+
+        await until(lambda: process.stdout.count("[warning]") >= count, "warnings")
+        # The last line may not be complete yet.
+        await process.kill()
+        return [line["text"] for line in self.lines(process.stdout) if line["level"] == "warning"]
+
+    async def test_no_landlock(self) -> None:
+        """On a kernel without Landlock, boot logs one warning, and renders work."""
+        self.add("short.flac", short_flac())
+        (warning,) = await self.render(1, "landlock_create_ruleset")
         self.assertIn("has no Landlock, or a unit or container forbids it", warning)
+
+    async def test_no_fork_server(self) -> None:
+        """Where a fork server lacks a system call, warnings of both programs say so.
+
+        Renders work.
+        """
+        self.add("short.flac", short_flac())
+        get_tid_address = 40
+        for name, argument, reason in (
+            ("close_range", None, "cannot close descriptors: Function not implemented"),
+            ("prctl", get_tid_address, "the kernel lacks PR_GET_TID_ADDRESS"),
+        ):
+            for warning in await self.render(2, name, argument):
+                self.assertRegex(warning, f"is linked at each start, which is slow: .*{reason}")
 
 
 class NotDumpableTests(TapCase):

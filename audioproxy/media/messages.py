@@ -193,7 +193,9 @@ MESSAGES = (
     Message(
         (_M.DECODER_FAULT,),
         _ALL,
-        rb"^\[(?:lib)?([a-z0-9_]+?)(?:float|_fixed)? @ [^\]\n]*\] (?!Estimating )"
+        # The messages after (?! are those of demuxers with the name of a codec.
+        rb"^\[(?:lib)?([a-z0-9_]+?)(?:float|_fixed)? @ [^\]\n]*\] "
+        rb"(?!Estimating |Could not find codec parameters for stream \d+ \(Video)"
         rb"|^Unsupported codec with id \d+ for input stream (\d+)$",
     ),
     Message((_M.IRREGULAR,), _ALL, rb"Changing audio frame properties on the fly"),

@@ -476,12 +476,12 @@ static const char *const own_variables[] = {
     "LD_PRELOAD", "LD_BIND_NOW", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
 };
 
-/* Character sets of MPEG-TS (ETSI EN 300 468, annex A.2), beyond those without a module. Linked
+/* Character sets that ffmpeg asks for when it reads MPEG-TS, beyond those without a module. Linked
  * programs cannot load modules. */
 static const char *const charsets[] = {
-    "ISO6937",    "ISO8859-1",  "ISO8859-2",  "ISO8859-3",  "ISO8859-4",  "ISO8859-5", "ISO8859-6",
-    "ISO8859-7",  "ISO8859-8",  "ISO8859-9",  "ISO8859-10", "ISO8859-11", "ISO8859-13",
-    "ISO8859-14", "ISO8859-15", "EUC-KR",     "KSC_5601",   "GB2312",     "BIG5",
+    "ISO6937",     "ISO-8859-1",  "ISO-8859-2",  "ISO-8859-3", "ISO-8859-4",  "ISO-8859-5",
+    "ISO-8859-6",  "ISO-8859-7",  "ISO-8859-8",  "ISO-8859-9", "ISO-8859-10", "ISO-8859-11",
+    "ISO-8859-13", "ISO-8859-14", "ISO-8859-15", "GB2312",
 };
 
 static void load_charsets(void) {
@@ -611,6 +611,7 @@ static void refuse(int error) {
     if (!receive(descriptors, &count)) _exit(0);
     answer_request(descriptors[0], -error);
     for (int i = 0; i < count; i++) close(descriptors[i]);
+    memset(request, 0, sizeof request); /* Later children do not find it. */
 }
 
 /* Fork children ahead of their requests: a fork takes longer than all else that is done here. */

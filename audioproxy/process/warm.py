@@ -24,8 +24,8 @@ from audioproxy.process.cell import CellStarter
 from audioproxy.process.fork_server import VARIABLES, ForkServer, NotForked, find_obstacle
 from audioproxy.process.starters import Limits, Spawn, Starter
 
-# Forks after which a server is replaced. All its children have one layout of memory.
-_MOST_FORKS = 500
+#: Forks after which a server is replaced. All its children have one layout of memory.
+MOST_FORKS = 500
 # Signals of a child that has crashed. The next ones get another layout of memory, so that nobody
 # learns it from crash to crash.
 _CRASHES = {
@@ -151,7 +151,7 @@ class WarmProgram:
                 self._warn(str(error))
             return False
         self._forks += 1
-        if self._forks == _MOST_FORKS:
+        if self._forks == MOST_FORKS:
             # The present server forks until the next one is ready.
             self._start()
         return True

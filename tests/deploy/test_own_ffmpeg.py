@@ -21,6 +21,7 @@ from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.inputs import RAW_DEMUXERS, Input, local_input, remote_input
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.probe import Probe, parse_probe, probe_arguments
+from audioproxy.process.fork_server import find_obstacle
 from audioproxy.process.programs import LISTS
 from tests.support.audio import (
     Sound,
@@ -233,12 +234,13 @@ class BuildTests(SynchronousTestCase):
         self.assertEqual(len(listed()["decoder"]), len(rows))
 
     def test_shared_libraries(self) -> None:
-        """Both programs need the C library, and no other library."""
+        """Both programs need the C library, so they can be forked, and no other library."""
         for program in ("ffmpeg", "ffprobe"):
             lines = output_of("ldd", own_program(program)).splitlines()
             names = {Path(line.split()[0]).name for line in lines}
             loaded = {name for name in names if not name.startswith(("linux-vdso", "ld-linux"))}
             self.assertEqual({"libc.so.6", "libm.so.6"}, loaded)
+            self.assertIsNone(find_obstacle(own_program(program)))
 
     def test_archive_unreachable(self) -> None:
         """If the package archive is unreachable, `build --check` exits with 2 and says so."""

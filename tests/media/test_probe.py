@@ -269,6 +269,8 @@ class AcceptedSourcesTests(SynchronousTestCase):
         for codec, stderr, expected in (
             ("flac", b"", False),
             ("mp3", ESTIMATE, False),
+            ("mp3", b"[mp3 @ 0x1] Could not find codec parameters for stream 0 (Video: x", False),
+            ("mp3", b"[mp3 @ 0x1] Could not find codec parameters for stream 1 (Audio: x", True),
             ("mp3", ESTIMATE + b"[mp3float @ 0x1] Header missing\n", True),
             ("flac", b"[flac @ 0x1] decode_frame() failed\n", True),
             ("ac3", b"[ac3_fixed @ 0x1] frame sync error\n", True),

@@ -35,7 +35,6 @@ from audioproxy.process.cell import CellStarter, ConfinedProgram
 from audioproxy.process.find_starter import find_starter
 from audioproxy.process.fork_server import VARIABLES, ForkServer, find_obstacle
 from audioproxy.process.spawn import ChildLimits
-from audioproxy.process.warm import read_folders
 from tests.support import hostile
 from tests.support.service import PATIENCE, TEST_PATIENCE, reactor
 
@@ -397,21 +396,3 @@ class LinkedTests(CellCase):
         """Programs are linked ahead in applications that embed Python, too."""
         self.patch(sys, "executable", "")
         self.assertIsNone(find_obstacle(PYTHON))
-
-    def test_memory(self) -> None:
-        """No program is linked ahead whose children could write code, or to each other."""
-        for rights, reason in (
-            ("mmap.MAP_PRIVATE, mmap.PROT_WRITE | mmap.PROT_EXEC", "writable and executable"),
-            ("mmap.MAP_SHARED, mmap.PROT_WRITE", "all children would share"),
-        ):
-            mapping = f"mmap.mmap(-1, 4096, mmap.MAP_ANONYMOUS | {rights})"
-            source = f"import mmap; memory = {mapping}; print(flush=True); input()"
-            with subprocess.Popen(
-                [PYTHON, "-I", "-S", "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            ) as process:
-                assert process.stdout is not None
-                process.stdout.readline()
-                with self.assertRaises(ValueError) as caught:
-                    read_folders(process.pid)
-                process.kill()
-            self.assertIn(reason, str(caught.exception))

@@ -214,7 +214,7 @@ class ScheduleTests(SynchronousTestCase):
 
     def test_failed_replacement(self) -> None:
         """A server stays in use while the next one fails, and no later event ends the next one."""
-        self.patch(warm_module, "_MOST_FORKS", 1)
+        self.patch(warm_module, "MOST_FORKS", 1)
         self.warm.open()
         first = self.make_ready()
         self.assertTrue(self.launch())
@@ -300,10 +300,12 @@ class FoldersTests(SynchronousTestCase):
         )
 
     def test_refused(self) -> None:
-        """A library that was replaced is refused, and one with memory that becomes code or is shared."""
+        """A library that was replaced is refused, and memory for code or for all children."""
         for line, words in (
             ("7f00-7f01 r-xp 00000000 08:01 2    /usr/lib/liba.so (deleted)", "was replaced"),
             ("7f00-7f01 rwxp 00000000 00:00 0    [stack]", "writable and executable"),
+            ("7f00-7f01 rwxp 00000000 00:00 0", "writable and executable"),
+            ("7f00-7f01 rw-s 00000000 00:01 9    /dev/zero (deleted)", "children would share"),
         ):
             error = self.assertRaises(ValueError, self.read, line)
             self.assertIn(words, str(error))

@@ -1,4 +1,4 @@
-"""Faults: the store is moved away or cleared, and node B is killed or stopped with SIGTERM."""
+"""Faults of the store, of node B, and of the fork servers of node A."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from tests.soak.lines import PATIENCE, pause, wait_for
 from tests.soak.nodes import send_signal
 from tests.soak.records import RequestRecord
 from tests.soak.rig import LONG_RENDER, Rig, stored_path
-from tests.support.service import is_running
+from tests.support.service import fork_servers, is_running
 
 # Attempts to store a variant after the store is back; an attempt may fail on a busy node.
 _TRIES = 20
+# Seconds after which a new fork server has proven itself, so that it is replaced at once.
+_PROVEN = 70
 
 
 class Faults:
-    """Faults of the store and of node B."""
+    """Faults of the store, of node B and of fork servers."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
@@ -99,6 +101,21 @@ class Faults:
             rig.journal.errors.append("children outlived a node that was stopped with SIGTERM")
         await arriving
         await self._start()
+
+    async def disturb_servers(self, over: list[bool], chance: Random) -> None:
+        """Kill or stop one fork server of node A after another. No request may fail because of it.
+
+        At least one server is disturbed.
+        """
+        rig = self._rig
+        while not over:
+            if not await wait_for(lambda: len(fork_servers(rig.a.pid)) == 2, PATIENCE):
+                rig.journal.errors.append("node A had no fork server for each program")
+                return
+            name, number = chance.choice([("killed", signal.SIGKILL), ("stopped", signal.SIGSTOP)])
+            rig.journal.faults[f"fork server: {name}"] += 1
+            send_signal(chance.choice(fork_servers(rig.a.pid)), number)
+            await wait_for(lambda: over, _PROVEN)
 
     async def _have_arriving(self, kind: str) -> list[Deferred[RequestRecord]]:
         rig = self._rig

@@ -90,6 +90,7 @@ class Run:
             self._sample(lasting_clients),
             faults.disturb_store(self._over, rig.random("store")),
             faults.restart_node(self._over, rig.random("node")),
+            faults.disturb_servers(self._over, rig.random("servers")),
             attacks.attack(self._over, rig.random("attack")),
             self._bucket.load(self._over),
             self._end_after(seconds),

@@ -46,13 +46,13 @@ NUMBERS: dict[str, tuple[int, int] | int] = {
     "fanotify_mark": (301, 263), "fsopen": 430, "getppid": (110, 173), "getsockopt": (55, 209),
     "inotify_add_watch": (254, 27), "inotify_init1": (294, 26), "io_uring_setup": 425,
     "ioctl": (16, 29), "iopl": (172, -1), "ioprio_set": (251, 30), "kcmp": (312, 272),
-    "keyctl": (250, 219), "madvise": (28, 233), "memfd_create": (319, 279), "memfd_secret": 447,
-    "mlock": (149, 228), "modify_ldt": (154, -1), "mount": (165, 40), "mprotect": (10, 226),
-    "mq_open": (240, 180), "mq_unlink": (241, 181), "mremap": (25, 216), "msgctl": (71, 187),
-    "msgget": (68, 186), "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265),
-    "open_tree": 428, "openat2": 437, "perf_event_open": (298, 241), "personality": (135, 92),
-    "pidfd_getfd": 438, "pidfd_open": 434, "pidfd_send_signal": 424, "pivot_root": (155, 41),
-    "pkey_mprotect": (329, 288),
+    "keyctl": (250, 219), "landlock_create_ruleset": 444, "madvise": (28, 233),
+    "memfd_create": (319, 279), "memfd_secret": 447, "mlock": (149, 228), "modify_ldt": (154, -1),
+    "mount": (165, 40), "mprotect": (10, 226), "mq_open": (240, 180), "mq_unlink": (241, 181),
+    "mremap": (25, 216), "msgctl": (71, 187), "msgget": (68, 186), "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265), "open_tree": 428, "openat2": 437,
+    "perf_event_open": (298, 241), "personality": (135, 92), "pidfd_getfd": 438, "pidfd_open": 434,
+    "pidfd_send_signal": 424, "pivot_root": (155, 41), "pkey_mprotect": (329, 288),
     "prctl": (157, 167), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
     "ptrace": (101, 117), "quotactl": (179, 60), "rt_sigqueueinfo": (129, 138),
     "seccomp": (317, 277), "semctl": (66, 191), "semget": (64, 190), "sethostname": (170, 161),
@@ -88,11 +88,15 @@ def raise_last_error() -> None:
     raise OSError(number, os.strerror(number))
 
 
+def number_of(name: str) -> int:
+    """Return the number of a system call on this machine."""
+    number = NUMBERS[name]
+    return number[not IS_X86] if isinstance(number, tuple) else number
+
+
 def call(name: str | int, *arguments: Any) -> int:
     """Make a system call, and return its result."""
-    number = NUMBERS[name] if isinstance(name, str) else name
-    if isinstance(number, tuple):
-        number = number[not IS_X86]
+    number = number_of(name) if isinstance(name, str) else name
     words = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
     result = int(LIBC.syscall(ctypes.c_long(number), *words))
     if result == -1:

@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import cache
@@ -224,10 +225,12 @@ def children(pid: int | None = None) -> list[int]:
 
 
 def fork_servers(pid: int | None = None) -> list[int]:
-    """Return a process's fork servers, without the children that they have forked ahead."""
-    return [
-        child for child in all_children(pid) if _is_linked(child) and os.getpgid(child) == child
-    ]
+    """Return a process's fork servers, each of which leads a group with a child forked ahead."""
+    groups = []
+    for child in filter(_is_linked, all_children(pid)):
+        with suppress(ProcessLookupError):
+            groups.append(os.getpgid(child))
+    return [group for group, members in Counter(groups).items() if members > 1]
 
 
 def _is_linked(pid: int) -> bool:
