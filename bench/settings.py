@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -13,8 +14,8 @@ from bench.programs import FOLDER, Service, service
 
 T = TypeVar("T")
 
-#: The core of the measured server, and the core of the load generator.
-SERVER, CLIENT = 0, 1
+#: The core of the measured server, and the core of the load generator, if there are two.
+SERVER, *_, CLIENT = sorted(os.sched_getaffinity(0)) * 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ def _synthesis(seconds: float) -> list[str]:
 def _derive(bench: Bench, name: str) -> None:
     source, times, seconds, words = _RECIPES[name]
     loop = ["-stream_loop", str(times - 1)] if times else []
-    # The shortest parts that are rendered are not scaled.
+    # Some series render a second, on any scale.
     length = str(max(1, bench.seconds(seconds)))
     folder = bench.sounds
     _make(folder / name, *loop, "-i", folder / source, "-t", length, *words.split())

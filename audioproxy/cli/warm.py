@@ -184,7 +184,10 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
                 return await fetch_all(urls, fetch_one, progress, concurrency)
             with TemporaryDirectory(dir=temporary_folder(environment)) as folder:
                 reporting = ReportingFetcher(fetcher, arguments.json, folder, reactor, concurrency)
-                await fetch_all(urls, reporting.fetch, progress, concurrency)
+                try:
+                    await fetch_all(urls, reporting.fetch, progress, concurrency)
+                finally:
+                    await reporting.close()
         finally:
             await client.close()
 

@@ -62,9 +62,14 @@ class ReportingFetcher:
         print(report, flush=True)
         return fetched.result
 
+    async def close(self) -> None:
+        """End what has read the durations."""
+        await self._engine.close()
+
     async def _duration(self, name: str) -> Decimal | None:
         """Return the duration of a file in the folder; None for one that is no audio."""
         source = read_source(b"plain", b"local://" + name.encode())
+        await self._engine.starter.prepare()
         try:
             probe, _ = await self._engine.probe(source)
         except (UndecodableSource, VideoSource):

@@ -76,6 +76,8 @@ class LoudnessMeter:
         if variant is not None and options.f == "peaks":
             raise InvalidOptions('"f:peaks" is not accepted: a waveform has no loudness.')
 
+        await self._engine.starter.prepare()
+
         async def measure() -> Measurement:
             probed = await self._engine.preparer.prepare(request, build_command)
             try:

@@ -100,10 +100,10 @@ class WarmProgram:
         return 0.0 if self._current is None else self._current.cpu_seconds
 
     def open(self) -> None:
-        """Start a server. It is used when it is ready."""
+        """Start a server, unless it is open already. The server is used when it is ready."""
         if not self._is_open:
             self._is_open, self._settled = True, SharedResult()
-        self._start()
+            self._start()
 
     async def settle(self) -> None:
         """Wait until there is a server, or is known to be none."""
@@ -331,6 +331,11 @@ class WarmStarter:
         """Start the servers."""
         for program in self.programs.values():
             program.open()
+
+    async def prepare(self) -> None:
+        """Start the servers, unless they are open already, and `settle`."""
+        self.open()
+        await self.settle()
 
     async def settle(self) -> None:
         """Wait until each program has a server, or is known to have none."""

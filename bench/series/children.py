@@ -17,11 +17,19 @@ _LIMITS = ChildLimits(1 << 30).of_child(60, 1 << 30)
 _RUNS = 20
 
 
+class IncompleteCell(Exception):
+    """This machine cannot confine programs fully."""
+
+
 def cells(bench: Bench) -> list[Figure]:
-    """Measure starts and a render in cells beside bare ones, in turn."""
+    """Measure starts and a render in cells beside bare ones, in turn.
+
+    :raises IncompleteCell: with what the machine lacks.
+    """
     programs = [shutil.which(name) or name for name in ("ffprobe", "ffmpeg")]
     starter, shortcomings = find_starter(programs, _LIMITS, {})
-    assert not shortcomings, shortcomings
+    if shortcomings:
+        raise IncompleteCell(*shortcomings)
     figures = []
     source = os.open(bench.sounds / "three.flac", os.O_RDONLY)
     try:

@@ -14,6 +14,7 @@ from bench.blocks import BLOCK
 from bench.machine import machine, versions
 from bench.programs import FFMPEG, PROJECT
 from bench.report import table
+from bench.series.children import IncompleteCell
 from bench.settings import Bench
 from bench.sounds import make_sounds
 from tests.deploy.balancer import installed
@@ -47,7 +48,10 @@ class SeriesTests(SynchronousTestCase):
         for program in PROGRAMS.get(name, ()):
             installed(program)
         make_sounds(self.bench)
-        figures = SERIES[name](self.bench)
+        try:
+            figures = SERIES[name](self.bench)
+        except IncompleteCell as error:
+            raise SkipTest(f"the cell is incomplete: {error}") from error
         self.assertTrue(figures)
         for figure in figures:
             self.assertGreaterEqual(median(figure.compared), 0, figure)
@@ -62,7 +66,7 @@ class SeriesTests(SynchronousTestCase):
     def test_quality(self) -> None:
         """All blocks of the page about quality have contents, and its plot is drawn."""
         installed("sox", "AUDIOPROXY_READERS")
-        plot = Path(self.mktemp())
+        plot = Path(self.mktemp()).with_suffix(".svg")
         contents = quality.measure(self.bench, plot)
         page = (PROJECT / "docs" / "quality.md").read_text()
         self.assertEqual({block[2] for block in BLOCK.finditer(page)}, set(contents))

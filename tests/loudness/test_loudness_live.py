@@ -17,7 +17,14 @@ from audioproxy.errors import InvalidOptions, NotFound, UndecodableSource
 from audioproxy.loudness import LoudnessMeter
 from audioproxy.urls import Variant
 from tests.support.audio import measure_loudness, noise, write_wav
-from tests.support.service import PATIENCE, PROJECT, TEST_PATIENCE
+from tests.support.service import (
+    PATIENCE,
+    PROJECT,
+    TEST_PATIENCE,
+    all_children,
+    fork_servers,
+    until,
+)
 
 
 class LoudnessMeterTests(TestCase):
@@ -55,6 +62,10 @@ class LoudnessMeterTests(TestCase):
         measuring = [self.meter.measure("local://a.wav") for _ in range(5)]
         results = await gatherResults(map(Deferred.fromCoroutine, measuring))
         self.assertEqual(results, [measure_loudness(self.source)] * 5)
+        # All of them were measured by programs that were linked once.
+        await until(lambda: len(fork_servers()) == 2, "both fork servers")
+        await self.meter.close()
+        self.assertEqual([], all_children())
 
     async def test_refused(self) -> None:
         """Sources and options are refused as a render refuses them; a waveform has no loudness."""

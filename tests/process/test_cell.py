@@ -62,6 +62,15 @@ class RightsTests(SynchronousTestCase):
         rights = self.rights("-i", "file:/dev/fd/3", descriptors=(1, 3))
         self.assertEqual((["3"], None), (rights["-d"], rights.get("-p")))
 
+    def test_linked(self) -> None:
+        """A linked program reads its source and random numbers; none reads a remote source."""
+        words = self.cells.request(["/x/ffmpeg", "-i", "file:/dev/fd/3"], (1, 3), {})
+        assert words is not None
+        rights = options(["", *words])
+        self.assertEqual({"-k", "-n", "-c", "-r", "-w", "-d"}, rights.keys())
+        self.assertEqual((["/dev/urandom"], ["3"]), (rights["-r"], rights["-d"]))
+        self.assertIsNone(self.cells.request(["/x/ffmpeg", "-i", "https://x.test/a"], (1,), {}))
+
     def test_remote(self) -> None:
         """A child with a URL may connect to its port, look up names and read the authorities."""
         for url, port in (

@@ -663,7 +663,8 @@ LOADING: dict[str, Callable[[Any], object]] = {
     "overwrite_code": lambda t: (
         call("mprotect", code_page(), PAGE, RUNNABLE | mmap.PROT_WRITE) == 0
     ),
-    "read_library": lambda t: content(LOADER) != b"",
+    # Other attempts may have used up the memory.
+    "read_library": lambda t: os.read(os.open(LOADER, os.O_RDONLY), 1) != b"",
 }
 ATTEMPTS |= LOADING
 ATTEMPTS |= {

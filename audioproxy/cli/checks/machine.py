@@ -45,8 +45,7 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 async def check_programs(engine: Engine) -> AsyncIterator[CheckResult]:
     """Check ffmpeg, its encoders and filters, and how it is started and confined."""
-    engine.starter.open()
-    await engine.starter.settle()
+    await engine.starter.prepare()
     if absent := [name for name in ("ffmpeg", "ffprobe") if shutil.which(name) is None]:
         verb = "is" if len(absent) == 1 else "are"
         yield bad("ffmpeg", f"{listed(absent)} {verb} not on the PATH; {_FFMPEG}")
