@@ -28,7 +28,7 @@ from tests.support.service import (
     PATIENCE,
     PROJECT,
     Process,
-    children,
+    all_children,
     is_running,
     is_stopped,
     reactor,
@@ -108,7 +108,7 @@ class ServerTests(WarmCase):
 
     def spare_of(self, server: int) -> int | None:
         """Return the child that a server has forked ahead of its request."""
-        for pid in children():
+        for pid in all_children():
             if pid != server and is_running(pid) and os.getpgid(pid) == server:
                 return pid
         return None
@@ -298,7 +298,7 @@ class ServerTests(WarmCase):
         own, child = map(int, found.groups())
         # The server, its spare child, the child, and the one that the service has forked itself.
         started = await until(
-            lambda: len(found := children(service.pid)) == 4 and found, "the processes"
+            lambda: len(found := all_children(service.pid)) == 4 and found, "the processes"
         )
         self.assertTrue({own, child} < set(started))
         service.signal(signal.SIGKILL)
@@ -418,7 +418,7 @@ class ObstacleTests(WarmCase):
             for each in closing:
                 await each
             await self.starter.settle()
-            self.assertEqual([], children())
+            self.assertEqual([], all_children())
             self.assertEqual(3, (await self.run_program("end", "exit")).code)
 
 

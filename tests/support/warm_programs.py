@@ -24,7 +24,7 @@ from tests.support.processes import open_descriptors, opened_since
 from tests.support.service import (
     PATIENCE,
     TEST_PATIENCE,
-    children,
+    all_children,
     is_running,
     reactor,
     until,
@@ -101,7 +101,7 @@ class WarmCase(TestCase):
 
         async def close() -> None:
             await self.starter.close()
-            self.assertEqual(([], set()), (children(), opened_since(before)))
+            self.assertEqual(([], set()), (all_children(), opened_since(before)))
 
         self.addCleanup(close)
         (warm,) = self.starter.programs.values()
