@@ -227,9 +227,10 @@ class ScheduleTests(SynchronousTestCase):
         self.servers[-1].end()
         self.assertTrue(self.launch())
         self.assertIsNone(self.warm.obstacle)
-        # Another start is due in a second. A crash comes first.
+        # Another start is due in a second. A crash comes first, and adds none.
         child.end(signal.SIGSEGV)
         self.assertEqual(["a child has crashed"], first.killed)
+        self.run_next()
         last = self.make_ready()
         self.clock.pump([1, 20])
         self.assertEqual((last, []), (self.servers[-1], last.killed))
