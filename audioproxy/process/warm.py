@@ -21,6 +21,7 @@ from audioproxy._twisted import ForkedProcess, own_process_group
 from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.cell import CellStarter
+from audioproxy.process.find_starter import library_command
 from audioproxy.process.fork_server import VARIABLES, ForkServer, NotForked, find_obstacle
 from audioproxy.process.starters import Limits, Spawn, Starter
 
@@ -196,7 +197,8 @@ class WarmProgram:
             command = self._cells.server_command(path, self._limits)
             server.start(self._spawn, self._cells.library, command)
         except FileNotFoundError as error:
-            self._end(server, f"{error.filename} is missing; build it as {self._cells.binary}")
+            remedy = library_command(self._cells.library)
+            self._end(server, f"{error.filename} is missing; build it: `{remedy}`")
         except OSError as error:
             self._end(server, str(error))
 

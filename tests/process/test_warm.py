@@ -198,7 +198,9 @@ class ScheduleTests(SynchronousTestCase):
                 self.make_ready().end()
                 self.run_next()
         self.assertEqual([0, 0, 1, 3, 7], [server.started for server in self.servers])
-        self.assertEqual(4, len(events))
+        ready = f"{PROGRAM} is linked once, and forked"
+        lost = f"{PROGRAM} is started anew for each child until it is linked again: gone"
+        self.assertEqual([ready, lost] * 4, [formatEvent(event) for event in events])
 
     def test_slow(self) -> None:
         """A server that is not ready in time is ended; the same for its first child."""
