@@ -175,8 +175,9 @@ system-ffmpeg:
 # The program that confines ffmpeg and ffprobe, and the library that links them once. If they cannot be built,
 # the service warns at its start.
 cell: | $(BIN)/pip
-	@! command -v cc >/dev/null || $(MAKE) --silent $(CELL) || \
-	    echo 'audioproxy-cell was not built, so ffmpeg is not confined. It needs the C library for static programs.' >&2
+	@! command -v cc >/dev/null || $(MAKE) --silent --keep-going $(CELL) || \
+	    echo 'ffmpeg is not confined without audioproxy-cell, which needs the C library for static programs,' \
+	        'and starts slowly without audioproxy-cell.so.' >&2
 
 $(BIN)/audioproxy-cell: audioproxy/process/cell.c | $(BIN)/pip
 	cc -O2 -static -o $@ $<

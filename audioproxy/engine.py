@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import ChildLimits, Launcher
 from audioproxy.process.store_upkeep import StoreUpkeep
-from audioproxy.process.warm import WarmStarter, warm_starter
+from audioproxy.process.warm import warm_starter
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.failures import RecentFailures
 from audioproxy.render.job import Job, Preparer
@@ -140,9 +140,9 @@ class Engine:
         trial = limits.of_child(config.probe_timeout, None)
         cold, self.cell_shortcomings = find_starter([program, ffprobe], trial, environment)
         _check_cells(self.cell_shortcomings, required=config.require_cell)
-        self.starter = WarmStarter(cold, {})
-        if config.warm_programs:
-            self.starter = warm_starter(cold, reactor, environment, trial)
+        self.starter = warm_starter(
+            cold, reactor, environment, trial, is_wanted=config.warm_programs
+        )
         launcher = Launcher(reactor, clock, environment, self.starter, limits)
         self._upkeep = self._make_upkeep(launcher)
         self.programs = Programs(launcher, program, ffprobe)
@@ -278,11 +278,15 @@ class Engine:
         :param deadline: by default, the longest time that a stop may take.
         """
         deadline = deadline or Deadline(self.clock, self.drain_timeout)
+        self.starter.close_now()
+        least = max(_MIN_CLOSE_TIMEOUT, deadline.remaining)
         if self.file_store is not None:
-            await self.file_store.close(max(_MIN_CLOSE_TIMEOUT, deadline.remaining))
+            await self.file_store.close(least)
         if self._clients is not None:
             await self._clients.close()
-        await self.starter.close()
+        # What a library has started may hold the pipes of a server open for ever.
+        with suppress(TimeoutError):
+            await Deadline(self.clock, least).limit(self.starter.close())
 
     def close_now(self) -> None:
         """Remove everything from the store that a failed start left there."""

@@ -183,9 +183,10 @@ class InstallTests(SynchronousTestCase):
         # The wheel has the source of the program that confines ffmpeg, and no compiler.
         command = re.search(r"(?m)^--  cell .*`(cc .+?)`", text)
         assert command is not None, text
-        subprocess.run(command[1].split(), check=True)
+        subprocess.run(command[1], shell=True, check=True)
         status, text = whole.run("audioproxy", "doctor", **settings)
         self.assertEqual((0, False), (status, "audioproxy-cell is missing" in text), text)
+        self.assertRegex(text, r"(?m)^ok +start .* linked once, and forked")
         status, text = whole.run("python", "-c", TWISTD, "--help")
         self.assertEqual(0, status, text)
         self.assertRegex(text, r"(?m)^ +audioproxy +Serve audio")

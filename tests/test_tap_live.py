@@ -481,7 +481,9 @@ class CellTests(TapCase):
             ("prctl", get_tid_address, "the kernel lacks PR_GET_TID_ADDRESS"),
         ):
             for warning in await self.render(2, name, argument):
-                self.assertRegex(warning, f"is linked at each start, which is slow: .*{reason}")
+                self.assertRegex(
+                    warning, f"is started anew for each child until it is linked again: .*{reason}"
+                )
 
 
 class NotDumpableTests(TapCase):

@@ -43,7 +43,7 @@ def find_starter(
         missing = (
             f"{BINARY.name} is missing or does not run, so code in a decoder can do what this"
             " user can; install gcc and libc6-dev, and build it:"
-            f" `cc -O2 -static -o {BINARY} {SOURCE}`"
+            f" `cc -O2 -static -o {BINARY} {SOURCE} && {library_command(f'{BINARY}.so')}`"
         )
         return starter, [missing, *starter.shortcomings]
     landlock, has_filters = versions
@@ -59,6 +59,11 @@ def find_starter(
                 " is a script, or fails in a cell; ffmpeg itself is required in the PATH"
             )
     return CellStarter(binary, confined), shortcomings
+
+
+def library_command(library: str) -> str:
+    """Return the shell command that builds the library of fork servers."""
+    return f"cc -O2 -shared -fPIC -o {library} {SOURCE}"
 
 
 def _query(binary: str) -> tuple[int, bool] | None:

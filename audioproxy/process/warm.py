@@ -21,6 +21,7 @@ from audioproxy._twisted import ForkedProcess, own_process_group
 from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.cell import CellStarter
+from audioproxy.process.find_starter import library_command
 from audioproxy.process.fork_server import VARIABLES, ForkServer, NotForked, find_obstacle
 from audioproxy.process.starters import Limits, Spawn, Starter
 
@@ -146,7 +147,7 @@ class WarmProgram:
             if error.is_lost:
                 self._lose(server, str(error))
             else:
-                self._warn(str(error))
+                self._warn(f"started anew for a child: {error}")
             return False
         self._forks += 1
         if self._forks == MOST_FORKS:
@@ -195,8 +196,11 @@ class WarmProgram:
         try:
             command = self._cells.server_command(path, self._limits)
             server.start(self._spawn, self._cells.library, command)
+        except FileNotFoundError as error:
+            remedy = library_command(self._cells.library)
+            self._end(server, f"{error.filename} is missing; build it: `{remedy}`")
         except OSError as error:
-            self._end(server, f"{error.strerror}")
+            self._end(server, str(error))
 
     def _spawn(
         self,
@@ -244,6 +248,8 @@ class WarmProgram:
             former.kill("replaced")
         self._linked, self._forks = linked, 0
         self._ready_since = self._reactor.seconds()
+        if self.obstacle is not None:
+            _log.info("{program} is linked once, and forked", program=self._program)
         self.obstacle = self._warned = None
         self._settled.fire(None)
 
@@ -273,7 +279,7 @@ class WarmProgram:
         if self._current is None:
             self.obstacle = reason
         if is_fault:
-            self._warn(reason)
+            self._warn(f"started anew for each child until it is linked again: {reason}")
         self._settled.fire(None)
         if self._reactor.seconds() - self._ready_since > _PROVEN:
             self._delay = 0.0
@@ -286,7 +292,7 @@ class WarmProgram:
         if reason != self._warned:
             self._warned = reason
             _log.warn(
-                "{program} is linked at each start, which is slow: {reason}",
+                "{program} is {reason}",
                 program=self._program,
                 reason=reason,
             )
@@ -322,9 +328,14 @@ class _Trial(ProcessProtocol):
 
 
 class WarmStarter:
-    """Starter that uses fork servers for what reads no remote source."""
+    """Starter that uses fork servers for what reads no remote source.
 
-    def __init__(self, cold: Starter, programs: Mapping[str, WarmProgram]) -> None:
+    :ivar is_wanted: whether there are servers wherever that is possible.
+    """
+
+    def __init__(
+        self, cold: Starter, programs: Mapping[str, WarmProgram], *, is_wanted: bool
+    ) -> None:
         """Prepare servers that are not started.
 
         :param cold: the starter of everything else.
@@ -332,6 +343,7 @@ class WarmStarter:
         """
         self._cold = cold
         self.programs = programs
+        self.is_wanted = is_wanted
 
     def open(self) -> None:
         """Start the servers."""
@@ -374,7 +386,12 @@ class WarmStarter:
 
 
 def warm_starter(
-    cold: Starter, reactor: Any, environment: Mapping[str, str], limits: Limits
+    cold: Starter,
+    reactor: Any,
+    environment: Mapping[str, str],
+    limits: Limits,
+    *,
+    is_wanted: bool = True,
 ) -> WarmStarter:
     """Return a starter with a server for each program that runs in a cell.
 
@@ -384,10 +401,10 @@ def warm_starter(
     :param limits: of the first child of each server.
     """
     programs = {}
-    if isinstance(cold, CellStarter):
+    if is_wanted and isinstance(cold, CellStarter):
         for name in cold.programs:
             programs[name] = WarmProgram(name, cold, reactor, environment, limits)
-    return WarmStarter(cold, programs)
+    return WarmStarter(cold, programs, is_wanted=is_wanted)
 
 
 def read_folders(pid: int | None) -> set[str]:

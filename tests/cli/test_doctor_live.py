@@ -89,8 +89,7 @@ class CheckTests(ServiceCase):
         self.assert_result(results, "temporary files", BAD, "audioproxy itself failed")
         self.assertIn("RuntimeError: oh", traceback.getvalue())
         others = [result.check for result in results if result.verdict is not GOOD]
-        # These tests have no cell.
-        self.assertEqual(["start", "temporary files"], others)
+        self.assertEqual(["temporary files"], others)
         self.assertEqual("AP_METRICS_PORT", results[-1].check)
 
     async def test_no_programs(self) -> None:
@@ -99,7 +98,7 @@ class CheckTests(ServiceCase):
         results = await self.run_checks(ffmpeg=True, PATH="/nowhere", AP_REQUIRE_CELL="1")
         words = "ffmpeg and ffprobe are not on .*: apt-get install ffmpeg"
         self.assert_result(results, "ffmpeg", BAD, words)
-        remedies = r"`cc .* /nowhere/audioproxy-cell .*cell\.c`;.*apt-get install util-linux"
+        remedies = r"`cc .* /nowhere/audioproxy-cell\.so .*cell\.c`;.*apt-get install util-linux"
         self.assert_result(results, "cell", NOTE, remedies)
         self.assert_result(results, "AP_REQUIRE_CELL", BAD, remedies)
 
@@ -113,8 +112,8 @@ class CheckTests(ServiceCase):
         ffprobe.chmod(0o755)
         for variables, expected in (
             ({}, [
-                f"{ffmpeg} is linked once, and forked, which saves \\d+ ms of CPU time a child",
-                f"{ffprobe} is linked for each child: it is a script",
+                f"{ffmpeg} is linked once, and forked; linking took \\d+ ms of CPU time",
+                f"{ffprobe} is started anew for each child: it is a script",
             ]),
             ({"AP_WARM_PROGRAMS": "0"}, ["AP_WARM_PROGRAMS=0"]),
         ):  # fmt: skip

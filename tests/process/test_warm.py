@@ -175,7 +175,10 @@ class ScheduleTests(SynchronousTestCase):
         self.assertEqual([0, 0, 1, 3, 7, 15], [server.started for server in self.servers])
         # One warning for all of them.
         (event,) = events
-        self.assertIn(f"{PROGRAM} is linked at each start, which is slow: gone", formatEvent(event))
+        self.assertIn(
+            f"{PROGRAM} is started anew for each child until it is linked again: gone",
+            formatEvent(event),
+        )
 
     def test_proven(self) -> None:
         """A server that ends after a minute is started at once, and the next ones with delays."""
@@ -195,7 +198,9 @@ class ScheduleTests(SynchronousTestCase):
                 self.make_ready().end()
                 self.run_next()
         self.assertEqual([0, 0, 1, 3, 7], [server.started for server in self.servers])
-        self.assertEqual(4, len(events))
+        ready = f"{PROGRAM} is linked once, and forked"
+        lost = f"{PROGRAM} is started anew for each child until it is linked again: gone"
+        self.assertEqual([ready, lost] * 4, [formatEvent(event) for event in events])
 
     def test_slow(self) -> None:
         """A server that is not ready in time is ended; the same for its first child."""
@@ -224,9 +229,10 @@ class ScheduleTests(SynchronousTestCase):
         self.servers[-1].end()
         self.assertTrue(self.launch())
         self.assertIsNone(self.warm.obstacle)
-        # Another start is due in a second. A crash comes first.
+        # Another start is due in a second. A crash comes first, and adds none.
         child.end(signal.SIGSEGV)
         self.assertEqual(["a child has crashed"], first.killed)
+        self.run_next()
         last = self.make_ready()
         self.clock.pump([1, 20])
         self.assertEqual((last, []), (self.servers[-1], last.killed))

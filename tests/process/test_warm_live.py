@@ -20,7 +20,7 @@ from twisted.logger import capturedLogs
 from audioproxy.process import fork_server as fork_server_module
 from audioproxy.process import warm as warm_module
 from audioproxy.process.child import Exit
-from audioproxy.process.find_starter import BINARY
+from audioproxy.process.find_starter import BINARY, library_command
 from audioproxy.process.spawn import SpawnFailed
 from audioproxy.process.warm import WarmProgram
 from tests.support.processes import open_descriptors, opened_since
@@ -328,7 +328,9 @@ class ObstacleTests(WarmCase):
         always = compile_program(self.folder / "always", "-DALWAYS=1", library=THREADED)
         self.assertIn("started threads", await self.refused(always))
         (warning,) = self.warned
-        self.assertIn(f"{always} is linked at each start, which is slow: a library", warning)
+        self.assertIn(
+            f"{always} is started anew for each child until it is linked again: a library", warning
+        )
         self.assertEqual(3, (await self.run_program("end", "exit")).code)
         obeys = compile_program(self.folder / "obeys", "-DALWAYS=0", library=THREADED)
         warm = await self.open(str(obeys))
@@ -394,9 +396,10 @@ class ObstacleTests(WarmCase):
         binary.parent.mkdir(parents=True)
         shutil.copy(BINARY, binary)
         program = plain_program()
-        self.assertEqual("No such file or directory", await self.refused(program, binary))
+        remedy = f"{binary}.so is missing; build it: `{library_command(f'{binary}.so')}`"
+        self.assertEqual(remedy, await self.refused(program, binary))
         (warning,) = self.warned
-        self.assertIn("No such file or directory", warning)
+        self.assertIn(remedy, warning)
         Path(f"{binary}.so").write_bytes(b"not a library")
         self.assertIn("not linked by the C library", await self.refused(program, binary))
 

@@ -60,14 +60,14 @@ async def check_programs(engine: Engine) -> AsyncIterator[CheckResult]:
         yield good("ffmpeg", f"{found}, with everything that renders need")
         if shortcoming := await engine.programs.probe_shortcoming():
             yield note("libsoxr", f"{shortcoming}; a complete one: apt-get install ffmpeg")
-    if not engine.starter.programs:
-        yield note("start", "each child is linked anew: without a cell, or with AP_WARM_PROGRAMS=0")
+    if not engine.starter.is_wanted:
+        yield good("start", "each child is started anew, as AP_WARM_PROGRAMS=0 says")
     for path, program in engine.starter.programs.items():
         if program.obstacle is None:
             cost = f"{1000 * program.cpu_seconds:.0f} ms of CPU time"
-            yield good("start", f"{path} is linked once, and forked, which saves {cost} a child")
-        else:
-            yield note("start", f"{path} is linked for each child: {program.obstacle}")
+            yield good("start", f"{path} is linked once, and forked; linking took {cost}")
+        elif path not in absent:
+            yield note("start", f"{path} is started anew for each child: {program.obstacle}")
     if engine.cell_shortcomings:
         yield note("cell", "; ".join(engine.cell_shortcomings))
     else:
