@@ -204,6 +204,7 @@ class EmbeddingTests(ServiceCase):
         client.pause()
         await until(lambda: proxy.resource.active.count, "the request")
         # The rest of a stop takes no time, so it would have ended at once.
+        self.addCleanup(lambda close=proxy.engine.close: Deferred.fromCoroutine(close()))
         self.patch(proxy.engine, "close", AsyncMock())
         self.patch(service_module, "_QUIET_STOP", 0)
         log = Log(self)
