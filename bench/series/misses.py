@@ -75,7 +75,7 @@ def _measure(bench: Bench, name: str, ours: Service, own: Service | None) -> lis
         f"{work}, source probed before",
         "over bare `ffmpeg`",
         "ms",
-        # The bound of programs that are started anew: that of a new source follows from it.
+        # It bounds what the service adds, also where ffmpeg is started anew.
         target=1.15,
         peer="ffmpeg",
         reason=reason,
