@@ -190,7 +190,8 @@ class EmbeddingTests(ServiceCase):
 
         A warning says what it waits for.
         """
-        proxy = self.make()
+        # Nothing closes its engine.
+        proxy = self.make(warm_programs=False)
         await proxy.startService()
         store = proxy.engine.store
         assert store is not None
