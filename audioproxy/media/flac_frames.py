@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
+import numpy as np
+
 from audioproxy.media.lengths.flac import BLOCK_SIZES
 from audioproxy.media.lengths.reading import Malformed, Reader
 
@@ -66,7 +68,8 @@ class _Bits:
     """Bits that are read from a place on."""
 
     def __init__(self, data: bytes) -> None:
-        self.text = format(int.from_bytes(b"\1" + data, "big"), "b")[1:]
+        digits = np.unpackbits(np.frombuffer(data, np.uint8)) + ord("0")
+        self.text = digits.tobytes().decode("ascii")
         self.at = 0
 
     def read(self, count: int) -> int:

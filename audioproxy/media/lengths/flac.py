@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import re
 import struct
+import sys
+from array import array
+from collections.abc import Iterable
 from itertools import pairwise
+
+import numpy as np
 
 from audioproxy.media.lengths.inner import doubling_places, find_each
 from audioproxy.media.lengths.reading import (
@@ -42,15 +47,15 @@ _LARGEST_TABLE = 64 * 1024
 _POINT = struct.Struct(">QQH")
 
 
-def _crc_table(polynomial: int, bits: int) -> tuple[int, ...]:
+def _crc_table(polynomial: int, bits: int) -> array[int]:
+    """Return the checksums of all words that have as many bits as a checksum."""
     top, mask = 1 << (bits - 1), (1 << bits) - 1
-    table = []
-    for byte in range(256):
-        value = byte << (bits - 8)
-        for _ in range(8):
-            value = (value << 1 ^ polynomial if value & top else value << 1) & mask
-        table.append(value)
-    return tuple(table)
+    table, value = np.zeros(1 << bits, np.uint16), polynomial
+    # That of a sum is the sum of both.
+    for bit in range(bits):
+        table[1 << bit : 2 << bit] = table[: 1 << bit] ^ value
+        value = (value << 1 ^ polynomial if value & top else value << 1) & mask
+    return array("H", table.tobytes())
 
 
 # RFC 9639, 9.1.8 and 9.3.
@@ -150,7 +155,7 @@ def _read_end(start: int, end: int, info: bytes) -> Reader[tuple[int, int]]:
         frame = parse_frame_header(tail[at : at + FRAME_HEADER], info)
         if frame is not None:
             candidates += 1
-            if _crc(tail[at:], _CRC_16, 16) == 0:
+            if _crc(_CRC_16, _words(tail[at:])) == 0:
                 return tail_start + at, sum(frame)
     raise Malformed
 
@@ -166,7 +171,7 @@ def parse_frame_header(data: bytes, info: bytes) -> tuple[int, int] | None:
     number, at = _parse_number(data)
     sizes = {6: 1, 7: 2}.get(block_code, 0)
     header_size = at + sizes + _RATE_BYTES.get(rate_code, (0, 0))[0]
-    if number < 0 or len(data) <= header_size or _crc(data[: header_size + 1], _CRC_8, 8):
+    if number < 0 or len(data) <= header_size or _crc(_CRC_8, data[: header_size + 1]):
         return None
     samples = BLOCK_SIZES.get(block_code, 0)
     if sizes:
@@ -207,8 +212,16 @@ def _parse_number(data: bytes) -> tuple[int, int]:
     return number, 4 + length
 
 
-def _crc(data: bytes, table: tuple[int, ...], bits: int) -> int:
-    shift, mask, value = bits - 8, (1 << bits) - 1, 0
-    for byte in data:
-        value = (value << 8 ^ table[value >> shift ^ byte]) & mask
+def _words(data: bytes) -> array[int]:
+    """Return words of two bytes. A zero in front does not change a checksum."""
+    words = array("H", bytes(len(data) % 2) + data)
+    if sys.byteorder == "little":
+        words.byteswap()
+    return words
+
+
+def _crc(table: array[int], words: Iterable[int]) -> int:
+    value = 0
+    for word in words:
+        value = table[value ^ word]
     return value
