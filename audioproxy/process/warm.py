@@ -41,7 +41,7 @@ _CRASHES = {
 # Seconds within which a program is linked, and has shown that it works.
 _START_TIMEOUT = 20.0
 # Seconds until a server that has failed is started again: at once, then doubled each time.
-_FIRST_DELAY, _MOST_DELAY = 1.0, 600.0
+_FIRST_DELAY, _MOST_DELAY = 1.0, 60.0
 # Seconds after which a server that fails has not failed at its start.
 _PROVEN = 60.0
 # What the loader reads besides libraries: where they are, and which others are preloaded.
