@@ -36,7 +36,7 @@ VARIABLES = {
     "OPENBLAS_NUM_THREADS": "1",
 }
 _CONTROL, _LIBRARY = 3, 4
-#: Arguments of a server. The last one is room for the command line of a child: `ps` reads it where
+#: Arguments of a server. The last one is room for the command line of a child: ps(1) reads it where
 #: the words of the server were. Without the library, the program would print its version, and end.
 WORDS = ["-version", " " * 8192]
 
