@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import struct
-import sys
 from array import array
 from collections.abc import Iterable
 from itertools import pairwise
@@ -212,11 +211,9 @@ def _parse_number(data: bytes) -> tuple[int, int]:
     return number, 4 + length
 
 
-def _words(data: bytes) -> array[int]:
+def _words(data: bytes) -> list[int]:
     """Return words of two bytes. A zero in front does not change a checksum."""
-    words = array("H", bytes(len(data) % 2) + data)
-    if sys.byteorder == "little":
-        words.byteswap()
+    words: list[int] = np.frombuffer(bytes(len(data) % 2) + data, ">u2").tolist()
     return words
 
 
