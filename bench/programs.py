@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -101,8 +101,10 @@ class Service(Program):
         """Return the memory of the service and its children; what they share counts once."""
         size = 0
         for pid in (self.process.pid, *child_processes(self.process.pid)):
-            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-            size += 1024 * int(text.partition("\nPss:")[2].split()[0])
+            # A child that has ended takes nothing.
+            with suppress(FileNotFoundError, ProcessLookupError):
+                text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+                size += 1024 * int(text.partition("\nPss:")[2].split()[0])
         return size
 
     def path(self, options: str, source: str) -> str:

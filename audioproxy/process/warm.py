@@ -221,8 +221,11 @@ class WarmProgram:
             server.kill(str(error))
             return
         program = shutil.which(self._program) or self._program
-        paths = {os.path.realpath(program), *folders, *_LOADER_FILES}
+        paths = {program, *folders, *_LOADER_FILES}
         linked = {path: _identify(path) for path in paths}
+        if linked[program] != _identify(f"/proc/{server.pid}/exe"):
+            server.kill("it was replaced while it was linked")
+            return
         words = self._cells.request([program, "-version"], (), self._limits)
         assert words is not None
         self._trial = trial = _Trial(partial(self._tried, server, linked))
