@@ -10,14 +10,18 @@ import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from glob import glob
-from typing import Protocol
 
-from twisted.internet.interfaces import IProcessTransport, IReactorTime
-from twisted.internet.protocol import ProcessProtocol
+from twisted.internet.interfaces import IReactorTime
 
-from audioproxy._twisted import own_process_group
 from audioproxy.process.child import Child
-from audioproxy.process.starters import Limits, Starter, UtilLinuxStarter, resource_number
+from audioproxy.process.starters import (
+    Limits,
+    Spawner,
+    Starter,
+    UtilLinuxStarter,
+    resource_number,
+    spawn_by,
+)
 
 # With 0, the kernel would still start the program of its core_pattern for each crash, as root.
 _CORE = 1
@@ -46,20 +50,6 @@ _PERSISTENT_ERRORS = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOEXEC)
 
 class SpawnFailed(Exception):
     """The program could not be started."""
-
-
-class Spawner(Protocol):
-    """The part of ``IReactorProcess`` that is used."""
-
-    def spawnProcess(  # noqa: D102
-        self,
-        processProtocol: ProcessProtocol,
-        executable: str,
-        args: Sequence[str],
-        env: Mapping[str, str],
-        *,
-        childFDs: Mapping[int, int | str],
-    ) -> IProcessTransport: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +161,8 @@ class Launcher:
                 wanted: dict[int, int | str] = {0: stdin, 2: "r", **descriptors}
                 if stdout_limit:
                     wanted[1] = "r"
-                self.starter.start(self._spawn, child.protocol, [program, *words], wanted, limits)
+                spawn = spawn_by(self.spawner, self.environment)
+                self.starter.start(spawn, child.protocol, [program, *words], wanted, limits)
             finally:
                 os.close(stdin)
         except OSError as error:
@@ -179,16 +170,3 @@ class Launcher:
                 self.on_spawn_failure()
             raise SpawnFailed(f"{program}: {error.strerror}") from error
         return child
-
-    def _spawn(
-        self,
-        protocol: ProcessProtocol,
-        command: Sequence[str],
-        descriptors: Mapping[int, int | str],
-    ) -> None:
-        # A group of its own, so that a signal reaches what the child has started, and Ctrl-C on a
-        # terminal does not reach it: a drain waits for renders.
-        with own_process_group():
-            self.spawner.spawnProcess(
-                protocol, command[0], command, self.environment, childFDs=descriptors
-            )

@@ -14,7 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from twisted.internet.interfaces import IProcessTransport
 from twisted.internet.protocol import ProcessProtocol
+
+from audioproxy._twisted import own_process_group
 
 # Seconds within which a program has to show that it works.
 _TIMEOUT = 10
@@ -29,6 +32,36 @@ Spawn: TypeAlias = Callable[[ProcessProtocol, Sequence[str], Mapping[int, int | 
 # A child uses a whole CPU for as long as it runs, while the response with a stored variant takes
 # microseconds. So requests have priority over children.
 NICENESS = 10
+
+
+class Spawner(Protocol):
+    """The part of ``IReactorProcess`` that is used."""
+
+    def spawnProcess(  # noqa: D102
+        self,
+        processProtocol: ProcessProtocol,
+        executable: str,
+        args: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        childFDs: Mapping[int, int | str],
+    ) -> IProcessTransport: ...
+
+
+def spawn_by(spawner: Spawner, environment: Mapping[str, str]) -> Spawn:
+    """Return what executes command lines, each as the leader of a process group.
+
+    So a signal reaches what a child has started, and Ctrl-C on a terminal does not reach it: a
+    drain waits for renders.
+    """
+
+    def spawn(
+        protocol: ProcessProtocol, command: Sequence[str], descriptors: Mapping[int, int | str]
+    ) -> None:
+        with own_process_group():
+            spawner.spawnProcess(protocol, command[0], command, environment, childFDs=descriptors)
+
+    return spawn
 
 
 class Starter(Protocol):

@@ -17,13 +17,13 @@ from twisted.internet.interfaces import IDelayedCall, IProcessTransport
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
-from audioproxy._twisted import ForkedProcess, own_process_group
+from audioproxy._twisted import ForkedProcess
 from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.cell import CellStarter
 from audioproxy.process.find_starter import library_command
 from audioproxy.process.fork_server import VARIABLES, ForkServer, NotForked, find_obstacle
-from audioproxy.process.starters import Limits, Spawn, Starter
+from audioproxy.process.starters import Limits, Spawn, Starter, spawn_by
 
 #: Forks after which a server is replaced. All its children have one layout of memory.
 MOST_FORKS = 500
@@ -75,7 +75,7 @@ class WarmProgram:
         self._program = program
         self._cells = cells
         self._reactor = reactor
-        self._environment = {**environment, **VARIABLES}
+        self._spawn = spawn_by(reactor, {**environment, **VARIABLES})
         self._limits = limits
         self._is_open = False
         # The server that forks, the one that will replace it, its first child, and all of these
@@ -135,8 +135,10 @@ class WarmProgram:
     ) -> bool:
         """Start a child; return whether that was possible."""
         server = self._current
+        if server is None:
+            return False
         words = self._cells.request(command, descriptors, limits)
-        if server is None or words is None:
+        if words is None:
             return False
         if self._linked != {path: _identify(path) for path in self._linked}:
             self._replace_now()
@@ -202,19 +204,8 @@ class WarmProgram:
         except OSError as error:
             self._end(server, str(error))
 
-    def _spawn(
-        self,
-        protocol: ProcessProtocol,
-        command: Sequence[str],
-        descriptors: Mapping[int, int | str],
-    ) -> None:
-        with own_process_group():
-            self._reactor.spawnProcess(
-                protocol, command[0], command, self._environment, childFDs=descriptors
-            )
-
     def _try(self, server: ForkServer) -> None:
-        """Let a linked program print its version, ahead of its first use."""
+        """Start a child that prints the program's version, ahead of the first use of a server."""
         try:
             folders = read_folders(server.pid)
         except (OSError, ValueError) as error:

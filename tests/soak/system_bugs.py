@@ -17,7 +17,7 @@ from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.concurrency.shared_result import SharedCalls
 from audioproxy.media import diagnostics
 from audioproxy.observe.log_writer import LogWriter
-from audioproxy.process import prober, spawn
+from audioproxy.process import prober, starters
 from audioproxy.process.cell import CellStarter
 from audioproxy.process.child import Child, Exit
 from audioproxy.process.slots import Slots
@@ -104,7 +104,7 @@ def lift_limits(self: Any, *words: Any) -> Any:
 
 constant(
     "Children are in the process group of the service.",
-    spawn,
+    starters,
     "own_process_group",
     nullcontext,
     "tests.process.test_spawn_live",
