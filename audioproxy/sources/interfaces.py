@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from audioproxy.concurrency.deadlines import Deadline
+from audioproxy.errors import Refusal
 from audioproxy.grammar.sources import Source
 from audioproxy.media.command.inputs import Input
 
@@ -15,7 +17,25 @@ T = TypeVar("T")
 Look: TypeAlias = Callable[[Input], Coroutine[Any, Any, T]]
 
 
-class OpenSource(Protocol):
+class SourceFile(Protocol):
+    """What a child reads: to ffmpeg and ffprobe, every source is a local file.
+
+    :ivar failure: why bytes of the source could not be read since it was opened; None while all
+        could. A child takes a failed read for the end of the source, and may exit with 0.
+    """
+
+    @property
+    def failure(self) -> Refusal | None: ...  # noqa: D102
+
+    def inherit(self) -> AbstractContextManager[Mapping[int, int]]:
+        """Return the descriptors for one child, by their numbers there, for the length of a block.
+
+        The child is started in the block.
+        """
+        ...
+
+
+class OpenSource(SourceFile, Protocol):
     """A source that was checked, and stays open so that exactly the checked bytes are read.
 
     :ivar size: bytes, or None where unknown.
@@ -23,7 +43,7 @@ class OpenSource(Protocol):
         have the same one.
     :ivar identity: equal for two sources only if their bytes are the same, as far as is known. This
         node remembers by it what it has found out about a source.
-    :ivar descriptors: the descriptors that ffmpeg and ffprobe inherit to open the last `input`.
+    :ivar descriptor: of a file that has all bytes of the source; None while it may lack some.
     """
 
     @property
@@ -33,13 +53,13 @@ class OpenSource(Protocol):
     @property
     def identity(self) -> bytes: ...  # noqa: D102
     @property
-    def descriptors(self) -> Mapping[int, int]: ...  # noqa: D102
+    def descriptor(self) -> int | None: ...  # noqa: D102
 
     async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
         """Return what a child sees of the source.
 
-        :param look: given the input for ffprobe. It is cancelled and called again where the source
-            turns out to be unreadable in this way.
+        :param look: given the input for ffprobe. It is cancelled and called again, with an input
+            that cannot be sought, where the end of the source does not arrive soon.
         :raises Refusal: where the source cannot be read, or not before the deadline.
         """
         ...
@@ -47,10 +67,14 @@ class OpenSource(Protocol):
     async def input(self, deadline: Deadline) -> Input:
         """Return the input for ffmpeg, which reads the whole source.
 
-        A source that cannot be read safely at its origin is downloaded first.
-
-        :param deadline: of a download. A render's presigned URL expires then.
         :raises Refusal: where the source cannot be read, or not before the deadline.
+        """
+        ...
+
+    async def complete(self, deadline: Deadline) -> None:
+        """Wait for all of a source whose origin serves no ranges; others need no wait.
+
+        :raises Refusal: where it does not arrive, or not before the deadline.
         """
         ...
 

@@ -28,8 +28,10 @@ _STALL_TIMEOUT_US = 20_000_000
 _RANGE_OPTIONS = ["-seekable", "1", "-reconnect", "1", "-reconnect_on_network_error", "1"]
 _RANGE_OPTIONS += ["-reconnect_delay_max", "2"]
 
-#: The descriptor number at which a child finds a local source.
-SOURCE_DESCRIPTOR = 3
+#: The descriptor number at which a child finds its source. Where blocks of it arrive on demand, it
+#: asks for them at the second one, and the third one is the map of those that are there: see
+#: ``cell.c``.
+SOURCE_DESCRIPTOR, QUESTIONS_DESCRIPTOR, MAP_DESCRIPTOR = 3, 4, 5
 
 
 @dataclass(frozen=True, slots=True)
