@@ -53,6 +53,8 @@ from audioproxy.variants.interfaces import Unwritable, VariantStore
 if TYPE_CHECKING:
     from audioproxy.http_client.client import ClientsByBundle, HttpClient
     from audioproxy.s3.objects import ObjectStore
+    from audioproxy.sources.far_files import FarFiles
+    from audioproxy.sources.far_source import FarReading
     from audioproxy.sources.s3 import S3Sources
 
 # Minimum number of seconds that a stop waits for the store's disk.
@@ -130,6 +132,8 @@ class Engine:
             folders["store"] = self.file_store.root
         self.disks = DiskMonitor(folders, clock, threads)
         self.bucket_sources: S3Sources | None = None
+        self._reactor = reactor
+        self._far_files: FarFiles | None = None
         self.sources = self._make_sources(config)
 
         program = shutil.which("ffmpeg") or "ffmpeg"
@@ -279,6 +283,8 @@ class Engine:
         """
         deadline = deadline or Deadline(self.clock, self.drain_timeout)
         self.starter.close_now()
+        if self._far_files is not None:
+            self._far_files.close()
         least = max(_MIN_CLOSE_TIMEOUT, deadline.remaining)
         if self.file_store is not None:
             await self.file_store.close(least)
@@ -320,34 +326,44 @@ class Engine:
         if config.source_s3.configured:
             from audioproxy.sources.s3 import S3Sources
 
-            settings = config.source_s3
-            store = self._object_store(settings, "AP_S3", "AP_S3")
-            ca_file = settings.ca_bundle or self._ca_file()
-            self.bucket_sources = S3Sources(store, ca_file, config.render_timeout)
+            store = self._object_store(config.source_s3, "AP_S3", "AP_S3")
+            self.bucket_sources = S3Sources(store, self._far_reading(config))
             openers[S3Source.scheme] = self.bucket_sources.open
         if config.source_allowlist is not None:
             from audioproxy.sources.https import HttpsSources
             from audioproxy.sources.https_origin import OriginClient
 
-            openers[HttpsSource.scheme] = HttpsSources(
-                OriginClient(
-                    self._client(public_only=config.source_deny_private),
-                    config.source_allowlist,
-                    self.clock,
-                    config.source_headers_file or {},
-                    config.source_deny_private,
-                ),
-                self._space,
-                self._threads,
-                config.max_src_bytes,
-                config.render_timeout,
-                self._ca_file(),
-            ).open
+            origins = OriginClient(
+                self._client(public_only=config.source_deny_private),
+                config.source_allowlist,
+                self.clock,
+                config.source_headers_file or {},
+            )
+            openers[HttpsSource.scheme] = HttpsSources(origins, self._far_reading(config)).open
         return SourceDispatcher(
             config.source_allowlist,
             openers,
             lambda scheme: self._measure(self.metrics.openings[scheme]),
             self.clock.seconds,
+        )
+
+    def _far_reading(self, config: Config) -> FarReading:
+        """Return what all remote sources share."""
+        from audioproxy.sources.far_files import FarFiles
+        from audioproxy.sources.far_source import FarReading
+
+        if self._far_files is None:
+            self._far_files = FarFiles(
+                self._folder, self.clock, self._threads, config.max_src_bytes
+            )
+        return FarReading(
+            self._reactor,
+            self.clock,
+            self._far_files,
+            self._threads,
+            lambda: self.starter.can_preload(),
+            config.max_src_bytes,
+            config.render_timeout,
         )
 
     def _make_store(self, config: Config) -> VariantStore | None:
@@ -418,9 +434,6 @@ class Engine:
         except ValueError as error:
             wanted = f"set it to path, or {endpoint_prefix}_ENDPOINT to a host name"
             raise BootError(Problem(f"{endpoint_prefix}_ADDRESSING", str(error), wanted)) from error
-
-    def _ca_file(self) -> str | None:
-        return None if self._clients is None else self._clients.ca_file
 
     def _client(
         self, bundle: str | None = None, variable: str = "", *, public_only: bool = False

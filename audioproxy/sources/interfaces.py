@@ -101,9 +101,10 @@ class OpenSource(SourceFile, Protocol):
 class SourceStore(Protocol):
     """Opens sources of all schemes."""
 
-    async def open(self, source: Source) -> OpenSource:
+    async def open(self, source: Source, *, reads: bool = True) -> OpenSource:
         """Check and open a source.
 
+        :param reads: its bytes will be read, so a remote one requests the first ones at once.
         :raises NoSuchSource: where it is certainly missing.
         :raises NotFound: where it may be missing, is unreadable or not allowed.
         :raises NotConfigured: where this kind of source is not configured, or its configuration is

@@ -124,7 +124,7 @@ class LocalSources:
         self._root = os.path.abspath(os.fsencode(root))
         self._reported: TTLCache[bytes, None] = TTLCache(_MAX_REPORTED, _REPORT_INTERVAL, timer=now)
 
-    async def open(self, source: LocalSource) -> OpenLocalSource:
+    async def open(self, source: LocalSource, *, reads: bool = True) -> OpenLocalSource:
         """Open a source after following every symbolic link of its path inside the root.
 
         The path is resolved first, and then opened component by component without following

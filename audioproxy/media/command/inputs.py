@@ -119,13 +119,13 @@ class Input:
         ]
 
 
-def local_input() -> Input:
+def local_input(*, seekable: bool = True) -> Input:
     """Return the input for a checked local file, whose open descriptor the child inherits.
 
     ``file:`` with the descriptor's path can seek, which ``pipe:`` cannot, and the file cannot be
     swapped for another one.
     """
-    return Input(f"file:/dev/fd/{SOURCE_DESCRIPTOR}", ("file",))
+    return Input(f"file:/dev/fd/{SOURCE_DESCRIPTOR}", ("file",), seekable=seekable)
 
 
 def remote_input(
