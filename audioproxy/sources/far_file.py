@@ -182,6 +182,8 @@ class FarFile:
     def close(self, run_detached: Callable[[Callable[[], object]], object]) -> None:
         """End all fetches, and remove the file. No more of it is read by this process."""
         self._is_closed = True
+        for waiter in self._waiting.values():
+            waiter.fire(Failure(RenderFailed("The source is closed.")))
         for running in list(self._fetches.values()):
             running.cancel()
         self._lock.run(run_detached, self.blocks.close)
@@ -284,29 +286,29 @@ class FarFile:
             self.blocks.truncate(self.size)
             self._mark(self.size // BLOCK * BLOCK, self.size)
             # These see the end of the file now.
-            self._fire(0, None)
+            for block in list(self._waiting):
+                self._waiting.pop(block).fire(None)
         if self.is_whole:
             self._completed.fire(None)
 
     def _note_failure(self, failure: Failure, fetch: Fetch) -> None:
+        if failure.check(CancelledError) and not self.is_whole:
+            # Who still waits for a block is served by another fetch.
+            return
         refusal = _as_refusal(failure)
         is_temporary = isinstance(refusal, UpstreamUnavailable) or not failure.check(Refusal)
         if self.is_whole or not is_temporary:
             self.failure = self.failure or refusal
-        stop = None if self.failure else fetch.stop
-        self._fire(fetch.position, stop, Failure(refusal))
+        self._discard(fetch)
+        for block in list(self._waiting):
+            if self.failure is not None or self._find(block) is None:
+                self._waiting.pop(block).fire(Failure(refusal))
         if self.failure is not None:
             self._completed.fire(Failure(self.failure))
 
-    def _fire(self, start: int, stop: int | None, outcome: Failure | None = None) -> None:
-        """Fire all who wait for blocks of a range."""
-        for block in list(self._waiting):
-            if start // BLOCK <= block and (stop is None or block * BLOCK < stop):
-                self._waiting.pop(block).fire(outcome)
-
     def _discard(self, fetch: Fetch) -> None:
-        del self._fetches[fetch]
-        for reader in self._readers.pop(fetch):
+        self._fetches.pop(fetch, None)
+        for reader in self._readers.pop(fetch, ()):
             if reader.fetch is fetch:
                 reader.fetch = None
 
