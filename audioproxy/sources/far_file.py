@@ -215,7 +215,11 @@ class FarFile:
         place = block * BLOCK
         for fetch in self._fetches:
             is_near = self.is_whole or place - fetch.position <= _INDEX
-            if fetch.position < place + BLOCK and is_near and (fetch.stop is None or place < fetch.stop):
+            if (
+                fetch.position < place + BLOCK
+                and is_near
+                and (fetch.stop is None or place < fetch.stop)
+            ):
                 return fetch
         return None
 
@@ -252,7 +256,9 @@ class FarFile:
         """
         if place + len(data) > self.blocks.size:
             most = self.blocks.size
-            raise SourceTooLarge(f"The source has more than {most} bytes, and no more are accepted.")
+            raise SourceTooLarge(
+                f"The source has more than {most} bytes, and no more are accepted."
+            )
         try:
             await self._write_locked(place, data)
         except OSError as error:

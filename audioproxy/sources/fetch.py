@@ -142,7 +142,9 @@ class Fetch:
             )
             raise UpstreamUnavailable("The origin did not return the whole source.") from error
         delay = max(wanted, _DELAYS[failures - 1] if failures else 0.0)
-        _log.debug("a range of {name} is requested again: {why}", name=self._version.name, why=error)
+        _log.debug(
+            "a range of {name} is requested again: {why}", name=self._version.name, why=error
+        )
         await deferLater(self._clock, delay)
 
     def extend(self, bound: int) -> None:

@@ -6,10 +6,9 @@ import errno
 import socket
 import struct
 from collections.abc import Callable
-from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.interfaces import IReadDescriptor, IReactorFDSet
+from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor
 from twisted.python.failure import Failure
 from zope.interface import implementer
 

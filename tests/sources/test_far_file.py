@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import Any
 from unittest.mock import patch
 
 from hypothesis import given, settings
@@ -35,18 +36,24 @@ class FarFileCase(SynchronousTestCase):
     def setUp(self) -> None:
         """Create no file yet."""
         self.clock = Clock()
-        self.files = FarFiles(
-            self.folder(), self.clock, execute, self.most_unknown, self.most_bytes
-        )
-        self.addCleanup(self.files.close)
+        self.folder: str = self.mktemp()
+        os.makedirs(self.folder)
+        self.files = self.create_files(self.most_bytes)
 
-    def folder(self) -> str:
-        """Return the folder of the files."""
-        path = self.mktemp()
-        os.makedirs(path)
-        return path
+    def in_thread(self, work: Any) -> Any:
+        """Run disk work at once."""
+        return execute(work)
 
-    def create(self, version: FakeVersion, *, is_sized: bool = True, identity: bytes = b"a\n1") -> FarFile:
+    def create_files(self, most_bytes: int, folder: str = "") -> FarFiles:
+        """Return a place for files."""
+        where = folder or self.folder
+        files = FarFiles(where, self.clock, self.in_thread, self.most_unknown, most_bytes)
+        self.addCleanup(files.close)
+        return files
+
+    def create(
+        self, version: FakeVersion, *, is_sized: bool = True, identity: bytes = b"a\n1"
+    ) -> FarFile:
         """Return a file in use."""
         size = len(version.content) if is_sized else None
         file = self.files.create(version, size, identity, is_whole=version.is_whole)
@@ -405,7 +412,7 @@ class SpaceTests(FarFileCase):
 
     def test_no_file(self) -> None:
         """Where no file can be created, the render fails."""
-        files = FarFiles("/nowhere", self.clock, execute, MIB)
+        files = self.create_files(MIB, "/nowhere")
         with self.assertRaises(RenderFailed):
             files.create(FakeVersion(b"x"), 1, None, is_whole=False)
 
@@ -414,10 +421,12 @@ class AnyOrderTests(FarFileCase):
     """Any sequence of reads equals the source."""
 
     @settings(max_examples=60, deadline=None)
-    @given(st.lists(st.tuples(st.integers(0, len(CONTENT) // BLOCK), st.integers(0, 2)), max_size=40))
+    @given(
+        st.lists(st.tuples(st.integers(0, len(CONTENT) // BLOCK), st.integers(0, 2)), max_size=40)
+    )
     def test_any_order(self, steps: list[tuple[int, int]]) -> None:
         """What is read at any place equals the source, while blocks are lost, come and go."""
-        files = FarFiles(self.folder(), self.clock, execute, MIB, 20 * BLOCK)
+        files = self.create_files(20 * BLOCK)
         version = FakeVersion(CONTENT)
         file = files.create(version, len(CONTENT), b"x\n1", is_whole=False)
         files.use(file)
@@ -436,4 +445,3 @@ class AnyOrderTests(FarFileCase):
         for block in range(len(CONTENT) // BLOCK + 1):
             if block in file.blocks:
                 self.assert_content(file, block)
-        files.close()

@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 from unittest.mock import MagicMock, patch
 
-from twisted.internet.defer import Deferred, execute
+from twisted.internet.defer import Deferred
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import (
@@ -48,13 +48,14 @@ class FarSourceCase(FarFileCase):
     def setUp(self) -> None:
         """Open no source yet."""
         super().setUp()
-        self.reactor: Any = FakeReaders()
+        self.reactor = FakeReaders()
         self.is_preloaded = True
+        reactor: Any = self.reactor
         self.reading = FarReading(
-            self.reactor,
+            reactor,
             self.clock,
             self.files,
-            execute,
+            self.in_thread,
             self.can_preload,
             self.most_unknown,
             100.0,
@@ -102,7 +103,8 @@ class ReadTests(FarSourceCase):
         self.assertEqual([(last, len(CONTENT))], version.requests)
         for place, count in ((0, 100), (100_000, 60_000), (len(CONTENT) - 60_000, 60_000)):
             self.assertEqual(
-                CONTENT[place : place + count], self.successResultOf(self.begin(source.read(place, count)))
+                CONTENT[place : place + count],
+                self.successResultOf(self.begin(source.read(place, count))),
             )
         self.assertEqual(1, len(version.requests))
         source.close()
@@ -196,7 +198,9 @@ class ReadTests(FarSourceCase):
         version = FakeVersion(CONTENT)
         source = self.open(version, reads=False)
         self.assertTrue(version.streams[0].is_discarded)
-        self.assertEqual((len(CONTENT), b"1", b"a\n1"), (source.size, source.validator, source.identity))
+        self.assertEqual(
+            (len(CONTENT), b"1", b"a\n1"), (source.size, source.validator, source.identity)
+        )
         reading = self.begin(source.read(0, 5))
         version.run()
         self.assertEqual(CONTENT[:5], self.successResultOf(reading))

@@ -140,4 +140,3 @@ class FakeReaders:
         for reader in list(self.readers):
             if reader in self.readers:
                 reader.doRead()
-
