@@ -1,9 +1,9 @@
 """Sparse files whose blocks arrive one by one, with a map that children read too.
 
-A child of this service reads such a file through a preloaded library (``cell.c``): what the map has,
-it reads at once; for all else it asks. So a block is marked when all of it is written, its mark is
-removed before it is punched out of the file, and each time it comes back it has another mark: a
-reader that finds the same mark before and after its read has read no hole.
+A child of this service reads such a file through a preloaded library (``cell.c``). What the map
+has, it reads at once; for all else it asks. So a block is marked when all of it is written, its
+mark is removed before it is punched out of the file, and each time it comes back it has another
+one. A reader that finds the same mark before and after its read has read no hole.
 """
 
 from __future__ import annotations

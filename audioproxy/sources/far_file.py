@@ -133,7 +133,8 @@ class FarFile:
     def want(self, block: int, reader: Reader) -> Deferred[None]:
         """Return a Deferred that fires when a block is there.
 
-        It may be gone again when it is read. The Deferred fails with a `Refusal` if it cannot be had.
+        It may be gone again when it is read. The Deferred fails with a `Refusal` where the block
+        cannot be had.
         """
         if self._is_closed or block * BLOCK >= self.blocks.size:
             return fail(RenderFailed("The source has no such place, or is closed."))

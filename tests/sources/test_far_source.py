@@ -295,8 +295,10 @@ class ChildTests(FarSourceCase):
     def test_start_that_fails(self) -> None:
         """A child that cannot be started leaves no socket."""
         source = self.open(FakeVersion(CONTENT))
-        with self.assertRaises(KeyError), source.inherit():
-            raise KeyError
+        starting = source.inherit()
+        starting.__enter__()
+        with self.assertRaises(KeyError):
+            starting.__exit__(KeyError, KeyError(), None)
         self.assertEqual([], self.reactor.readers)
         source.close()
 
