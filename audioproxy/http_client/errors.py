@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 from OpenSSL.SSL import Error as TlsError
@@ -16,7 +17,10 @@ from twisted.internet.error import (
 )
 
 from audioproxy.errors import reason_of
-from audioproxy.media.diagnostics import without_secrets
+
+# A URL may contain quotes. A quote at its very end belongs to the message around the URL.
+_QUERY = re.compile(r"\?\S*?(?=['\"]?(?:\s|$))")
+_USER_INFORMATION = re.compile(r"(?<=://)[^/\s]*@")
 
 
 class TransportError(Exception):
@@ -67,6 +71,14 @@ def translate_error(error: BaseException | None, expired: bool = False) -> Excep
     # Bytes that are not HTTP may repeat the query of the request (D47).
     quote = without_secrets(_quote(last))
     return TransportError(quote or "the response is incomplete", is_quote=True)
+
+
+def without_secrets(text: str) -> str:
+    """Return text without the query strings and the user information of its URLs.
+
+    The query of a presigned URL is a credential (D45).
+    """
+    return _USER_INFORMATION.sub("", _QUERY.sub("", text))
 
 
 def _describe(error: BaseException) -> str | None:

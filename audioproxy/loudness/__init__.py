@@ -101,7 +101,7 @@ class LoudnessMeter:
         job = await preparer.resolve(probed, deadline)
         while True:
             try:
-                return await decoder.decode(job.pipeline, job.descriptors, deadline, read)
+                return await decoder.decode(job.pipeline, job.source.opened, deadline, read)
             except RETRIABLE as refusal:
                 job = await preparer.resolve_again(job, refusal, deadline)
 

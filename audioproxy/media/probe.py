@@ -46,7 +46,7 @@ _LEAST_BITRATE = 100
 _ENCRYPTION_TAG = "enc_key_id"
 
 #: ffprobe's messages that count even if many others follow.
-NOTICES = messages(Meaning.CUT_SHORT, Meaning.ESTIMATED_DURATION, Meaning.ENCRYPTED)
+NOTICES = messages(Meaning.ESTIMATED_DURATION, Meaning.ENCRYPTED)
 
 # Packets at the start of a source, among which one of audio is looked for: those of cover art come
 # first.

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -101,7 +101,6 @@ class Job:
 
     :ivar source: with everything that is known about it, such as its length.
     :ivar input: how ffmpeg opens the source.
-    :ivar descriptors: the descriptors that a child inherits to open it.
     :ivar stated_length: the length that the header of the output states.
     :ivar samples: those that a waveform needs no decoder for.
     :ivar measure: the decode pass that has measured the source, where one was needed.
@@ -110,7 +109,6 @@ class Job:
     source: ProbedSource
     input: Input
     pipeline: Pipeline
-    descriptors: Mapping[int, int]
     stated_length: StatedLength | None
     samples: PcmSamples | None
     measure: list[str] | None
@@ -193,9 +191,10 @@ class Preparer:
             probe = await self.prober.probe(opened, claim)
             if (choice := describe_choice(probe)) is not None:
                 _log.debug("{key} renders {choice}", key=request.key, choice=choice)
-            if opened.descriptors and opened.size and starts_past_end(options, probe):
+            if opened.size and probe.saw_end and starts_past_end(options, probe):
                 # Where the end of the source confirms the length, the refusal needs no decoder.
-                probe = probe.with_length(await read_length(opened.read, opened.size, probe))
+                length = await self.prober.read_length(opened, opened.size, probe)
+                probe = probe.with_length(length)
             if not needs_measuring(options, probe):
                 build_command(self.program, local_input(), options, probe, SOXR)
         except BaseException:
@@ -209,11 +208,10 @@ class Preparer:
         :raises NothingDecoded: where a source that had to be measured holds no audio.
         :raises Refusal: for options that do not fit this source.
         """
-        # A source that cannot be read safely at its origin is downloaded here.
-        await source.opened.input(deadline)
         if not source.probe.saw_end:
-            # What a render has, and whether it is refused, must not depend on how long the download
-            # took.
+            # What a render has, and whether it is refused, must not depend on how fast the source
+            # arrives.
+            await source.opened.complete(deadline)
             probe = await deadline.limit(self.prober.probe(source.opened, pooled=False))
             source = replace(source, probe=probe)
         source = self._correct(await self._find_length(source, deadline))
@@ -295,7 +293,8 @@ class Preparer:
         options, probe, size = source.options, source.probe, source.opened.size
         if size is None or probe.length is not None or probe.seekable:
             return source
-        reads_samples = bool(source.opened.descriptors) and may_read_samples(options, probe)
+        is_complete = source.opened.descriptor is not None
+        reads_samples = is_complete and may_read_samples(options, probe)
         is_used = uses_length(options, probe) or reads_samples or starts_past_end(options, probe)
         if not (is_used or may_seek(options, probe)):
             return source
@@ -312,14 +311,13 @@ class Preparer:
         """
         opened = await _input(source, deadline)
         command = measure_arguments(self.program, opened, source.probe)
-        samples = await self.ffmpeg.measure(command, source.opened.descriptors, deadline)
+        samples = await self.ffmpeg.measure(command, source.opened, deadline)
         return replace(source, probe=source.probe.with_decoded_samples(samples)), command
 
     async def _build(
         self, source: ProbedSource, measure: list[str] | None, deadline: Deadline
     ) -> Job:
-        # After a long measurement, an origin may have to be asked for the source's address again.
-        opened, descriptors = await _input(source, deadline), source.opened.descriptors
+        opened = await _input(source, deadline)
         resampler = await deadline.limit(self.probe_resampler())
         program, options, probe = self.program, source.options, source.probe
         if probe.irregular:
@@ -330,9 +328,9 @@ class Preparer:
             encoder = source.build_command(program, opened, options, probe, resampler)
             pipeline = single_process(encoder, probe)
         pipeline = replace(pipeline, seconds=expected_seconds(options, probe))
-        samples = readable_samples(options, probe) if descriptors else None
-        length = stated_length(options, probe)
-        return Job(source, opened, pipeline, descriptors, length, samples, measure)
+        is_complete = source.opened.descriptor is not None
+        samples = readable_samples(options, probe) if is_complete else None
+        return Job(source, opened, pipeline, stated_length(options, probe), samples, measure)
 
 
 async def _input(source: ProbedSource, deadline: Deadline) -> Input:

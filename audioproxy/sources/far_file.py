@@ -20,7 +20,7 @@ from audioproxy.errors import (
     UpstreamUnavailable,
     reason_of,
 )
-from audioproxy.media.diagnostics import redact
+from audioproxy.media.diagnostics import one_line
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.blocks import BLOCK, BlockFile, NoHoles
 from audioproxy.sources.fetch import Fetch, Part, Version
@@ -326,7 +326,7 @@ def _as_refusal(failure: Failure) -> Refusal:
     if isinstance(error, Refusal):
         return error
     if isinstance(error, OSError):
-        why = redact(reason_of(error).encode())
+        why = one_line(reason_of(error).encode())
         _log.warn("a source cannot be written to TMPDIR: {why}", why=why)
         return RenderFailed("The source could not be written to the disk.")
     if not isinstance(error, CancelledError):

@@ -22,6 +22,7 @@ from audioproxy.http_client.errors import (
     TransportError,
     UntrustedCertificate,
     translate_error,
+    without_secrets,
 )
 
 UNTRUSTED = TlsError([("SSL routines", "", "certificate verify failed")])
@@ -82,3 +83,17 @@ class TranslateErrorTests(SynchronousTestCase):
         self.assertTrue(text.startswith("the response is not HTTP (wrong number of parts: "), text)
         self.assertIn("a.test/b", text)
         self.assertNotIn("s3cret", text)
+
+
+class SecretsTests(SynchronousTestCase):
+    """`without_secrets`"""
+
+    def test_urls(self) -> None:
+        """No query string and no user information reaches a log line (D45)."""
+        for text, kept in (
+            ("https://b.test/k?X-Amz-Signature=abc&d=e: 403", "https://b.test/k 403"),
+            ("opening 'https://b.test/k?secret' failed", "opening 'https://b.test/k' failed"),
+            ("https://user:password@b.test/k failed", "https://b.test/k failed"),
+            ("mail a@b.test", "mail a@b.test"),
+        ):
+            self.assertEqual(without_secrets(text), kept)

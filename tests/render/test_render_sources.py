@@ -87,7 +87,7 @@ class FetchTests(SourceCase):
         self.harness.clock.advance(20)
         self.harness.encoder().exit_and_end(stdout=b"total_size=176400\nprogress=end\n")
         whole = [seconds for seconds, is_whole in self.source.input_calls if is_whole]
-        self.assertEqual(whole, [100, 70, 50])
+        self.assertEqual(whole, [100, 50])
         self.harness.clock.advance(49)
         self.assertEqual(self.harness.encoder().signals, [])
         self.harness.clock.advance(1)
