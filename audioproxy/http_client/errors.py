@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 
 from OpenSSL.SSL import Error as TlsError
-from service_identity import VerificationError
 from twisted.internet.defer import CancelledError
 from twisted.internet.error import (
     ConnectError,
@@ -61,8 +60,8 @@ def translate_error(error: BaseException | None, expired: bool = False) -> Excep
     if any(isinstance(cause, CancelledError | ConnectingCancelledError) for cause in causes):
         return CancelledError()
     for cause in causes:
-        if isinstance(cause, VerificationError):
-            return NameMismatch("the certificate is for another name")
+        if isinstance(cause, NameMismatch):
+            return cause
         if isinstance(cause, TlsError) and "certificate verify failed" in str(cause):
             return UntrustedCertificate("the certificate is not trusted")
     last = causes[-1]

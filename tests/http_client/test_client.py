@@ -316,8 +316,14 @@ class ConnectionTests(ClientCase):
                 self.exactly(fetching, TransportError)
 
     def test_odd_host(self) -> None:
-        """A host name that is odd for IDNA is a TransportError if it does not respond."""
-        for host in ("under_score.s3.test", "r3---sn.s3.test", "-a.s3.test", "a..b"):
+        """A host name that is odd for IDNA is a TransportError if it does not respond.
+
+        One with a label that no name has is not looked up: Python's look-up fails unseen.
+        """
+        for host in ("a..b", ".a", "x" * 64, f"a.{'x' * 64}.test"):
+            self.exactly(self.fetch(url=f"https://{host}/"), TransportError)
+        self.assertEqual([], self.network.names)
+        for host in ("under_score.s3.test", "r3---sn.s3.test", "-a.s3.test"):
             fetching = self.fetch(url=f"https://{host}/")
             for peer in self.network.peers:
                 peer.close()
@@ -490,6 +496,27 @@ class TrustTests(ClientCase):
         self.serve(trustme.CA().issue_cert("*.s3.test"))
         self.exactly(self.get("an_other.s3.test"), UntrustedCertificate)
         self.assertEqual(len(self.network.requests), requests)
+
+    def test_numbers(self) -> None:
+        """A number in another spelling than that of an address is a name, as in the look-up.
+
+        A certificate for the address that it may stand for is for another name.
+        """
+        addresses = "127.0.0.1 93.184.216.34 10.0.0.1".split()
+        self.serve(self.AUTHORITY.issue_cert("*.s3.test", *addresses))
+        numbers = "2130706433 1572395042 1_0 0 0x7f.1 127.1 1.2.3 010.0.0.1 127.0.0.01 1.2.3.4.5"
+        for host in numbers.split():
+            error = self.exactly(self.get(host), NameMismatch)
+            self.assertEqual(str(error), "the certificate is for another name", host)
+        self.assertEqual([], self.network.requests)
+
+    def test_names(self) -> None:
+        """A certificate is for the names and addresses in it, and for nothing else."""
+        self.serve(self.AUTHORITY.issue_cert("one.s3.test", "192.0.2.7"))
+        for host in ("one.s3.test", "192.0.2.7"):
+            self.assertEqual(self.successResultOf(self.get(host, HELLO)), b"hello")
+        for host in ("two.s3.test", "a.one.s3.test", "other.test", "localhost", "192.0.2.8"):
+            self.exactly(self.get(host), NameMismatch)
 
     def test_untrusted(self) -> None:
         """A certificate of an unknown CA, for another name or address, or expired is rejected.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 
 from OpenSSL.SSL import Error as TlsError
-from service_identity import VerificationError
 from twisted.internet.defer import CancelledError
 from twisted.internet.error import (
     ConnectionDone,
@@ -49,7 +48,7 @@ class TranslateErrorTests(SynchronousTestCase):
         other_tls_error = TlsError([("SSL routines", "", "wrong version number")])
         another_name = (NameMismatch, "the certificate is for another name")
         untrusted = (UntrustedCertificate, "the certificate is not trusted")
-        lost, name = ConnectionLost(), VerificationError([])
+        lost, name = ConnectionLost(), NameMismatch(another_name[1])
         refused = ConnectionRefusedError()
         for error, (kind, text) in (
             (CancelledError(), (CancelledError, "")),
