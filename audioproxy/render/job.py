@@ -155,12 +155,13 @@ class Preparer:
         default_factory=partial(LRUCache, _IRREGULAR_SOURCES)
     )
 
-    async def open(self, source: Source) -> OpenSource:
+    async def open(self, source: Source, *, reads: bool = True) -> OpenSource:
         """Open a source, and refuse one that is too large.
 
+        :param reads: its bytes will be read.
         :raises Refusal: where the source is missing or too large.
         """
-        opened = await self.sources.open(source)
+        opened = await self.sources.open(source, reads=reads)
         try:
             SourceTooLarge.check(opened.size, self.max_source)
         except SourceTooLarge:

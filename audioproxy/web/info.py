@@ -36,7 +36,7 @@ class InfoHandler:
         :raises Refusal: for every response that is not the document.
         """
         source = request.source
-        opened = await self.sources.open(source)
+        opened = await self.sources.open(source, reads=exchange.method != b"HEAD")
         try:
             tag, headers = b"", {b"cache-control": _CACHE_CONTROL_UNVALIDATED}
             if opened.validator:

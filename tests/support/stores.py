@@ -148,7 +148,7 @@ class FakeSources:
         self.content: bytes | Exception = b""
         self.calls: Calls = [] if calls is None else calls
 
-    async def open(self, source: Source) -> FakeSource:
+    async def open(self, source: Source, *, reads: bool = True) -> FakeSource:
         self.calls.append(("open", source.canonical))
         if self.crash is not None:
             raise self.crash
