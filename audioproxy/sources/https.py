@@ -41,9 +41,8 @@ class HttpsSources:
         :raises NotFound, UpstreamUnavailable: as `OriginClient.look_up` does.
         """
         canonical = source.canonical
-        count = START_BYTES if reads else STAT_BYTES
-        if self._reading.files.knows(canonical):
-            count = 1
+        is_known = self._reading.files.knows(canonical)
+        count = 1 if is_known else START_BYTES if reads else STAT_BYTES
         wanted = None if canonical in self.unreliable and reads else f"0-{count - 1}"
         origin, response = await self.origins.look_up(source, wanted)
         size = origin.size
@@ -51,16 +50,20 @@ class HttpsSources:
         if not (origin.is_whole or origin.unreadable or (is_start and origin.validator)):
             response.discard()
             origin, response = await self.origins.look_up(source)
+        start: Part | None = None
+        if is_known or not reads or origin.unreadable:
+            # A short body is read, so that its connection can be used again.
+            response.discard()
+        else:
+            start = Part(0, response.stream(response.length, STALL_TIMEOUT))
         is_whole = response.status != 206
-        version = _HttpsVersion(self, source, origin, is_whole)
-        part = Part(0, response.stream(response.length, STALL_TIMEOUT))
         found = Found(
             canonical,
             origin.validator,
             origin.size,
-            version,
+            _HttpsVersion(self, source, origin, is_whole),
             is_whole,
-            part,
+            start,
             origin.unreadable,
         )
         return self._reading.open(found, reads=reads)
