@@ -42,7 +42,7 @@ class HttpsSources:
         """
         canonical = source.canonical
         count = START_BYTES if reads else STAT_BYTES
-        if self._reading.files.knows(canonical):
+        if is_known := self._reading.files.knows(canonical):
             count = 1
         wanted = None if canonical in self.unreliable and reads else f"0-{count - 1}"
         origin, response = await self.origins.look_up(source, wanted)
@@ -51,16 +51,22 @@ class HttpsSources:
         if not (origin.is_whole or origin.unreadable or (is_start and origin.validator)):
             response.discard()
             origin, response = await self.origins.look_up(source)
-        is_whole = response.status != 206
+        # Without a validator, nothing tells whether later ranges are of the same version.
+        is_whole = response.range is None or not origin.validator
         version = _HttpsVersion(self, source, origin, is_whole)
-        part = Part(0, response.stream(response.length, STALL_TIMEOUT))
+        start = None
+        if is_known and not is_whole:
+            # Its body is read, so that the connection can be used again.
+            response.discard()
+        else:
+            start = Part(0, response.stream(response.length, STALL_TIMEOUT))
         found = Found(
             canonical,
             origin.validator,
             origin.size,
             version,
             is_whole,
-            part,
+            start,
             origin.unreadable,
         )
         return self._reading.open(found, reads=reads)
