@@ -41,9 +41,8 @@ class HttpsSources:
         :raises NotFound, UpstreamUnavailable: as `OriginClient.look_up` does.
         """
         canonical = source.canonical
-        count = START_BYTES if reads else STAT_BYTES
-        if is_known := self._reading.files.knows(canonical):
-            count = 1
+        is_known = self._reading.files.knows(canonical)
+        count = 1 if is_known else START_BYTES if reads else STAT_BYTES
         wanted = None if canonical in self.unreliable and reads else f"0-{count - 1}"
         origin, response = await self.origins.look_up(source, wanted)
         size = origin.size
@@ -53,10 +52,9 @@ class HttpsSources:
             origin, response = await self.origins.look_up(source)
         # Without a validator, nothing tells whether later ranges are of the same version.
         is_whole = response.range is None or not origin.validator
-        version = _HttpsVersion(self, source, origin, is_whole)
-        start = None
-        if is_known and not is_whole:
-            # Its body is read, so that the connection can be used again.
+        start: Part | None = None
+        if (is_known and not is_whole) or not reads or origin.unreadable:
+            # A short body is read, so that its connection can be used again.
             response.discard()
         else:
             start = Part(0, response.stream(response.length, STALL_TIMEOUT))
@@ -64,7 +62,7 @@ class HttpsSources:
             canonical,
             origin.validator,
             origin.size,
-            version,
+            _HttpsVersion(self, source, origin, is_whole),
             is_whole,
             start,
             origin.unreadable,
