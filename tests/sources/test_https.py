@@ -285,6 +285,9 @@ class OpenTests(OriginCase):
             self.assertEqual([START, ""], self.ranges, first[:200])
             self.successResultOf(self.complete(found))
             self.assertEqual(LONG, self.content(found))
+        for part in (reply(206, b"x"), ranged(0, 262_143), ranged(5, 999_999)):
+            self.forget()
+            self.refused(UpstreamUnavailable, ranged(1, 262_143), part)
         for interim in (EARLY_HINTS, CONTINUE):
             self.forget()
             self.opened(interim + FIRST, LAST)
@@ -410,7 +413,7 @@ class OpenTests(OriginCase):
 
     def test_unused_response(self) -> None:
         """The body of a response that is not needed is not read."""
-        for first, reads in ((COMING, True), (COMING, False), (ranged(0, 65_535)[:-1], False)):
+        for first, reads in ((COMING, True), (ranged(0, 65_535)[:-1], False)):
             self.opened(first, reads=reads)
             for _ in range(2):
                 self.close_last()
