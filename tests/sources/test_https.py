@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred, execute
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionRefusedError
 from twisted.logger import LogLevel, formatEvent
 
@@ -23,15 +22,12 @@ from audioproxy.errors import (
 from audioproxy.grammar.sources import parse_https
 from audioproxy.http_client.client import HttpClient, Response
 from audioproxy.http_client.errors import PrivateAddress, UntrustedCertificate
-from audioproxy.media.command.inputs import Input
-from audioproxy.sources.far_files import FarFiles
-from audioproxy.sources.far_source import FarReading, FarSource
+from audioproxy.sources.far_source import FarSource
 from audioproxy.sources.https import HttpsSources
 from audioproxy.sources.https_origin import OriginClient, OriginState, UnusableOrigin
-from tests.support.far import FakeReaders
+from tests.support.far import FarClientCase
 from tests.support.http import Log
 from tests.support.wire import (
-    ClientCase,
     Peer,
     Request,
     Script,
@@ -43,7 +39,6 @@ from tests.support.wire import (
 SOURCE = parse_https(b"https://origin.test/a/b?c")
 TAGGED = {"ETag": '"1"', "Last-Modified": "then"}
 CHUNKED = {**TAGGED, "Transfer-Encoding": "chunked"}
-LIMIT = 2_000_000
 #: A source of ten bytes, and of seven bytes whose body is on its way.
 WHOLE = reply(200, b"0123456789", TAGGED)
 COMING = reply(200, length=7, headers=TAGGED)
@@ -67,12 +62,7 @@ def serve(peer: Peer, request: Request) -> None:
 
 
 #: The long source's first response, the one with its end, and the one for a place in the middle.
-FIRST, LAST, MIDST = (ranged(*map(int, place.split("-"))) for place in (START, END, MIDDLE))
-
-
-async def look(opened: Input) -> Input:
-    """Look at a source without a child."""
-    return opened
+FIRST, LAST, MIDST = ranged(0, 262_143), ranged(917_504, 999_999), ranged(393_216, 917_503)
 
 
 EARLY_HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n\r\n"
@@ -115,29 +105,19 @@ class PlaintextClient:
         return await self._outbound.request(method, "http" + url[5:], headers)
 
 
-class OriginCase(ClientCase):
+class OriginCase(FarClientCase):
     """One source of one fake origin at a time, with a fake clock."""
 
     def setUp(self) -> None:
         super().setUp()
-        folder = self.mktemp()
-        os.makedirs(folder)
-        self.files = FarFiles(folder, self.network, execute, LIMIT)
-        reactor: Any = FakeReaders()
         client: Any = PlaintextClient(self.client)
-        self.sources = HttpsSources(
-            OriginClient(client, ("origin.test", "*.origin.test"), self.network),
-            FarReading(reactor, self.network, self.files, execute, self.can_preload, LIMIT, 300.0),
-        )
-        self.last: FarSource | None = None
+        origins = OriginClient(client, ("origin.test", "*.origin.test"), self.network)
+        self.sources = HttpsSources(origins, self.reading)
 
-    def tearDown(self) -> None:
-        self.forget()
-        super().tearDown()
-
-    async def can_preload(self) -> bool:
-        """Return that children can ask for blocks."""
-        return True
+    def forget(self) -> None:
+        """Forget what is known of the source."""
+        super().forget()
+        self.sources.unreliable.clear()
 
     def send_headers(self, headers: Mapping[str, Mapping[str, str]]) -> None:
         """Send headers to some origins."""
@@ -150,25 +130,6 @@ class OriginCase(ClientCase):
             " ".join(filter(None, (each.method, each.target, each.headers.get("range"))))
             for each in self.network.requests
         ]
-
-    @property
-    def ranges(self) -> list[str]:
-        """The ranges that were requested since the source was opened; empty for the whole."""
-        each_range = (each.headers.get("range", "") for each in self.network.requests)
-        return [each.removeprefix("bytes=") for each in each_range]
-
-    def close_last(self) -> None:
-        """Close the source that was opened last."""
-        if self.last is not None:
-            self.last.close()
-            self.network.run()
-
-    def forget(self) -> None:
-        """Close the source that was opened last, and forget what is known of it."""
-        self.close_last()
-        self.files.close()
-        self.sources.unreliable.clear()
-        self.network.run()
 
     def opened(self, *responses: Script, reads: bool = True) -> FarSource:
         """Open the source with these responses of the origin, and close the one before it."""
@@ -190,24 +151,6 @@ class OriginCase(ClientCase):
         """Send packets from the origin."""
         self.peer.send(*packets)
         self.network.run()
-
-    def read(self, found: FarSource, *responses: Script, place: int = 400_000) -> Deferred[bytes]:
-        """Start to read ten bytes, by default in the middle of the long source."""
-        self.network.scripts += responses
-        return self.begin(found.read(place, 10))
-
-    def see(self, found: FarSource, seconds: float = 60) -> Deferred[Input]:
-        """Start to look at a source."""
-        return self.begin(found.inspect(self.deadline(seconds), look))
-
-    def complete(self, found: FarSource, seconds: float = 60) -> Deferred[None]:
-        """Start to wait for the whole source."""
-        return self.begin(found.complete(self.deadline(seconds)))
-
-    def content(self, found: FarSource) -> bytes:
-        """Return the content of a source that is complete."""
-        assert found.descriptor is not None
-        return os.pread(found.descriptor, 10**7, 0)
 
 
 class OpenTests(OriginCase):
@@ -740,8 +683,8 @@ class RetryTests(OriginCase):
         for status in (408, 425, 429, 500, 503, 599):
             for responses, seconds in (
                 ([busy(status)], [0.5]),
-                ([busy(status, "7")], [7]),
-                ([busy(status), busy(status)], [0.5, 2]),
+                ([busy(status, "7")], [7.0]),
+                ([busy(status), busy(status)], [0.5, 2.0]),
                 ([reply(416), busy(status)], [0.5]),
                 ([redirect("/x"), busy(status)], [0.5]),
             ):
@@ -936,15 +879,15 @@ class CopyTests(OriginCase):
 
     def test_too_much(self) -> None:
         """A body of unknown length is read up to the limit; past it, reading stops with 413."""
-        for size in (LIMIT, LIMIT + 1):
+        for size in (self.limit, self.limit + 1):
             self.forget()
             found = self.opened((UNSIZED, chunk(b"x" * size), chunk(b"")))
-            if size == LIMIT:
+            if size == self.limit:
                 self.successResultOf(self.complete(found))
-                self.assertEqual(LIMIT, found.size)
+                self.assertEqual(self.limit, found.size)
             else:
                 self.assertIn(
-                    str(LIMIT), self.exactly(self.complete(found), SourceTooLarge).message
+                    str(self.limit), self.exactly(self.complete(found), SourceTooLarge).message
                 )
                 self.assertTrue(self.peer.aborted)
 
