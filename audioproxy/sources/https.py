@@ -10,6 +10,7 @@ from cachetools import TTLCache
 from audioproxy.errors import NotFound, RenderFailed, UpstreamUnavailable
 from audioproxy.grammar.sources import HttpsSource
 from audioproxy.http_client.client import Response
+from audioproxy.observe.log_context import Logger
 from audioproxy.sources.far_source import START_BYTES, STAT_BYTES, FarReading, FarSource, Found
 from audioproxy.sources.fetch import STALL_TIMEOUT, Busy, Part
 from audioproxy.sources.https_origin import OriginClient, OriginState, Temporary
@@ -19,6 +20,8 @@ from audioproxy.sources.https_origin import OriginClient, OriginState, Temporary
 _MOST_UNRELIABLE = 4096
 _UNRELIABLE_SECONDS = 3600
 _CHANGED = "The source changed while it was read."
+
+_log = Logger()
 
 
 class HttpsSources:
@@ -38,7 +41,8 @@ class HttpsSources:
         known, ranges must be served, and a validator must distinguish the versions.
 
         :param reads: its bytes will be read.
-        :raises NotFound, UpstreamUnavailable: as `OriginClient.look_up` does.
+        :raises NotFound, UpstreamUnavailable: as `OriginClient.look_up` does; the latter also where
+            the origin returns a range that was not requested.
         """
         canonical = source.canonical
         is_known = self._reading.files.knows(canonical)
@@ -50,13 +54,18 @@ class HttpsSources:
         if not (origin.is_whole or origin.unreadable or (is_start and origin.validator)):
             response.discard()
             origin, response = await self.origins.look_up(source)
+            if not (origin.is_whole or origin.unreadable):
+                response.discard()
+                _log.warn("the origin {host} returns a part of a source", host=source.host)
+                raise UpstreamUnavailable("The origin did not return the whole source.")
+        # Without a validator, nothing tells whether later ranges are of the same version.
+        is_whole = response.range is None or not origin.validator
         start: Part | None = None
-        if is_known or not reads or origin.unreadable:
+        if (is_known and not is_whole) or not reads or origin.unreadable:
             # A short body is read, so that its connection can be used again.
             response.discard()
         else:
             start = Part(0, response.stream(response.length, STALL_TIMEOUT))
-        is_whole = response.status != 206
         found = Found(
             canonical,
             origin.validator,

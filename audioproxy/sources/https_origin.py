@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from urllib.parse import urljoin
 
 from twisted.internet.interfaces import IReactorTime
@@ -44,9 +43,6 @@ _LOOKUP_TIMEOUT = 30.0
 _DELAYS = (0.5, 2.0)
 # Replaces a semicolon, since `urljoin` drops an empty parameter after one.
 _SEMICOLON = "\ue000"
-
-_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
-_EMPTY_RANGE = re.compile(r"bytes \*/0+")
 
 # What differs between entity tags of the same bytes: the prefix of weak ones, and the suffixes of
 # servers that compress some responses.
@@ -110,7 +106,7 @@ class OriginState:
     @property
     def is_whole(self) -> bool:
         """Whether the body is the whole source."""
-        return self.first == 0 and (self.size is None or self.last == self.size - 1)
+        return self.first == 0 and self.last == (None if self.size is None else self.size - 1)
 
     def matches(self, later: OriginState) -> bool:
         """Return whether a later state is of the same bytes, as far as the headers tell.
@@ -284,12 +280,10 @@ def _read_state(source: HttpsSource, response: Response) -> OriginState:
             response.retry_after,
             is_repeated=True,
         )
-    first, last, size = None, None, None
-    if status == 206:
-        if match := _CONTENT_RANGE.fullmatch(response.header("content-range") or ""):
-            first, last, size = map(int, match.groups())
+    first, last, size = None, None, response.total
+    if (found := response.range) is not None:
+        first, last = found.first, found.last
     elif status in _WHOLE:
-        size = response.length
         first, last = 0, None if size is None else size - 1
     return OriginState(
         source,
@@ -305,12 +299,10 @@ def _read_state(source: HttpsSource, response: Response) -> OriginState:
 def _modified(response: Response) -> str:
     """Return Last-Modified; empty where it is as recent as the response."""
     modified = response.header("last-modified") or ""
-    try:
-        sent = parsedate_to_datetime(response.header("date") or "")
-        age = (sent - parsedate_to_datetime(modified)).total_seconds()
-    except (TypeError, ValueError):
+    sent, changed = response.date("date"), response.date("last-modified")
+    if sent is None or changed is None:
         return modified
-    return modified if age >= _MODIFIED_MARGIN else ""
+    return modified if (sent - changed).total_seconds() >= _MODIFIED_MARGIN else ""
 
 
 def _comparable(etag: str) -> str:
@@ -320,8 +312,7 @@ def _comparable(etag: str) -> str:
 
 def _is_empty(response: Response) -> bool:
     """Return whether a response says that the source has no bytes, and so no range."""
-    stated = response.header("content-range") or ""
-    return response.status == 416 and _EMPTY_RANGE.fullmatch(stated) is not None
+    return response.status == 416 and response.total == 0
 
 
 def request_url(source: HttpsSource) -> str:

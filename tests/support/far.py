@@ -1,15 +1,23 @@
-"""Doubles for far files: an origin that serves ranges, and the reactor's sockets."""
+"""Doubles for far files: an origin that serves ranges, and the reactor's sockets.
+
+`FarClientCase` reads far files through a real client in an in-memory network.
+"""
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import Any, cast
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, execute
 from twisted.internet.interfaces import IConsumer
 
 from audioproxy.files.streams import ConsumerGone
+from audioproxy.media.command.inputs import Input
+from audioproxy.sources.far_files import FarFiles
+from audioproxy.sources.far_source import FarReading, FarSource
 from audioproxy.sources.fetch import Part
+from tests.support.wire import ClientCase, Script
 
 
 class FakeStream:
@@ -140,3 +148,84 @@ class FakeReaders:
         for reader in list(self.readers):
             if reader in self.readers:
                 reader.doRead()
+
+
+class FarClientCase(ClientCase):
+    """Base class of tests of remote sources, which are opened one at a time.
+
+    :cvar limit: AP_MAX_SRC_BYTES.
+    :ivar last: the source that was opened last.
+    """
+
+    limit = 2_000_000
+
+    def setUp(self) -> None:
+        """Open no source yet."""
+        super().setUp()
+        folder: str = self.mktemp()
+        os.makedirs(folder)
+        self.files = FarFiles(folder, self.network, self.in_thread, self.limit)
+        reactor: Any = FakeReaders()
+        self.reading = FarReading(
+            reactor,
+            self.network,
+            self.files,
+            self.in_thread,
+            self.can_preload,
+            self.limit,
+            copy_timeout=300.0,
+        )
+        self.last: FarSource | None = None
+
+    def tearDown(self) -> None:
+        """Close the last source, and all files."""
+        self.forget()
+        super().tearDown()
+
+    def in_thread(self, work: Any) -> Any:
+        """Run disk work at once."""
+        return execute(work)
+
+    async def can_preload(self) -> bool:
+        """Return that children can ask for blocks."""
+        return True
+
+    def close_last(self) -> None:
+        """Close the source that was opened last."""
+        if self.last is not None:
+            self.last.close()
+            self.network.run()
+
+    def forget(self) -> None:
+        """Close the source that was opened last, and remove all files."""
+        self.close_last()
+        self.files.close()
+        self.network.run()
+
+    @property
+    def ranges(self) -> list[str]:
+        """The ranges that were requested since the source was opened; empty for the whole."""
+        each_range = (each.headers.get("range", "") for each in self.network.requests)
+        return [each.removeprefix("bytes=") for each in each_range]
+
+    def read(self, found: FarSource, *responses: Script, place: int = 400_000) -> Deferred[bytes]:
+        """Start to read ten bytes of a source, with these responses of its origin."""
+        self.network.scripts += responses
+        return self.begin(found.read(place, 10))
+
+    def see(self, found: FarSource, seconds: float = 60) -> Deferred[Input]:
+        """Start to look at a source, without a child."""
+
+        async def look(opened: Input) -> Input:
+            return opened
+
+        return self.begin(found.inspect(self.deadline(seconds), look))
+
+    def complete(self, found: FarSource, seconds: float = 60) -> Deferred[None]:
+        """Start to wait for the whole source."""
+        return self.begin(found.complete(self.deadline(seconds)))
+
+    def content(self, found: FarSource) -> bytes:
+        """Return the content of a source that is complete."""
+        assert found.descriptor is not None
+        return os.pread(found.descriptor, 10**7, 0)
