@@ -50,7 +50,7 @@ from audioproxy.media.command.filters import (
     output_samples,
 )
 from audioproxy.media.command.inputs import Input, local_input
-from audioproxy.media.command.progress import expected_seconds
+from audioproxy.media.command.progress import expected_seconds, read_share
 from audioproxy.media.command.trim import may_seek, needs_measuring, starts_past_end
 from audioproxy.media.lengths.containers import read_length
 from audioproxy.media.probe import Probe, describe_choice
@@ -318,7 +318,8 @@ class Preparer:
     async def _build(
         self, source: ProbedSource, measure: list[str] | None, deadline: Deadline
     ) -> Job:
-        opened = await _input(source, deadline)
+        share = read_share(source.options, source.probe)
+        opened = await _input(source, deadline, share)
         resampler = await deadline.limit(self.probe_resampler())
         program, options, probe = self.program, source.options, source.probe
         if probe.irregular:
@@ -334,6 +335,6 @@ class Preparer:
         return Job(source, opened, pipeline, stated_length(options, probe), samples, measure)
 
 
-async def _input(source: ProbedSource, deadline: Deadline) -> Input:
+async def _input(source: ProbedSource, deadline: Deadline, share: float = 1.0) -> Input:
     """Return the input with which ffmpeg opens a source."""
-    return source.probe.open_with(await source.opened.input(deadline))
+    return source.probe.open_with(await source.opened.input(deadline, share))

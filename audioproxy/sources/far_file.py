@@ -48,9 +48,11 @@ class Reader:
     """The place of one reader of a far file, for reading ahead.
 
     :ivar fetch: the one that serves it.
+    :ivar stop: where it will stop, by estimate; None for the end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stop: int | None = None) -> None:
+        self.stop = stop
         self.fetch: Fetch | None = None
         self._ahead = _LEAST_AHEAD
 
@@ -143,7 +145,7 @@ class FarFile:
         if self.failure is not None:
             return fail(self.failure)
         waiting = self._waiting.setdefault(block, SharedResult()).wait()
-        fetch = self._find(block) or self._begin(block)
+        fetch = self._find(block) or self._begin(block, reader)
         if fetch is not reader.fetch:
             self.leave(reader)
         if fetch in self._readers:
@@ -224,16 +226,19 @@ class FarFile:
                 return fetch
         return None
 
-    def _begin(self, block: int) -> Fetch:
+    def _begin(self, block: int, reader: Reader) -> Fetch:
         """Fetch from a block on.
 
-        A reader that has read up to the block gets all that follows, up to what is there already.
+        A reader that has read up to the block gets all that follows, up to what is there already,
+        or up to where it will stop. A request that ends there leaves its connection to others.
         """
         assert self.size is not None
         place, next_block = block * BLOCK, self.blocks.next_present(block)
         reads_on = block == 0 or block - 1 in self.blocks
         if not reads_on and self.size - place > _INDEX:
             next_block = min(next_block, block + _JUMP)
+        elif reader.stop is not None and place < reader.stop:
+            next_block = min(next_block, -(-reader.stop // BLOCK))
         stop = min(self.size, next_block * BLOCK)
         others = [each.position for each in self._fetches if each.position > place]
         return self._start(place, min([stop, *others]), place)

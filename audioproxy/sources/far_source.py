@@ -36,6 +36,8 @@ STAT_BYTES, START_BYTES = 64 * 1024, 256 * 1024
 # more of MPEG-TS, for its duration.
 _END_BYTES, _END_BYTES_OF_TS = 64 * 1024, 250_000
 _TS_PACKET, _TS_SYNC = 188, 0x47
+# How much more of a source than its share of the time may be read: its bit rate may vary.
+_MARGIN = 1.1
 # Share of a probe's time that it waits for the end of a source without ranges.
 _SHARE = 0.5
 
@@ -120,6 +122,8 @@ class FarSource:
         self._is_closed = False
         # Children cannot ask for blocks, so they get the file when it has all that they may read.
         self._is_copied = False
+        # How much of the source the next child reads, by estimate.
+        self._share = 1.0
 
     @property
     def size(self) -> int | None:
@@ -167,7 +171,8 @@ class FarSource:
         if self._is_copied or self.descriptor is not None:
             yield {SOURCE_DESCRIPTOR: file.blocks.readable}
             return
-        reader, files = Reader(), self._reading.files
+        stop = None if file.size is None else int(file.size * self._share * _MARGIN) + _END_BYTES
+        reader, files = Reader(stop), self._reading.files
 
         def ended() -> None:
             self._questions.discard(questions)
@@ -226,8 +231,9 @@ class FarSource:
             is_large = True
         return await look(local_input(seekable=not is_large))
 
-    async def input(self, deadline: Deadline) -> Input:
+    async def input(self, deadline: Deadline, share: float = 1.0) -> Input:
         """Return the file as the input."""
+        self._share = share
         if self._found.unreadable:
             raise UndecodableSource(self._found.unreadable)
         file = self.begin()

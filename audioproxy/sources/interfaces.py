@@ -64,9 +64,10 @@ class OpenSource(SourceFile, Protocol):
         """
         ...
 
-    async def input(self, deadline: Deadline) -> Input:
-        """Return the input for ffmpeg, which reads the whole source.
+    async def input(self, deadline: Deadline, share: float = 1.0) -> Input:
+        """Return the input for ffmpeg, which may read the whole source.
 
+        :param share: how much of it is read, from its start on, by estimate.
         :raises Refusal: where the source cannot be read, or not before the deadline.
         """
         ...

@@ -85,7 +85,7 @@ class OpenLocalSource:
         """Return what a child sees of the inherited descriptor."""
         return await look(local_input())
 
-    async def input(self, deadline: Deadline) -> Input:
+    async def input(self, deadline: Deadline, share: float = 1.0) -> Input:
         """Return the inherited descriptor as the input."""
         return local_input()
 

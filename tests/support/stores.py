@@ -87,7 +87,7 @@ class FakeSource:
         # A source of unknown size is one that still arrives.
         return await look(local_input(seekable=self.size is not None))
 
-    async def input(self, deadline: Deadline) -> Input:
+    async def input(self, deadline: Deadline, share: float = 1.0) -> Input:
         assert not self.closed, "the source is closed"
         self.input_calls.append((deadline.remaining, True))
         await self._fetch()
