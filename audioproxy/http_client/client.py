@@ -205,7 +205,6 @@ class Response:
 
     :ivar status: the status code.
     :ivar length: the body's length in bytes; None if it is not stated.
-    :ivar has_interim: another response preceded it, such as 103.
     :param asked: the Range header of the request; empty without one.
     """
 
@@ -218,7 +217,6 @@ class Response:
         # The connection is looked up now: after a short body it may close before the body is read.
         connection = response_connection(response)
         self._connection = connection if isinstance(connection, PooledConnection) else None
-        self.has_interim = self._connection is not None and self._connection.has_interim
 
     def header(self, name: str) -> str | None:
         """Return a header's value, decoded as Latin-1; repeated lines are joined by commas."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,10 +34,6 @@ _MAX_HEADER_BYTES = 512 * 1024
 # The longest label of a name (RFC 1035, 2.3.4).
 _MAX_LABEL = 63
 
-# The start of an interim response (RFC 9110, 15.2).
-_INTERIM = re.compile(rb"HTTP/1\.[0-9] 1")
-_INTERIM_LENGTH = 10
-
 
 class PooledConnection(ProtocolWrapper):
     """One connection, wrapped around Twisted's client protocol.
@@ -47,17 +42,13 @@ class PooledConnection(ProtocolWrapper):
     arrive between a request and `resumeProducing`. Twisted's client pauses the connection when the
     headers are complete, and resumes it when the body is read.
 
-    :ivar has_interim: the response under way was preceded by an interim one, such as 103, which
-        Twisted's client ignores.
     :ivar closed_securely: the server has closed the connection with TLS's close_notify, which
         cannot be forged (RFC 8446, 6.1).
     """
 
     transport: Any
     closed_securely = False
-    has_interim = False
     _header_bytes: int | None = None
-    _status_line = b""
     # Bytes are being passed on; the connection is to be paused after that; it is paused.
     _is_receiving = False
     _pauses_later = False
@@ -78,12 +69,12 @@ class PooledConnection(ProtocolWrapper):
 
     def write(self, data: bytes) -> None:
         """Send bytes of a request, and start to count the bytes of its response."""
-        self._expect_response()
+        self._header_bytes = 0
         self.transport.write(data)
 
     def writeSequence(self, data: Any) -> None:
         """Send bytes of a request, and start to count the bytes of its response."""
-        self._expect_response()
+        self._header_bytes = 0
         self.transport.writeSequence(data)
 
     def pauseProducing(self) -> None:
@@ -109,17 +100,9 @@ class PooledConnection(ProtocolWrapper):
             self._is_paused = False
             self.transport.resumeProducing()
 
-    def _expect_response(self) -> None:
-        self._header_bytes = 0
-        self._status_line = b""
-        self.has_interim = False
-
     def dataReceived(self, data: bytes) -> None:
         """Pass bytes to Twisted's client, or abort the connection if the headers are too long."""
         if self._header_bytes is not None:
-            if len(self._status_line) < _INTERIM_LENGTH:
-                self._status_line += data[: _INTERIM_LENGTH - len(self._status_line)]
-                self.has_interim = _INTERIM.match(self._status_line) is not None
             self._header_bytes += len(data)
             if self._header_bytes > _MAX_HEADER_BYTES:
                 self.abortConnection()

@@ -134,8 +134,7 @@ class ResponseTests(ClientCase):
     def test_headers(self) -> None:
         """Header lookups ignore case, repeated headers are joined, and a missing header is None.
 
-        Interim responses (1xx) are skipped, but the response says that there was one. A response
-        may arrive one byte at a time.
+        Interim responses (1xx) are skipped. A response may arrive one byte at a time.
         """
         data = (
             b"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n"
@@ -146,9 +145,7 @@ class ResponseTests(ClientCase):
             response = self.answer(*packets)
             for name, value in (("etag", '"x"'), ("Vary", "a, b"), ("x-l", "é"), ("link", None)):
                 self.assertEqual(response.header(name), value)
-            self.assertTrue(response.has_interim)
             self.assertEqual((response.status, self.result_of(response.read(5))), (200, b"hello"))
-        self.assertFalse(self.answer(reply(200)).has_interim)
         self.assertEqual(len(self.network.peers), 1)
 
     def test_range(self) -> None:
@@ -214,7 +211,7 @@ class ResponseTests(ClientCase):
             (reply_without_length(200, b"", CHUNKED), None),
         ):
             response = self.answer(data)
-            self.assertEqual((response.length, response.has_interim), (length, False))
+            self.assertEqual(response.length, length)
             response.discard()
 
     def test_not_http(self) -> None:
