@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
@@ -24,7 +25,7 @@ from audioproxy.files.disk_space import DiskMonitor
 from audioproxy.files.scratch_files import AnonymousSpace, check_folder, temporary_folder
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source, Source
-from audioproxy.media.command.inputs import Input
+from audioproxy.media.command.inputs import Input, local_input
 from audioproxy.media.probe import Probe
 from audioproxy.observe.collectors import Durations
 from audioproxy.observe.log_context import Logger
@@ -45,7 +46,9 @@ from audioproxy.render.job import Job, Preparer
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.render import RenderContext
 from audioproxy.render.write_back import RenderStorage
+from audioproxy.sources.anew import use_source
 from audioproxy.sources.dispatcher import Opener, SourceDispatcher, unset
+from audioproxy.sources.interfaces import OpenSource
 from audioproxy.sources.local import LocalSources
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.interfaces import Unwritable, VariantStore
@@ -260,12 +263,15 @@ class Engine:
 
         :raises Refusal: where the source cannot be probed.
         """
-        opened = await self.sources.open(source)
-        try:
-            probe = await self.prober.describe(opened)
-            return probe, probe.open_with(await opened.inspect(self.deadline(), _same))
-        finally:
-            opened.close()
+
+        async def describe(opened: OpenSource, _: bool) -> Probe:
+            try:
+                return await self.prober.describe(opened)
+            finally:
+                opened.close()
+
+        probe = await use_source(partial(self.sources.open, source), describe)
+        return probe, probe.open_with(local_input(seekable=probe.saw_end))
 
     async def drain(self, deadline: Deadline) -> None:
         """Wait until the renders with a slot are stored, until a deadline; start no others."""
@@ -445,10 +451,6 @@ class Engine:
             return self._clients.client(bundle, public_only=public_only)
         except UnusableBundle as error:
             raise BootError(Problem.of(variable if bundle else "SSL_CERT_FILE", error)) from error
-
-
-async def _same(opened: Input) -> Input:
-    return opened
 
 
 def _child_environment() -> dict[str, str]:

@@ -59,6 +59,7 @@ from audioproxy.observe.log_context import Logger
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Claim
+from audioproxy.sources.anew import use_source
 from audioproxy.sources.interfaces import OpenSource, SourceStore
 
 # Irregular sources that a node remembers; each takes some 200 bytes.
@@ -75,14 +76,16 @@ class ProbedSource:
     """A source that is open and probed, for one request.
 
     :ivar probe: what is known about the source so far.
-    :ivar found: what renders have found out about an irregular source, as far as the probe has it.
     :ivar build_command: builds the command of the job.
+    :ivar is_last: the source is not opened anew if it fails.
+    :ivar found: what renders have found out about an irregular source, as far as the probe has it.
     """
 
     request: VariantRequest
     opened: OpenSource
     probe: Probe
     build_command: CommandBuilder
+    is_last: bool = False
     found: frozenset[type[IrregularSource]] = frozenset()
 
     @property
@@ -175,6 +178,8 @@ class Preparer:
         build_command: CommandBuilder = encoder_arguments,
         claim: Claim | None = None,
         on_open: Callable[[OpenSource], object] = lambda opened: None,
+        *,
+        in_slot: bool = False,
     ) -> ProbedSource:
         """Open and probe the source of a request.
 
@@ -183,13 +188,14 @@ class Preparer:
 
         :param claim: to a probe slot.
         :param on_open: called with the source before it is probed; it may raise a refusal.
+        :param in_slot: the caller holds a slot, and the source was opened before.
         :raises Refusal: for a source, or options, that cannot be rendered.
         """
-        opened = await self.open(request.source)
-        options = request.options
-        try:
+
+        async def examine(opened: OpenSource, is_last: bool) -> ProbedSource:
             on_open(opened)
-            probe = await self.prober.probe(opened, claim)
+            options = request.options
+            probe = await self.prober.probe(opened, claim, pooled=not in_slot)
             if (choice := describe_choice(probe)) is not None:
                 _log.debug("{key} renders {choice}", key=request.key, choice=choice)
             if opened.size and probe.saw_end and starts_past_end(options, probe):
@@ -198,10 +204,31 @@ class Preparer:
                 probe = probe.with_length(length)
             if not needs_measuring(options, probe):
                 build_command(self.program, local_input(), options, probe, SOXR)
-        except BaseException:
-            opened.close()
-            raise
-        return ProbedSource(request, opened, probe, build_command)
+            return ProbedSource(request, opened, probe, build_command, is_last)
+
+        opening = partial(self.open, request.source)
+        return await use_source(opening, examine, attempts=1 if in_slot else 2)
+
+    async def prepare_again(
+        self,
+        source: ProbedSource,
+        refusal: Refusal,
+        deadline: Deadline,
+        on_open: Callable[[OpenSource], object] = lambda opened: None,
+    ) -> ProbedSource:
+        """Return a source that has failed in a render, opened and probed anew.
+
+        :param refusal: of the render; raised where the source has not failed, or was opened anew
+            already.
+        :raises Refusal: as `prepare` does.
+        """
+        if source.is_last or source.opened.failure is None:
+            raise refusal
+        deadline.left()
+        source.close()
+        request, build_command = source.request, source.build_command
+        preparing = self.prepare(request, build_command, on_open=on_open, in_slot=True)
+        return await deadline.limit(preparing)
 
     async def resolve(self, source: ProbedSource, deadline: Deadline) -> Job:
         """Return the job of a render, after measuring the source where needed.
@@ -267,7 +294,7 @@ class Preparer:
         The open descriptor protects against a replaced file, but not against a file that is still
         being written, such as an upload.
 
-        :raises RenderFailed: where the source has changed.
+        :raises Refusal: where the source has changed.
         """
         try:
             yield
@@ -281,6 +308,8 @@ class Preparer:
 
     async def _check_unchanged(self, source: ProbedSource) -> None:
         if not await source.opened.unchanged():
+            if source.opened.failure is not None:
+                raise source.opened.failure
             self.prober.forget(source.opened.identity)
             key = source.request.key
             _log.warn("a source changed while it was read; {key} is discarded", key=key)

@@ -133,6 +133,9 @@ class FakeSources:
     :ivar validator: that of sources opened from now on; by default, it follows from their size.
     :ivar content: the content of sources opened from now on; an exception is raised by reads.
     :ivar opened: all opened sources.
+    :ivar reads: for each call of `open` whether the source will be read.
+    :ivar is_far: whether blocks of sources opened from now on may be missing.
+    :ivar certain: whether sources opened from now on have a certain identity.
     :ivar slow: whether sources opened from now on have to be fetched first.
     :ivar crash: raised by every `open`, if set.
     :ivar calls: the calls of this double, and of others that share the list.
@@ -143,13 +146,15 @@ class FakeSources:
         self.default_size: int | None = None
         self.validator: bytes | None = None
         self.opened: list[FakeSource] = []
+        self.reads: list[bool] = []
         self.crash: Exception | None = None
-        self.slow = False
+        self.slow = self.is_far = self.certain = False
         self.content: bytes | Exception = b""
         self.calls: Calls = [] if calls is None else calls
 
     async def open(self, source: Source, *, reads: bool = True) -> FakeSource:
         self.calls.append(("open", source.canonical))
+        self.reads.append(reads)
         if self.crash is not None:
             raise self.crash
         size = self.default_size
@@ -158,6 +163,7 @@ class FakeSources:
         elif size is None:
             raise NoSuchSource("no such source")
         opened = FakeSource(size, self.content)
+        opened.certain, opened.is_far = self.certain, self.is_far
         if self.validator is not None:
             opened.validator = self.validator
         opened.identity = source.canonical + b"\n" + opened.validator
