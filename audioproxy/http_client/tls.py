@@ -33,9 +33,9 @@ class HostTls:
     """Creates connections to one host, whose name is sent and matched as it is.
 
     Twisted 26.10 encodes names as IDNA 2008 first, which rejects underscores, two hyphens at the
-    third position, hyphens at an end, and A-labels of emoji. It raises `ValueError` in the reactor
-    for a name that is a number, and its check of names is not strict enough. A wildcard matches an
-    A-label here, as it does in browsers, curl and ffmpeg.
+    third position, hyphens at an end, and A-labels of emoji. It raises ``ValueError`` in the
+    reactor for a name that is a number, and its check of names is not strict enough. A wildcard
+    matches an A-label here, as it does in browsers, curl and ffmpeg.
 
     :param host: an ASCII name or an address.
     """

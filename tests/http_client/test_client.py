@@ -27,6 +27,7 @@ from audioproxy.http_client.client import (
     load_trust_root,
 )
 from audioproxy.http_client.errors import NameMismatch, TransportError, UntrustedCertificate
+from audioproxy.http_client.ranges import ByteRange
 from tests.support.authority import Authority
 from tests.support.consumers import FakeConsumer
 from tests.support.http import Log
@@ -149,6 +150,60 @@ class ResponseTests(ClientCase):
             self.assertEqual((response.status, self.result_of(response.read(5))), (200, b"hello"))
         self.assertFalse(self.answer(reply(200)).has_interim)
         self.assertEqual(len(self.network.peers), 1)
+
+    def test_range(self) -> None:
+        """`Response.range` is what a 206 states, or a 200 that has exactly the requested range.
+
+        `Response.total` is the size of the whole file, of an empty one too (D41).
+        """
+        part, found = "bytes 5-9/20", ByteRange(5, 9, 20)
+        for status, asked, stated, length, expected, total in (
+            (206, "bytes=5-9", part, 5, found, 20),
+            (206, "bytes=0-9", part, 5, found, 20),
+            (206, "bytes=5-9", "bytes 5-9/*", 5, ByteRange(5, 9, None), None),
+            (206, "bytes=5-9", "", 5, None, None),
+            (206, "bytes=5-9", "bytes 9-5/20", 5, None, None),
+            (206, "bytes=5-9", "bytes */0", 5, None, None),
+            *((status, "bytes=5-9", part, 5, found, 20) for status in (200, 203)),
+            (200, "bytes=5-9", part, None, found, 20),
+            (200, "bytes=5-99", "bytes 5-19/20", 15, ByteRange(5, 19, 20), 20),
+            (200, "bytes=5-9", part, 20, None, 20),
+            (200, "bytes=5-8", part, 5, None, 5),
+            (200, "", part, 5, None, 5),
+            (200, "bytes=5-9", "", 20, None, 20),
+            (200, "bytes=5-9", "", None, None, None),
+            (416, "bytes=5-9", "bytes */0", 0, None, 0),
+            (416, "bytes=5-9", "", 0, None, None),
+            (404, "bytes=5-9", part, 5, None, None),
+        ):
+            reply_with = reply_without_length if length is None else reply
+            lines = {"Content-Range": stated} if stated else {}
+            self.network.scripts.append(reply_with(status, b"x" * (length or 0), lines))
+            headers = {"range": asked} if asked else {}
+            url = "http://s3.test/a"
+            response = self.result_of(self.client.request("GET", url, headers))
+            got = response.range, response.total
+            self.assertEqual((expected, total), got, (status, asked, stated, length))
+            response.abort()
+            self.network.run()
+
+    def test_retry_after(self) -> None:
+        """`Response.retry_after` is a number of seconds, or a date less that of the response."""
+        sent, later = "Sat, 21 Nov 2026 12:00:00", "Sat, 21 Nov 2026 12:01:30"
+        for text, date, seconds in (
+            ("0", "", 0),
+            ("120", "", 120),
+            ("9" * 5000, "", 999_999_999),
+            (f"{later} GMT", f"{sent} GMT", 90),
+            (f"{sent} GMT", f"{later} GMT", 0),
+            (f"{later} GMT", "", None),
+            (f"{later} GMT", f"{sent} -0000", None),
+            (f"{later} +{'9' * 30}", f"{sent} GMT", None),
+            *((text, f"{sent} GMT", None) for text in ("", "soon", "-1", "1.5", "1, 2")),
+        ):
+            response = self.answer(reply(503, headers={"Retry-After": text, "Date": date}))
+            self.assertEqual(seconds, response.retry_after, (text, date))
+            response.discard()
 
     def test_length(self) -> None:
         """`Response.length` is the Content-Length, or None without one."""
