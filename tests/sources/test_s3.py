@@ -226,8 +226,9 @@ class OpenTests(SourceCase):
         """A store that cannot be reached is a 502, not a 404."""
         self.network.refusal = ConnectionRefusedError()
         opening = self.begin_to_open()
-        # The store is asked once more after a moment.
-        self.network.advance(1)
+        for _ in range(2):
+            # The store is asked once more after a moment.
+            self.network.advance(1)
         self.exactly(opening, UpstreamUnavailable)
 
     def test_busy(self) -> None:
@@ -338,7 +339,7 @@ class ReadTests(SourceCase):
 
     def test_store_that_stays_busy(self) -> None:
         """A store that does not serve a range in some attempts is a 502, and is logged."""
-        reading = self.read(self.long(), *[busy()] * 20)
+        reading = self.read(self.long(), *[busy()] * 5)
         for delay in (0.25, 1, 2, 4):
             self.assertNoResult(reading)
             self.network.advance(delay)
