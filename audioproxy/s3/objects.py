@@ -257,7 +257,7 @@ class StoreObject:
         A tag that is weak is not compared. The range begins at ``start``, and may end before
         ``stop``: stores may limit what they return.
         """
-        return await self.retry_once(lambda: self._get(start, stop, etag))
+        return await self.retry_once(lambda: self.get_once(start, stop, etag))
 
     async def _get_start(self, count: int) -> tuple[int | None, Response]:
         response = await self.send("GET", headers={"range": f"bytes=0-{count - 1}"})
@@ -287,7 +287,8 @@ class StoreObject:
         await deferLater(clock, delay)
         return await attempt()
 
-    async def _get(self, start: int, stop: int, etag: str | None) -> Response:
+    async def get_once(self, start: int, stop: int, etag: str | None) -> Response:
+        """Return a response as `get` does, without another attempt where the store is busy."""
         headers = {"range": f"bytes={start}-{stop - 1}"}
         if etag is not None and _STRONG_ETAG.fullmatch(etag):
             headers["if-match"] = etag

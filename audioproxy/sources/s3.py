@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from audioproxy.errors import NoSuchSource, NotFound, Refusal, RenderFailed
+from audioproxy.errors import NoSuchSource, NotFound, Refusal, RenderFailed, UpstreamUnavailable
 from audioproxy.grammar.sources import S3Source
+from audioproxy.http_client.client import Response
 from audioproxy.observe.log_context import Logger
 from audioproxy.s3.objects import (
     Busy,
@@ -14,6 +15,7 @@ from audioproxy.s3.objects import (
     ObjectStore,
     StoreError,
     StoreObject,
+    Unavailable,
     read_document,
     strong_etag,
 )
@@ -50,14 +52,19 @@ class S3Sources:
                 size, response = await target.find()
         except StoreError as error:
             raise _translate(error, self.object_store, source.bucket) from error
+        is_whole = response.range is None
+        if reads and size is None and not is_whole:
+            if start is not None:
+                start.stream.discard()
+            unknown = Unavailable("the store does not state the size of an object")
+            raise _translate(unknown, self.object_store, source.bucket)
         etag = strong_etag(response)
         unreadable = ""
         if size == 0:
             unreadable = "The source is empty."
         elif response.is_encoded:
             unreadable = "The object has a Content-Encoding, such as gzip."
-        is_whole = response.status == 200
-        version = _ObjectVersion(self, source, target, etag, is_whole)
+        version = _ObjectVersion(self, source, target, size, etag, is_whole)
         found = Found(canonical, (etag or "").encode(), size, version, is_whole, start, unreadable)
         return self.reading.open(found, reads=reads)
 
@@ -80,6 +87,7 @@ class _ObjectVersion:
     sources: S3Sources
     source: S3Source
     target: StoreObject
+    size: int | None
     etag: str | None
     is_whole: bool
 
@@ -90,10 +98,17 @@ class _ObjectVersion:
 
     async def get(self, first: int, stop: int | None) -> Part:
         """Request bytes: see `fetch.Version`."""
+        if self.is_whole and self.etag is None:
+            raise UpstreamUnavailable("The store did not return the whole source.")
         try:
             if self.is_whole or stop is None:
-                return await self._get_whole()
-            response = await self.target.get(first, stop, self.etag)
+                first = 0
+                _, response = await self.target.get_start(START_BYTES)
+            else:
+                response = await self.target.get_once(first, stop, self.etag)
+            if not self._is_in(response):
+                response.abort()
+                raise Changed("the store has another version")
         except Changed as error:
             raise RenderFailed("The source changed while it was read.") from error
         except Busy as error:
@@ -102,12 +117,13 @@ class _ObjectVersion:
             raise _translate(error, self.sources.object_store, self.source.bucket) from error
         return Part(first, response.stream(response.length, STALL_TIMEOUT))
 
-    async def _get_whole(self) -> Part:
-        _, response = await self.target.get_start(START_BYTES)
-        if response.status != 200 or self.etag is None or strong_etag(response) != self.etag:
-            response.abort()
-            raise Changed("the store has another version")
-        return Part(0, response.stream(response.length, STALL_TIMEOUT))
+    def _is_in(self, response: Response) -> bool:
+        """Return whether a response has bytes of this version; a store may ignore If-Match."""
+        return (
+            self.is_whole == (response.range is None)
+            and self.etag in (None, strong_etag(response))
+            and (self.size is None or response.total in (None, self.size))
+        )
 
 
 def _translate(error: StoreError, store: ObjectStore, bucket: str) -> Refusal:

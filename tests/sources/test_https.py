@@ -25,11 +25,21 @@ from audioproxy.http_client.errors import PrivateAddress, UntrustedCertificate
 from audioproxy.sources.far_source import FarSource
 from audioproxy.sources.https import HttpsSources
 from audioproxy.sources.https_origin import OriginClient, OriginState, UnusableOrigin
-from tests.support.far import FarClientCase
+from tests.support.far import (
+    END,
+    LONG,
+    MIDDLE,
+    START,
+    TAGGED,
+    FarClientCase,
+    busy,
+    cut,
+    ranged,
+    serve,
+)
 from tests.support.http import Log
 from tests.support.wire import (
     Peer,
-    Request,
     Script,
     chunk,
     reply,
@@ -37,33 +47,14 @@ from tests.support.wire import (
 )
 
 SOURCE = parse_https(b"https://origin.test/a/b?c")
-TAGGED = {"ETag": '"1"', "Last-Modified": "then"}
 CHUNKED = {**TAGGED, "Transfer-Encoding": "chunked"}
 #: A source of ten bytes, and of seven bytes whose body is on its way.
 WHOLE = reply(200, b"0123456789", TAGGED)
 COMING = reply(200, length=7, headers=TAGGED)
 UNSIZED = reply_without_length(200, b"", CHUNKED)
 
-#: A source that is longer than what is requested of both of its ends.
-LONG = bytes(range(250)) * 4000
-START, END, MIDDLE = "0-262143", "917504-999999", "393216-917503"
-
-
-def ranged(first: int, last: int, headers: Mapping[str, str] = TAGGED, status: int = 206) -> bytes:
-    """Return a response with a range of the long source."""
-    lines = {**headers, "Content-Range": f"bytes {first}-{last}/{len(LONG)}"}
-    return reply(status, LONG[first : last + 1], lines)
-
-
-def serve(peer: Peer, request: Request) -> None:
-    """Return the range of the long source that a request asks for."""
-    first, last = request.headers["range"].removeprefix("bytes=").split("-")
-    peer.send(ranged(int(first), min(int(last), len(LONG) - 1)))
-
-
 #: The long source's first response, the one with its end, and the one for a place in the middle.
 FIRST, LAST, MIDST = ranged(0, 262_143), ranged(917_504, 999_999), ranged(393_216, 917_503)
-
 
 EARLY_HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -74,24 +65,9 @@ def redirect(location: str) -> bytes:
     return reply(302, b"", {"Location": location})
 
 
-def busy(status: int = 503, seconds: str = "") -> bytes:
-    """Return the response of a busy origin."""
-    return reply(status, b"", {"Retry-After": seconds} if seconds else {})
-
-
 def reset_connection(peer: Peer, _: object) -> None:
     """Close the connection without a response; Twisted retries if the connection was reused."""
     peer.reset()
-
-
-def cut(response: bytes) -> Script:
-    """Return a script that sends a response and closes the connection."""
-
-    def respond(peer: Peer, _: object) -> None:
-        peer.send(response)
-        peer.close()
-
-    return respond
 
 
 class PlaintextClient:
@@ -418,6 +394,12 @@ class RedirectTests(OriginCase):
             self.refused(NotFound, redirect(place))
         self.refused(NotFound, reply(302))
         self.assertEqual({"origin.test"}, {*self.network.names})
+
+    def test_number(self) -> None:
+        """A host that is a number is looked up like any name, also behind a redirect."""
+        self.sources.origins = replace(self.sources.origins, allowlist=("*",))
+        self.assertEqual(["1572395042/x"], self.follow("https://1572395042/x"))
+        self.assertIn("1572395042", self.network.names)
 
     def test_five(self) -> None:
         """Five redirects are followed; a sixth is a 502, as in a loop (D41, D48)."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, cast
 
@@ -17,7 +18,40 @@ from audioproxy.media.command.inputs import Input
 from audioproxy.sources.far_files import FarFiles
 from audioproxy.sources.far_source import FarReading, FarSource
 from audioproxy.sources.fetch import Part
-from tests.support.wire import ClientCase, Script
+from tests.support.wire import ClientCase, Peer, Request, Script, reply
+
+TAGGED = {"ETag": '"1"', "Last-Modified": "then"}
+
+#: A source that is longer than what is requested of both of its ends.
+LONG = bytes(range(250)) * 4000
+START, END, MIDDLE = "0-262143", "917504-999999", "393216-917503"
+
+
+def ranged(first: int, last: int, headers: Mapping[str, str] = TAGGED, status: int = 206) -> bytes:
+    """Return a response with a range of the long source."""
+    lines = {**headers, "Content-Range": f"bytes {first}-{last}/{len(LONG)}"}
+    return reply(status, LONG[first : last + 1], lines)
+
+
+def serve(peer: Peer, request: Request) -> None:
+    """Return the range of the long source that a request asks for."""
+    first, last = request.headers["range"].removeprefix("bytes=").split("-")
+    peer.send(ranged(int(first), min(int(last), len(LONG) - 1)))
+
+
+def busy(status: int = 503, seconds: str = "") -> bytes:
+    """Return the response of a busy origin."""
+    return reply(status, b"", {"Retry-After": seconds} if seconds else {})
+
+
+def cut(response: bytes) -> Script:
+    """Return a script that sends a response and closes the connection."""
+
+    def respond(peer: Peer, _: object) -> None:
+        peer.send(response)
+        peer.close()
+
+    return respond
 
 
 class FakeStream:
