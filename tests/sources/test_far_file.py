@@ -99,6 +99,20 @@ class FetchTests(FarFileCase):
             [(0, 4 * BLOCK), (last, len(CONTENT)), (4 * BLOCK, last)], version.requests
         )
 
+    def test_estimated_stop(self) -> None:
+        """A reader that will stop early gets a request up to there, which keeps its connection.
+
+        If it reads on all the same, it gets the rest.
+        """
+        version = FakeVersion(CONTENT)
+        file = self.create(version)
+        reader = Reader(10 * BLOCK + 1)
+        self.wanted(file, 0, reader)
+        version.run()
+        self.assert_content(file, 10)
+        self.wanted(file, 11, reader)
+        self.assertEqual([(0, 11 * BLOCK), (11 * BLOCK, len(CONTENT))], version.requests)
+
     def test_bound(self) -> None:
         """The origin waits for a reader that has not come near; more is let in as it reads on."""
         version = FakeVersion(CONTENT)

@@ -252,6 +252,22 @@ class ChildTests(FarSourceCase):
         self.assertEqual(b"", child.recv(9))
         child.close()
 
+    def test_share(self) -> None:
+        """A child that reads a share of the source gets no request for much more."""
+        version = FakeVersion(CONTENT)
+        source = self.open(version)
+        version.run()
+        self.successResultOf(self.begin(source.input(self.deadline(), 0.5)))
+        with source.inherit() as descriptors:
+            child = socket.socket(fileno=os.dup(descriptors[QUESTIONS_DESCRIPTOR]))
+        child.send(struct.pack("<Q", 4))
+        self.reactor.run()
+        stop = version.requests[-1][1]
+        assert stop is not None
+        self.assertTrue(0.5 * len(CONTENT) < stop < 0.6 * len(CONTENT) + 2 * BLOCK, stop)
+        child.close()
+        source.close()
+
     def test_nobody_can_write(self) -> None:
         """No descriptor of a child can write the file or the map."""
         source = self.open(FakeVersion(CONTENT))
