@@ -107,8 +107,9 @@ class FetchTests(FarFileCase):
         version = FakeVersion(CONTENT)
         file = self.create(version)
         reader = Reader(10 * BLOCK + 1)
-        self.wanted(file, 0, reader)
-        version.run()
+        for block in (0, 5):
+            self.wanted(file, block, reader)
+            version.run()
         self.assert_content(file, 10)
         self.wanted(file, 11, reader)
         self.assertEqual([(0, 11 * BLOCK), (11 * BLOCK, len(CONTENT))], version.requests)
