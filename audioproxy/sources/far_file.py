@@ -260,11 +260,11 @@ class FarFile:
         :raises SourceTooLarge: for more bytes than a source whose size was not known may have.
         :raises OSError: where they cannot be written.
         """
-        if place + len(data) > self.blocks.size:
-            most = self.blocks.size
-            raise SourceTooLarge(
-                f"The source has more than {most} bytes, and no more are accepted."
-            )
+        most = self.blocks.size
+        is_too_large = place + len(data) > most
+        if is_too_large:
+            # Whoever looks at the source sees what is accepted of it.
+            del data[most - place :]
         try:
             await self._write_locked(place, data)
         except OSError as error:
@@ -272,6 +272,10 @@ class FarFile:
                 raise
             await self._make_room(self, is_full=True)
             await self._write_locked(place, data)
+        if is_too_large:
+            raise SourceTooLarge(
+                f"The source has more than {most} bytes, and no more are accepted."
+            )
         await self._make_room(self)
 
     async def _write_locked(self, place: int, data: bytearray) -> None:
@@ -281,7 +285,7 @@ class FarFile:
             await await_uncancelled(self._run_in_thread(write))
             end = place + len(data)
             # A fetch begins with a block, so all ahead of its place is written.
-            whole = end if end == self.size else end // BLOCK * BLOCK
+            whole = end if end == self.blocks.size else end // BLOCK * BLOCK
             self._mark(place // BLOCK * BLOCK, whole)
         finally:
             self._lock.release()

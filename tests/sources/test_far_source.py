@@ -393,12 +393,16 @@ class WholeTests(FarSourceCase):
         source.close()
 
     def test_too_large(self) -> None:
-        """Of one that is too large, a look sees the start (Info endpoint, 4); a render is a 413."""
+        """Of one that is too large, a look sees what is accepted; a render is a 413.
+
+        (Info endpoint, 4)
+        """
         version = FakeVersion(bytes(self.most_unknown + 1), is_whole=True)
         source = self.open(version, is_sized=False)
         looking = self.begin(source.inspect(self.deadline(), look))
         version.run()
         self.assertEqual(local_input(seekable=False), self.successResultOf(looking))
+        self.successResultOf(self.begin(source.read(self.most_unknown - 10, 10)))
         self.assertIsNone(source.failure)
         self.failureResultOf(self.begin(source.complete(self.deadline())), SourceTooLarge)
         source.close()
