@@ -107,7 +107,7 @@ class FetchTests(FarFileCase):
         version = FakeVersion(CONTENT)
         file = self.create(version)
         reader = Reader(10 * BLOCK + 1)
-        for block in (0, 5):
+        for block in (0, 9):
             self.wanted(file, block, reader)
             version.run()
         self.assert_content(file, 10)
