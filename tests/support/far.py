@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.interfaces import IConsumer
+from twisted.internet.task import Clock
 
 from audioproxy.files.streams import ConsumerGone
 from audioproxy.media.command.inputs import Input
@@ -161,10 +162,11 @@ class FakeVersion:
             is_busy = before != ([stream.first for stream in self.streams], len(self.streams))
 
 
-class FakeReaders:
+class FakeReaders(Clock):
     """The part of a reactor that reads sockets, when a test says so."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.readers: list[Any] = []
 
     def addReader(self, reader: Any) -> None:
@@ -179,6 +181,7 @@ class FakeReaders:
 
     def run(self) -> None:
         """Read what has come."""
+        self.advance(1)
         for reader in list(self.readers):
             if reader in self.readers:
                 reader.doRead()
