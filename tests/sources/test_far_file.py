@@ -20,7 +20,7 @@ from audioproxy.sources.blocks import BLOCK, NoHoles
 from audioproxy.sources.far_file import FarFile, Reader
 from audioproxy.sources.far_files import KEPT_SECONDS, FarFiles
 from audioproxy.sources.fetch import MOST_PATIENCE, Busy
-from tests.support.far import FakeVersion
+from tests.support.far_versions import FakeVersion
 
 MIB = 1024 * 1024
 #: Bytes that differ from block to block, and a last block that is not full.

@@ -25,7 +25,7 @@ from audioproxy.http_client.errors import PrivateAddress, UntrustedCertificate
 from audioproxy.sources.far_source import FarSource
 from audioproxy.sources.https import HttpsSources
 from audioproxy.sources.https_origin import OriginClient, OriginState, UnusableOrigin
-from tests.support.far import (
+from tests.support.far_versions import (
     END,
     LONG,
     MIDDLE,

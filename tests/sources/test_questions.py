@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import UpstreamUnavailable
 from audioproxy.sources.questions import Questions
-from tests.support.far import FakeReaders
+from tests.support.far_versions import FakeReaders
 
 
 class QuestionsTests(SynchronousTestCase):
