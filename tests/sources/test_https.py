@@ -246,6 +246,8 @@ class OpenTests(OriginCase):
             first = cut(reply(206, b"01234", small, length=10))
             reading = self.read(self.opened(first, *[rest] * bool(headers)), place=0)
             if headers:
+                self.network.advance(0.25)
+                self.network.run()
                 self.assertEqual(b"0123456789", self.successResultOf(reading))
             else:
                 self.exactly(reading, UpstreamUnavailable)
@@ -778,6 +780,7 @@ class RetryTests(OriginCase):
         self.assertNoResult(reading)
         self.network.scripts.append(serve)
         self.network.advance(0.1)
+        self.network.advance(0.25)
         self.network.run()
         self.assertEqual(LONG[400_000:400_010], self.successResultOf(reading))
 
