@@ -245,9 +245,8 @@ class OpenTests(OriginCase):
             rest = reply(206, b"56789", {**headers, "Content-Range": "bytes 5-9/10"})
             first = cut(reply(206, b"01234", small, length=10))
             reading = self.read(self.opened(first, *[rest] * bool(headers)), place=0)
+            self.network.advance(0.25)
             if headers:
-                self.network.advance(0.25)
-                self.network.run()
                 self.assertEqual(b"0123456789", self.successResultOf(reading))
             else:
                 self.exactly(reading, UpstreamUnavailable)
@@ -781,7 +780,6 @@ class RetryTests(OriginCase):
         self.network.scripts.append(serve)
         self.network.advance(0.1)
         self.network.advance(0.25)
-        self.network.run()
         self.assertEqual(LONG[400_000:400_010], self.successResultOf(reading))
 
 
