@@ -84,6 +84,11 @@ class FarSource:
         if _LIBC.fallocate(self.file.fileno(), _PUNCH_HOLE, at, ctypes.c_long(BLOCK)):
             raise OSError(ctypes.get_errno(), "the file system has no holes")
 
+    def is_intact(self) -> bool:
+        """Return whether all blocks are there, and nobody else has written to file or map."""
+        content = os.pread(self.file.fileno(), len(self.content) + 1, 0)
+        return content == self.content and bytes(self._generations) == bytes(self._states[:])
+
     @contextmanager
     def inherit(self) -> Iterator[dict[int, int]]:
         """Return the descriptors of one child; answer its questions until the end of the block."""
