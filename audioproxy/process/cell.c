@@ -12,16 +12,16 @@
  * -w  PATH: read and write this file
  * -x  PATH: read and execute this file
  * -d  DESCRIPTOR: open this descriptor's file again, for reading
- * -p  PORT: connect to this TCP port, and use UDP for name lookups
+ * -m  blocks of the source arrive on demand: only for programs that are linked already
  * -s  the program is a script, so its interpreter has to start other programs with the right -x
  * -q  print the version of Landlock that works here, and whether seccomp filters do; 0 is none
  *
  * A path that does not exist grants nothing. Without -s, nothing can be executed any more. The status
  * is 125 for wrong options, 126 if the program cannot be confined or run, and 127 if it is not found.
  *
- * Landlock confines what can be opened and connected to. It does not confine permissions and times of
- * files, watches of folders, UDP and Unix sockets. So a seccomp filter allows only the system calls
- * that decoders and encoders need.
+ * Landlock confines what can be opened. It does not confine permissions and times of files, watches of
+ * folders, UDP and Unix sockets. So a seccomp filter allows only the system calls that decoders and
+ * encoders need, and none that makes a socket.
  *
  * This file is also a library, which makes a fork server of a program: see warm.py. It is preloaded,
  * and takes the place of __libc_start_main. When the program is linked, before its main, it waits for
@@ -45,8 +45,6 @@
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sched.h>
 #include <signal.h>
 #include <stddef.h>
@@ -61,6 +59,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -90,13 +89,9 @@ struct path_rule {
     uint64_t rights;
     int32_t descriptor;
 } __attribute__((packed));
-struct port_rule {
-    uint64_t rights, port;
-};
 
-enum { PATH_RULE = 1, PORT_RULE = 2, VERSION = 1 };
+enum { PATH_RULE = 1, VERSION = 1 };
 enum { EXECUTE = 1 << 0, WRITE = 1 << 1, READ = 1 << 2, LIST = 1 << 3, TRUNCATE = 1 << 14 };
-enum { CONNECT = 1 << 1 };
 
 /* All rights to files that a version knows, by version, and the first versions with the others. */
 static const uint64_t all_rights[] = {0, 0x1fff, 0x3fff, 0x7fff, 0x7fff, 0xffff};
@@ -142,13 +137,6 @@ static void grant_path(const char *path, uint64_t rights) {
     close(descriptor);
 }
 
-static void grant_port(uint64_t port) {
-    struct port_rule rule = {CONNECT, port};
-    if (ruleset >= 0 && landlock_version() >= WITH_PORTS &&
-        syscall(__NR_landlock_add_rule, ruleset, PORT_RULE, &rule, 0))
-        give_up("cannot grant a port", "");
-}
-
 /* System calls that are harmless with any arguments, under Landlock's rules. The qsort(3) of glibc 2.36
  * does not notice that sysinfo fails. Static programs with an older glibc do not start without uname. */
 static const int harmless[] = {
@@ -169,13 +157,6 @@ static const int harmless[] = {
     __NR_sched_yield, __NR_set_robust_list, __NR_set_tid_address, __NR_setitimer, __NR_sigaltstack,
     __NR_statx, __NR_sysinfo, __NR_times, __NR_umask, __NR_uname, __NR_wait4, __NR_waitid,
     __NR_write, __NR_writev,
-};
-
-/* System calls of a program that may connect. musl binds the sockets of its name lookups. Landlock
- * forbids that for TCP. */
-static const int connecting[] = {
-    __NR_bind, __NR_connect, __NR_getpeername, __NR_getsockname, __NR_recvfrom, __NR_recvmsg,
-    __NR_shutdown,
 };
 
 /* A masked argument has to equal a value; with `differs`, it has to differ from it. Then the mask must
@@ -272,25 +253,6 @@ static const struct row linked_rows[] = {
     {__NR_mprotect, {IS_DATA(2), ANY, ANY}},
 };
 
-/* Both families: AF_INET is 2, and AF_INET6 is 10. */
-#define INTERNET {0, INT & ~8u, AF_INET, 0}
-#define TYPE(type) {1, INT & ~(unsigned)(SOCK_CLOEXEC | SOCK_NONBLOCK), type, 0}
-
-static const struct row connecting_rows[] = {
-    {__NR_socket, {INTERNET, TYPE(SOCK_STREAM), IS(2, 0)}},
-    {__NR_socket, {INTERNET, TYPE(SOCK_STREAM), IS(2, IPPROTO_TCP)}},
-    {__NR_socket, {INTERNET, TYPE(SOCK_DGRAM), IS(2, 0)}},
-    {__NR_socket, {INTERNET, TYPE(SOCK_DGRAM), IS(2, IPPROTO_UDP)}},
-    /* Root can change the firewall with others, and anyone can run filters in the kernel. */
-    {__NR_getsockopt, {IS(1, SOL_SOCKET), ANY, ANY}},
-    {__NR_setsockopt, {IS(1, IPPROTO_IP), IS(2, IP_RECVERR), ANY}},
-    {__NR_setsockopt, {IS(1, IPPROTO_IPV6), IS(2, IPV6_RECVERR), ANY}},
-    {__NR_setsockopt, {IS(1, IPPROTO_TCP), IS(2, TCP_NODELAY), ANY}},
-    /* Landlock does not see a connection that begins with data. */
-    {__NR_sendto, {HAS_NOT(3, MSG_FASTOPEN), ANY, ANY}},
-    {__NR_sendmmsg, {HAS_NOT(3, MSG_FASTOPEN), ANY, ANY}},
-};
-
 static struct sock_filter filter[BPF_MAXINSNS];
 static unsigned short length;
 
@@ -350,7 +312,7 @@ static void allow_rows(const struct row *first, size_t count) {
 
 /* What the options say of a program. */
 struct options {
-    int is_confined, is_linked, is_script, may_connect;
+    int is_confined, is_linked, is_script;
 };
 
 static int install_filter(const struct options *options) {
@@ -367,9 +329,7 @@ static int install_filter(const struct options *options) {
     answer(SECCOMP_RET_KILL_PROCESS);
     load(offsetof(struct seccomp_data, nr));
     answer_calls(harmless, LENGTH(harmless), SECCOMP_RET_ALLOW);
-    if (options->may_connect) answer_calls(connecting, LENGTH(connecting), SECCOMP_RET_ALLOW);
     if (options->is_script) answer_calls(&execve_call, 1, SECCOMP_RET_ALLOW);
-    if (options->may_connect) allow_rows(connecting_rows, LENGTH(connecting_rows));
     allow_rows(own_rows, LENGTH(own_rows));
     if (options->is_linked) allow_rows(linked_rows, LENGTH(linked_rows));
     else allow_rows(starting_rows, LENGTH(starting_rows));
@@ -413,11 +373,38 @@ static void limit(const char *words) {
     give_up("cannot limit ", words);
 }
 
+/* The source of a linked program whose blocks arrive on demand, a far source: descriptor 3 is a file
+ * that may lack blocks, and the map has a byte for each block. It is 0 while the block is missing, and
+ * otherwise the number of its generation, which changes whenever it was missing in between. */
+static struct {
+    int exists;
+    dev_t device;
+    ino_t inode;
+    const uint8_t *map;
+    uint64_t blocks;
+} far;
+
+enum { SOURCE = 3, QUESTIONS = 4, MAP = 5, BLOCK_SIZE = 1 << 16 };
+
+/* The descriptor of the map is closed, as a program could open it again for writing: Landlock does not
+ * confine files without a folder. That of an empty source is empty. */
+static void map_far_source(void) {
+    struct stat source, map;
+    if (fstat(SOURCE, &source) || fstat(MAP, &map)) give_up("cannot map the source", "");
+    far.map = mmap(NULL, (size_t)map.st_size + 1, PROT_READ, MAP_SHARED, MAP, 0);
+    if (far.map == MAP_FAILED || close(MAP)) give_up("cannot map the source", "");
+    signal(SIGPIPE, SIG_IGN); /* The service may close its end. */
+    far.blocks = (uint64_t)map.st_size;
+    far.device = source.st_dev;
+    far.inode = source.st_ino;
+    far.exists = 1;
+}
+
 /* Apply the options in front of a program, and return it with its arguments. */
 static char **apply(int count, char **words, struct options *options) {
     int option;
     optind = 1;
-    while ((option = getopt(count, words, "+kgn:l:cr:w:x:d:p:s")) != -1) {
+    while ((option = getopt(count, words, "+kgn:l:cr:w:x:d:ms")) != -1) {
         switch (option) {
         case 'k':
             if (prctl(PR_SET_PDEATHSIG, SIGKILL)) give_up("cannot set the signal", "");
@@ -438,9 +425,9 @@ static char **apply(int count, char **words, struct options *options) {
         case 'w': grant_path(optarg, READ | WRITE | TRUNCATE); break;
         case 'x': grant_path(optarg, READ | EXECUTE); break;
         case 'd': grant_descriptor(atoi(optarg), READ, optarg); break;
-        case 'p':
-            options->may_connect = 1;
-            grant_port((uint64_t)atoi(optarg));
+        case 'm':
+            if (!options->is_linked) _exit(125);
+            map_far_source();
             break;
         case 's': options->is_script = 1; break;
         default: _exit(125);
@@ -666,6 +653,153 @@ static int serve(int count, char **words, char **environment) {
 void exit(int status) {
     if (!ftrylockfile(stdout)) fflush_unlocked(stdout);
     _exit(status);
+}
+
+/* Functions that read files. They take the place of those of the C library, for what is executed
+ * after they are linked; the C library's own streams do not call them. Of a far source, they read what
+ * is there, ask for what is missing, and wait for it. So they read as much as of a whole file.
+ *
+ * A descriptor is recognized by its file, whose size has to be looked at anyway: the service may learn
+ * it later than others. So it does not matter how the program has opened the file. */
+
+/* Ask the service for a block; return 0 when the map has to be looked at again. This may be the answer
+ * to another thread. */
+static int ask(uint64_t block) {
+    int answer;
+    ssize_t size;
+    do size = syscall(__NR_write, QUESTIONS, &block, sizeof block);
+    while (size < 0 && errno == EINTR);
+    if (size == sizeof block) {
+        do size = syscall(__NR_read, QUESTIONS, &answer, sizeof answer);
+        while (size < 0 && errno == EINTR);
+    }
+    errno = size == sizeof answer ? answer : EIO;
+    return errno ? -1 : 0;
+}
+
+static int look(int descriptor, struct stat *status) {
+    return !fstat(descriptor, status) && status->st_ino == far.inode && status->st_dev == far.device;
+}
+
+static int is_far(int descriptor) {
+    struct stat status;
+    return far.exists && descriptor >= 0 && look(descriptor, &status);
+}
+
+/* Read at most one block. */
+static ssize_t read_block(int descriptor, char *to, size_t length, off_t offset) {
+    uint64_t block = (uint64_t)offset / BLOCK_SIZE;
+    size_t rest = BLOCK_SIZE - (size_t)offset % BLOCK_SIZE;
+    struct stat status;
+    if (length > rest) length = rest;
+    for (;;) {
+        if (!look(descriptor, &status)) return errno = EBADF, -1;
+        if (offset >= status.st_size) return 0;
+        int is_in_map = block < far.blocks;
+        uint8_t generation = is_in_map ? __atomic_load_n(&far.map[block], __ATOMIC_ACQUIRE) : 0;
+        if (!generation) {
+            /* The service has to know why the program gets an error. */
+            if (ask(block)) return -1;
+            if (!is_in_map) return errno = EIO, -1;
+            continue;
+        }
+        ssize_t size = syscall(__NR_pread64, descriptor, to, length, offset);
+        /* What was read is the block, unless it has been missing in the meantime. */
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        if (generation == __atomic_load_n(&far.map[block], __ATOMIC_RELAXED)) return size;
+    }
+}
+
+static ssize_t read_far(int descriptor, const struct iovec *pieces, int count, off_t offset) {
+    ssize_t done = 0;
+    if (offset < 0) return errno = EINVAL, -1;
+    for (const struct iovec *piece = pieces; piece < pieces + count; piece++) {
+        for (size_t place = 0; place < piece->iov_len;) {
+            char *to = (char *)piece->iov_base + place;
+            ssize_t size = read_block(descriptor, to, piece->iov_len - place, offset + done);
+            /* The next call meets the error again. */
+            if (size <= 0) return done ? done : size;
+            place += (size_t)size;
+            done += size;
+        }
+    }
+    return done;
+}
+
+static ssize_t read_on(int descriptor, const struct iovec *pieces, int count) {
+    off_t offset = lseek(descriptor, 0, SEEK_CUR);
+    if (offset < 0) return -1;
+    ssize_t size = read_far(descriptor, pieces, count, offset);
+    if (size > 0 && lseek(descriptor, offset + size, SEEK_SET) < 0) return -1;
+    return size;
+}
+
+#define IN_PLACE_OF(name) __asm__(#name) __attribute__((visibility("default")))
+
+/* gcc does not compare these with the declarations of the C library, some of which are macros. */
+ssize_t far_read(int, void *, size_t) IN_PLACE_OF(read);
+ssize_t far_read_chk(int, void *, size_t, size_t) IN_PLACE_OF(__read_chk);
+ssize_t far_pread(int, void *, size_t, off_t) IN_PLACE_OF(pread);
+ssize_t far_pread64(int, void *, size_t, off_t) IN_PLACE_OF(pread64);
+ssize_t far_pread_chk(int, void *, size_t, off_t, size_t) IN_PLACE_OF(__pread_chk);
+ssize_t far_pread64_chk(int, void *, size_t, off_t, size_t) IN_PLACE_OF(__pread64_chk);
+ssize_t far_readv(int, const struct iovec *, int) IN_PLACE_OF(readv);
+ssize_t far_preadv(int, const struct iovec *, int, off_t) IN_PLACE_OF(preadv);
+ssize_t far_preadv64(int, const struct iovec *, int, off_t) IN_PLACE_OF(preadv64);
+void *far_mmap(void *, size_t, int, int, int, off_t) IN_PLACE_OF(mmap);
+void *far_mmap64(void *, size_t, int, int, int, off_t) IN_PLACE_OF(mmap64);
+
+ssize_t far_read(int descriptor, void *to, size_t length) {
+    if (is_far(descriptor)) return read_on(descriptor, &(struct iovec){to, length}, 1);
+    return syscall(__NR_read, descriptor, to, length);
+}
+
+ssize_t far_pread(int descriptor, void *to, size_t length, off_t offset) {
+    if (is_far(descriptor)) return read_far(descriptor, &(struct iovec){to, length}, 1, offset);
+    return syscall(__NR_pread64, descriptor, to, length, offset);
+}
+
+ssize_t far_pread64(int descriptor, void *to, size_t length, off_t offset) {
+    return far_pread(descriptor, to, length, offset);
+}
+
+/* What programs call that are compiled with _FORTIFY_SOURCE. */
+ssize_t far_read_chk(int descriptor, void *to, size_t length, size_t room) {
+    if (length > room) abort();
+    return far_read(descriptor, to, length);
+}
+
+ssize_t far_pread_chk(int descriptor, void *to, size_t length, off_t offset, size_t room) {
+    if (length > room) abort();
+    return far_pread(descriptor, to, length, offset);
+}
+
+ssize_t far_pread64_chk(int descriptor, void *to, size_t length, off_t offset, size_t room) {
+    return far_pread_chk(descriptor, to, length, offset, room);
+}
+
+ssize_t far_readv(int descriptor, const struct iovec *pieces, int count) {
+    if (is_far(descriptor)) return read_on(descriptor, pieces, count);
+    return syscall(__NR_readv, descriptor, pieces, count);
+}
+
+ssize_t far_preadv(int descriptor, const struct iovec *pieces, int count, off_t offset) {
+    /* The kernel ignores the last argument where a word has 64 bits. */
+    if (is_far(descriptor)) return read_far(descriptor, pieces, count, offset);
+    return syscall(__NR_preadv, descriptor, pieces, count, offset, 0);
+}
+
+ssize_t far_preadv64(int descriptor, const struct iovec *pieces, int count, off_t offset) {
+    return far_preadv(descriptor, pieces, count, offset);
+}
+
+void *far_mmap(void *address, size_t length, int rights, int flags, int descriptor, off_t offset) {
+    if (is_far(descriptor)) return errno = ENODEV, MAP_FAILED;
+    return (void *)syscall(__NR_mmap, address, length, rights, flags, descriptor, offset);
+}
+
+void *far_mmap64(void *address, size_t length, int rights, int flags, int descriptor, off_t offset) {
+    return far_mmap(address, length, rights, flags, descriptor, offset);
 }
 
 /* The C library calls this at the start of each program, with its main. */

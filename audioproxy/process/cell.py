@@ -5,20 +5,19 @@ time: the table below is all that it can use. The program ``audioproxy-cell`` (`
 kernel enforce that, with Landlock and a seccomp filter, and then replaces itself with the child's
 program. It also sets the limits and the parent-death signal of each child.
 
-``setpriv`` of util-linux 2.40 can use Landlock too. But it does not confine connections, Debian 12
-has an older one, and what Landlock does not confine needs a filter. ``bwrap`` needs user
-namespaces, which many containers and distributions forbid, and starts a further process.
+``setpriv`` of util-linux 2.40 can use Landlock too. But Debian 12 has an older one, and what
+Landlock does not confine, such as sockets, needs a filter. ``bwrap`` needs user namespaces, which
+many containers and distributions forbid, and starts a further process.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from urllib.parse import urlsplit
 
+from audioproxy.media.command.inputs import MAP_DESCRIPTOR, SOURCE_DESCRIPTOR
 from audioproxy.process.starters import NICENESS, CommandLineStarter, Limits, resource_number
 
 
@@ -26,19 +25,15 @@ from audioproxy.process.starters import NICENESS, CommandLineStarter, Limits, re
 class Rights:
     """What one kind of child may do, besides computing, and reading and writing what it inherits.
 
-    It can start threads, but no other program and no process. It can signal only itself.
+    It can start threads, but no other program, no process and no socket. It can signal only itself.
+    It may open the file of its source again, for reading.
 
     :ivar readable: files, and folders with all files in them.
     :ivar writable: files that it may also write.
-    :ivar reopens: it may open the files of its inherited descriptors from 3 on, for reading.
-    :ivar ports: TCP ports that it may connect to, besides that of its source. With any, it may send
-        and receive UDP: Landlock does not confine that.
     """
 
     readable: tuple[str, ...]
     writable: tuple[str, ...] = ("/dev/null",)
-    reopens: bool = False
-    ports: tuple[int, ...] = ()
 
 
 # What each dynamically linked program reads.
@@ -49,33 +44,10 @@ _LOADERS = (
     "/lib/ld-musl-x86_64.so.1",
     "/lib/ld-musl-aarch64.so.1",
 )
-_PROGRAM = (*_LIBRARIES, "/etc/ld.so.cache", "/dev/urandom")
-# What getaddrinfo(3) reads.
-_NAMES = ("/etc/gai.conf", "/etc/host.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/resolv.conf")
-# Where GnuTLS and OpenSSL look for certificates, in Debian and elsewhere.
-_AUTHORITIES = (
-    "/etc/ca-certificates",
-    "/etc/crypto-policies",
-    "/etc/gnutls",
-    "/etc/pki/ca-trust",
-    "/etc/pki/tls/certs",
-    "/etc/pki/tls/openssl.cnf",
-    "/etc/ssl/cert.pem",
-    "/etc/ssl/certs",
-    "/etc/ssl/openssl.cnf",
-    "/usr/local/share/ca-certificates",
-    "/usr/share/ca-certificates",
-    "/usr/share/crypto-policies",
-)
-
-#: A child without a source, such as the check of a version, and one that reads a pipe.
-NO_SOURCE = Rights(readable=_PROGRAM)
-#: A child that reads a local file, or the copy of a remote source.
-LOCAL = Rights(readable=_PROGRAM, reopens=True)
-#: A linked program, with any source but a remote one. Some muxers read random numbers.
-LINKED = Rights(readable=("/dev/urandom",), reopens=True)
-#: A child that reads a remote source. A long answer to a name lookup comes over TCP, from port 53.
-REMOTE = Rights(readable=(*_PROGRAM, *_NAMES, *_AUTHORITIES), ports=(53,))
+#: A program that is started.
+STARTED = Rights(readable=(*_LIBRARIES, "/etc/ld.so.cache", "/dev/urandom"))
+#: A program that is linked already. Some muxers read random numbers.
+LINKED = Rights(readable=("/dev/urandom",))
 
 
 # A server cannot have limits of time, output and threads: its children have their own.
@@ -133,13 +105,15 @@ class CellStarter(CommandLineStarter):
 
     :ivar binary: the path of ``audioproxy-cell``.
     :ivar programs: the confined programs, by the path that starts them.
+    :ivar unconfined: the paths of programs that do not run in a cell.
     """
 
     binary: str
     programs: Mapping[str, ConfinedProgram]
+    unconfined: tuple[str, ...] = ()
 
     def command_line(
-        self, command: Sequence[str], descriptors: Iterable[int], limits: Limits
+        self, command: Sequence[str], descriptors: Container[int], limits: Limits
     ) -> list[str]:
         """Return a command line: see `CommandLineStarter`."""
         program = command[0]
@@ -149,16 +123,11 @@ class CellStarter(CommandLineStarter):
             if path != program:
                 # It was missing at the start of the service, and has been installed since then.
                 confined = ConfinedProgram.of(path)
-            port, authorities = _origin(command)
-            sources = [number for number in descriptors if number > 2]
-            rights = REMOTE if port else LOCAL if sources else NO_SOURCE
-            words += _grant(rights, sources, (*confined.libraries(), *authorities))
+            words += _grant(STARTED, descriptors, confined.libraries())
             if confined.is_script:
                 words.append("-s")
             for executable in confined.executable:
                 words += ["-x", executable]
-            for number in (port, *rights.ports) if port else ():
-                words += ["-p", str(number)]
         return [*words, "--", path, *command[1:]]
 
     @property
@@ -175,16 +144,12 @@ class CellStarter(CommandLineStarter):
         return [self.binary, "-k", "-g", *_limit(common), "--", program]
 
     def request(
-        self, command: Sequence[str], descriptors: Iterable[int], limits: Limits
-    ) -> list[str] | None:
-        """Return the words that start a child of a linked program: see ``cell.c``.
-
-        :returns: None for a child that reads a remote source.
-        """
-        if _origin(command)[0]:
-            return None
-        sources = [number for number in descriptors if number > 2]
-        words = [*_settings(limits), *_grant(LINKED, sources)]
+        self, command: Sequence[str], descriptors: Container[int], limits: Limits
+    ) -> list[str]:
+        """Return the words that start a child of a linked program: see ``cell.c``."""
+        words = [*_settings(limits), *_grant(LINKED, descriptors)]
+        if MAP_DESCRIPTOR in descriptors:
+            words.append("-m")
         return [*words, "--", _find(command[0]), *command[1:]]
 
 
@@ -205,10 +170,9 @@ def _limit(limits: Limits) -> list[str]:
     return words
 
 
-def _grant(rights: Rights, sources: Iterable[int], more: Iterable[str] = ()) -> list[str]:
+def _grant(rights: Rights, descriptors: Container[int], more: Iterable[str] = ()) -> list[str]:
     """Return the options of a cell.
 
-    :param sources: the descriptors from 3 on.
     :param more: files and folders that it may read besides.
     """
     words = ["-c"]
@@ -216,20 +180,6 @@ def _grant(rights: Rights, sources: Iterable[int], more: Iterable[str] = ()) -> 
         words += ["-r", path]
     for path in rights.writable:
         words += ["-w", path]
-    if rights.reopens:
-        for number in sources:
-            words += ["-d", str(number)]
+    if SOURCE_DESCRIPTOR in descriptors:
+        words += ["-d", str(SOURCE_DESCRIPTOR)]
     return words
-
-
-def _origin(command: Sequence[str]) -> tuple[int | None, list[str]]:
-    """Return the TCP port of the source in a command line, and its file of authorities.
-
-    The port is None for a source that is no URL of a server.
-    """
-    options = dict(pairwise(command))
-    url = urlsplit(options.get("-i", ""))
-    if url.scheme not in ("http", "https"):
-        return None, []
-    port = url.port or (443 if url.scheme == "https" else 80)
-    return port, [options["-ca_file"]] if "-ca_file" in options else []

@@ -21,7 +21,7 @@ from audioproxy.process.starters import (
 SOURCE = Path(__file__).with_name("cell.c")
 BINARY = Path(sys.prefix).resolve() / "bin" / "audioproxy-cell"
 
-# The first versions of Landlock that confine files, and connections.
+# The first versions of Landlock that confine files, and TCP.
 _WITH_FILES, _WITH_PORTS = 1, 4
 
 
@@ -48,17 +48,18 @@ def find_starter(
         return starter, [missing, *starter.shortcomings]
     landlock, has_filters = versions
     shortcomings = _kernel_shortcomings(landlock, has_filters=has_filters)
-    confined = {}
+    confined, unconfined = {}, []
     for program in programs:
         found = ConfinedProgram.of(program)
         if _runs_in_cell(binary, program, found, landlock, limits, environment):
             confined[program] = found
         else:
+            unconfined.append(program)
             shortcomings.append(
                 f"{program} runs without a cell, so code in a decoder can do what this user can: it"
                 " is a script, or fails in a cell; ffmpeg itself is required in the PATH"
             )
-    return CellStarter(binary, confined), shortcomings
+    return CellStarter(binary, confined, tuple(unconfined)), shortcomings
 
 
 def library_command(library: str) -> str:
@@ -92,15 +93,11 @@ def _kernel_shortcomings(landlock: int, *, has_filters: bool) -> list[str]:
             " open every file that this user can; Linux 5.13 or newer with landlock in its"
             " parameter lsm= is required"
         )
-    elif landlock < _WITH_PORTS:
-        shortcomings.append(
-            f"the Landlock of {kernel} does not confine connections, so code in a decoder can"
-            " connect to any port while it reads a remote source; Linux 6.7 or newer is required"
-        )
     if not has_filters:
+        sockets = "all" if landlock < _WITH_PORTS else "UDP and Unix"
         shortcomings.append(
             f"{kernel} has no seccomp filters, or a unit or container forbids them, so code in a"
-            " decoder can use UDP and Unix sockets, start processes, and change modes and times of"
+            f" decoder can use {sockets} sockets, start processes, and change modes and times of"
             " files; a kernel with CONFIG_SECCOMP_FILTER is required"
         )
     return shortcomings

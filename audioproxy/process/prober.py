@@ -30,7 +30,7 @@ from audioproxy.media.encryption import is_encrypted
 from audioproxy.media.ffprobe_output import has_container, lacks_pictures
 from audioproxy.media.lengths.containers import read_length, run_reader
 from audioproxy.media.lengths.reading import SourceLength
-from audioproxy.media.lengths.wav import MUCH_SPACE, has_reserved_space
+from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.probe import (
     ALL_TAGS,
     CONTAINER_TAGS,
@@ -40,7 +40,7 @@ from audioproxy.media.probe import (
     parse_probe,
     probe_arguments,
 )
-from audioproxy.media.samples import check_samples, probe_samples
+from audioproxy.media.samples import check_samples, examine_start, probe_samples
 from audioproxy.media.signatures import TAG_DEMUXER, identify, may_be_misdetected
 from audioproxy.media.streams import COUNTED_SECONDS
 from audioproxy.observe.log_context import Logger
@@ -283,8 +283,9 @@ class Prober:
         """
         size = source.size or 0
         if opened.seekable and size > MUCH_SPACE:
-            reading = run_reader(source.read, size, has_reserved_space(size))
-            opened = replace(opened, forward=bool(await deadline.limit(reading)))
+            reading = run_reader(source.read, size, examine_start(size))
+            if (start := await deadline.limit(reading)) is not None:
+                opened = replace(opened, is_pcm=start.is_pcm, forward=start.has_space)
         ended = await self._run(opened, source, deadline)
         failed = not ended.ok and classify(ended.stderr) is UndecodableSource
         if may_be_misdetected(ended.stdout, failed=failed) and opened.seekable and source.size:
@@ -335,7 +336,9 @@ class Prober:
                     seekable=opened.seekable,
                     tagged=tagged,
                 )
-                return replace(probe, demuxer=opened.demuxer, skipped=opened.skipped)
+                return replace(
+                    probe, demuxer=opened.demuxer, skipped=opened.skipped, is_pcm=opened.is_pcm
+                )
             except ValueError:
                 _log.error("the output of ffprobe cannot be parsed")
                 raise ProbeFailed from None

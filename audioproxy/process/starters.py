@@ -10,7 +10,7 @@ import resource
 import shutil
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -104,7 +104,7 @@ class CommandLineStarter(ABC):
 
     @abstractmethod
     def command_line(
-        self, command: Sequence[str], descriptors: Iterable[int], limits: Limits
+        self, command: Sequence[str], descriptors: Container[int], limits: Limits
     ) -> list[str]:
         """Return a command line that starts a child with all settings.
 
@@ -154,7 +154,7 @@ class UtilLinuxStarter(CommandLineStarter):
         return shortcomings
 
     def command_line(
-        self, command: Sequence[str], descriptors: Iterable[int], limits: Limits
+        self, command: Sequence[str], descriptors: Container[int], limits: Limits
     ) -> list[str]:
         """Return a command line: see `CommandLineStarter`."""
         words = [] if self.nice is None else [self.nice, "-n", str(NICENESS)]

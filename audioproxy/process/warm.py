@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import shutil
 import signal
+import socket
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,11 @@ from twisted.python.failure import Failure
 
 from audioproxy._twisted import ForkedProcess
 from audioproxy.concurrency.shared_result import SharedResult
+from audioproxy.media.command.inputs import (
+    MAP_DESCRIPTOR,
+    QUESTIONS_DESCRIPTOR,
+    SOURCE_DESCRIPTOR,
+)
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.cell import CellStarter
 from audioproxy.process.find_starter import library_command
@@ -46,8 +53,11 @@ _FIRST_DELAY, _MOST_DELAY = 1.0, 60.0
 _PROVEN = 60.0
 # What the loader reads besides libraries: where they are, and which others are preloaded.
 _LOADER_FILES = ("/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/alternatives")
-# The end of what the first child prints.
+# The end of what a first child prints.
 _OUTPUT_LIMIT = 1000
+# Open a source of unsigned samples, in ffmpeg and in ffprobe. ffmpeg reads it, and then misses the
+# name of an output.
+_FAR_WORDS = ["-f", "u8", "-i", f"file:/dev/fd/{SOURCE_DESCRIPTOR}"]
 
 _log = Logger()
 
@@ -56,6 +66,8 @@ class WarmProgram:
     """Keeps a fork server of one program, where that is possible.
 
     :ivar obstacle: why there is none, as text; None while there is one.
+    :ivar far_obstacle: why its children cannot read a source whose blocks arrive on demand, as
+        text; None where they can.
     """
 
     def __init__(
@@ -85,6 +97,7 @@ class WarmProgram:
         self._trial: _Trial | None = None
         self._running: set[ForkServer | _Trial] = set()
         self._forks = 0
+        self._asks = False
         # When a server became ready, unless one has failed since then.
         self._ready_since = math.inf
         # What is found at paths that decide what is linked, as of the start of the server.
@@ -100,14 +113,25 @@ class WarmProgram:
         """What linking the program has taken; 0 without a server."""
         return 0.0 if self._current is None else self._current.cpu_seconds
 
+    @property
+    def far_obstacle(self) -> str | None:  # noqa: D102
+        if self._current is None:
+            return self.obstacle or "not linked yet"
+        return None if self._asks else "it does not read its source by functions of a library"
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether there is a server, or none is being started."""
+        return not self._is_open or self._settled.fired
+
     def open(self) -> None:
         """Start a server, unless it is open already. The server is used when it is ready."""
         if not self._is_open:
-            self._is_open, self._settled = True, SharedResult()
+            self._is_open, self._settled, self._delay = True, SharedResult(), 0.0
             self._start()
 
     async def settle(self) -> None:
-        """Wait until there is a server, or is known to be none."""
+        """Wait until there is a server, or the start of one has failed."""
         if self._is_open:
             await self._settled.wait()
 
@@ -135,11 +159,9 @@ class WarmProgram:
     ) -> bool:
         """Start a child; return whether that was possible."""
         server = self._current
-        if server is None:
+        if server is None or (MAP_DESCRIPTOR in descriptors and not self._asks):
             return False
         words = self._cells.request(command, descriptors, limits)
-        if words is None:
-            return False
         if self._linked != {path: _identify(path) for path in self._linked}:
             self._replace_now()
             return False
@@ -185,7 +207,11 @@ class WarmProgram:
         self._start()
 
     def _start(self) -> None:
-        if not self._is_open or self._next is not None:
+        if not self._is_open:
+            return
+        if self._current is None and self._settled.fired:
+            self._settled = SharedResult()
+        if self._next is not None:
             return
         self._cancel_call()
         path = shutil.which(self._program) or self._program
@@ -217,30 +243,73 @@ class WarmProgram:
         if linked[program] != _identify(f"/proc/{server.pid}/exe"):
             server.kill("it was replaced while it was linked")
             return
-        words = self._cells.request([program, "-version"], (), self._limits)
-        assert words is not None
-        self._trial = trial = _Trial(partial(self._tried, server, linked))
+
+        def ended(trial: _Trial) -> None:
+            self._discard(trial)
+            if (fault := trial.fault) is not None:
+                server.kill(fault)
+            elif server is self._next:
+                self._try_far(server, program, linked)
+
         try:
-            with open(os.devnull, "rb") as null:
-                self._fork(server, trial, words, {0: null.fileno(), 1: "r", 2: "r"})
+            self._fork_trial(server, _Trial(ended), [program, "-version"], {})
         except (OSError, NotForked) as error:
             server.kill(str(error))
-        else:
-            self._running.add(trial)
 
-    def _tried(
-        self, server: ForkServer, linked: dict[str, object], trial: _Trial, fault: str | None
+    def _try_far(self, server: ForkServer, program: str, linked: dict[str, object]) -> None:
+        """Start a child whose source lacks its only block, and note whether it asks for that.
+
+        A program may open and read files in a way that the library of the server does not notice.
+        """
+        with ExitStack() as stack:
+            try:
+                ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                stack.enter_context(ours)
+
+                def ended(trial: _Trial) -> None:
+                    self._discard(trial)
+                    with ours:
+                        asks = not trial.has_crashed and _has_message(ours)
+                    if server is self._next:
+                        self._adopt(server, linked, asks=asks)
+
+                # The file of a single byte is the source, and also its map: the block is missing.
+                with theirs, open(os.memfd_create("source"), "r+b") as file:
+                    file.truncate(1)
+                    # The answer is the end of the socket.
+                    ours.shutdown(socket.SHUT_WR)
+                    descriptors = {
+                        SOURCE_DESCRIPTOR: file.fileno(),
+                        QUESTIONS_DESCRIPTOR: theirs.fileno(),
+                        MAP_DESCRIPTOR: file.fileno(),
+                    }
+                    words = [program, *_FAR_WORDS]
+                    self._fork_trial(server, _Trial(ended), words, descriptors)
+            except (OSError, NotForked) as error:
+                server.kill(str(error))
+            else:
+                stack.pop_all()
+
+    def _fork_trial(
+        self,
+        server: ForkServer,
+        trial: _Trial,
+        command: Sequence[str],
+        descriptors: Mapping[int, int],
     ) -> None:
-        self._discard(trial)
-        if fault is not None:
-            server.kill(fault)
-        if fault is not None or server is not self._next:
-            return
+        words = self._cells.request(command, descriptors, self._limits)
+        with open(os.devnull, "rb") as null:
+            wanted: dict[int, int | str] = {0: null.fileno(), 1: "r", 2: "r", **descriptors}
+            self._fork(server, trial, words, wanted)
+        self._trial = trial
+        self._running.add(trial)
+
+    def _adopt(self, server: ForkServer, linked: dict[str, object], *, asks: bool) -> None:
         self._cancel_call()
         former, self._current, self._next = self._current, server, None
         if former is not None:
             former.kill("replaced")
-        self._linked, self._forks = linked, 0
+        self._linked, self._forks, self._asks = linked, 0, asks
         self._ready_since = self._reactor.seconds()
         if self.obstacle is not None:
             _log.info("{program} is linked once, and forked", program=self._program)
@@ -274,13 +343,18 @@ class WarmProgram:
             self.obstacle = reason
         if is_fault:
             self._warn(f"started anew for each child until it is linked again: {reason}")
-        self._settled.fire(None)
         if self._reactor.seconds() - self._ready_since > _PROVEN:
             self._delay = 0.0
         self._ready_since = math.inf
+        is_starting = self._next is not None
         if self._call is None:
+            is_starting = not self._delay
             self._call = self._reactor.callLater(self._delay, self._start)
         self._delay = min(max(_FIRST_DELAY, 2 * self._delay), _MOST_DELAY)
+        settled = self._settled
+        if is_starting and self._current is None:
+            self._settled = SharedResult()
+        settled.fire(None)
 
     def _warn(self, reason: str) -> None:
         if reason != self._warned:
@@ -298,11 +372,17 @@ class WarmProgram:
 
 
 class _Trial(ProcessProtocol):
-    """The first child of a server, which prints the version of its program."""
+    """One of the first children of a server.
+
+    :ivar fault: why it has failed, as text; None if it has ended well, with output.
+    :ivar has_crashed: whether a signal has ended it.
+    """
 
     transport: IProcessTransport
+    fault: str | None = None
+    has_crashed = False
 
-    def __init__(self, ended: Callable[[_Trial, str | None], object]) -> None:
+    def __init__(self, ended: Callable[[_Trial], object]) -> None:
         self._ended = ended
         self._output = b""
 
@@ -310,10 +390,11 @@ class _Trial(ProcessProtocol):
         self._output = (self._output + data)[-_OUTPUT_LIMIT:]
 
     def processEnded(self, reason: Failure) -> None:
-        works = reason.check(ProcessDone) and self._output
-        text = self._output.decode("utf-8", "replace").strip()
-        fault = f"a child fails ({reason.getErrorMessage()}) {text}".strip()
-        self._ended(self, None if works else fault)
+        self.has_crashed = getattr(reason.value, "signal", None) is not None
+        if not (reason.check(ProcessDone) and self._output):
+            text = self._output.decode("utf-8", "replace").strip()
+            self.fault = f"a child fails ({reason.getErrorMessage()}) {text}".strip()
+        self._ended(self)
 
     def kill(self, reason: str) -> None:
         """End the process."""
@@ -322,25 +403,35 @@ class _Trial(ProcessProtocol):
 
 
 class WarmStarter:
-    """Starter that uses fork servers for what reads no remote source.
+    """Starter that uses fork servers wherever that is possible.
 
     :ivar is_wanted: whether there are servers wherever that is possible.
     """
 
     def __init__(
-        self, cold: Starter, programs: Mapping[str, WarmProgram], *, is_wanted: bool
+        self,
+        cold: Starter,
+        programs: Mapping[str, WarmProgram],
+        *,
+        is_wanted: bool,
+        obstacle: str | None = None,
     ) -> None:
         """Prepare servers that are not started.
 
         :param cold: the starter of everything else.
         :param programs: by the path that starts them.
+        :param obstacle: why another program has no server, as text; None if all have one.
         """
         self._cold = cold
         self.programs = programs
         self.is_wanted = is_wanted
+        self._obstacle = obstacle
+        self._is_closed = False
+        self._has_warned = False
 
     def open(self) -> None:
         """Start the servers."""
+        self._is_closed = False
         for program in self.programs.values():
             program.open()
 
@@ -354,6 +445,35 @@ class WarmStarter:
         for program in self.programs.values():
             await program.settle()
 
+    async def can_preload(self) -> bool:
+        """Return whether children of all programs can read sources whose blocks arrive on demand.
+
+        This starts the servers, unless they are open already, and waits for those that are being
+        started. Where it is impossible, one warning says that remote sources are copied.
+
+        :returns: False after `close`.
+        """
+        if not self._is_closed:
+            self.open()
+        for program in self.programs.values():
+            while not program.is_settled:
+                await program.settle()
+        if self._is_closed:
+            return False
+        reasons = [] if self._obstacle is None else [self._obstacle]
+        for name, program in self.programs.items():
+            if (obstacle := program.far_obstacle) is not None:
+                reasons.append(f"{name}: {obstacle}")
+        if reasons and not self._has_warned:
+            _log.warn(
+                "remote sources are copied before they are read: {reasons}; AP_WARM_PROGRAMS=1,"
+                " audioproxy-cell with its library, and ffmpeg and ffprobe that are linked"
+                " dynamically are required",
+                reasons=", ".join(reasons),
+            )
+        self._has_warned = bool(reasons)
+        return not reasons
+
     async def close(self) -> None:
         """End the servers."""
         self.close_now()
@@ -362,6 +482,7 @@ class WarmStarter:
 
     def close_now(self) -> None:
         """End the servers, and do not wait for that."""
+        self._is_closed = True
         for program in self.programs.values():
             program.close_now()
 
@@ -373,10 +494,17 @@ class WarmStarter:
         descriptors: Mapping[int, int | str],
         limits: Limits,
     ) -> None:
-        """Start a child: see `Starter`."""
+        """Start a child: see `Starter`.
+
+        :raises OSError: EAGAIN for a source whose blocks arrive on demand, where there is no server
+            now. Without one, nothing would ask for missing blocks.
+        """
         program = self.programs.get(command[0])
-        if program is None or not program.start(protocol, command, descriptors, limits):
-            self._cold.start(spawn, protocol, command, descriptors, limits)
+        if program is not None and program.start(protocol, command, descriptors, limits):
+            return
+        if MAP_DESCRIPTOR in descriptors:
+            raise OSError(errno.EAGAIN, "the program is not linked now")
+        self._cold.start(spawn, protocol, command, descriptors, limits)
 
 
 def warm_starter(
@@ -395,10 +523,17 @@ def warm_starter(
     :param limits: of the first child of each server.
     """
     programs = {}
-    if is_wanted and isinstance(cold, CellStarter):
+    obstacle = None
+    if not is_wanted:
+        obstacle = "AP_WARM_PROGRAMS is 0"
+    elif not isinstance(cold, CellStarter):
+        obstacle = "audioproxy-cell is missing"
+    else:
+        if cold.unconfined:
+            obstacle = f"without a cell: {', '.join(cold.unconfined)}"
         for name in cold.programs:
             programs[name] = WarmProgram(name, cold, reactor, environment, limits)
-    return WarmStarter(cold, programs, is_wanted=is_wanted)
+    return WarmStarter(cold, programs, is_wanted=is_wanted, obstacle=obstacle)
 
 
 def read_folders(pid: int | None) -> set[str]:
@@ -422,6 +557,14 @@ def read_folders(pid: int | None) -> set[str]:
             if path[0] != program:
                 folders.add(os.path.dirname(path[0]))
     return folders
+
+
+def _has_message(receiver: socket.socket) -> bool:
+    """Return whether a socket has received a message."""
+    try:
+        return bool(receiver.recv(1, socket.MSG_DONTWAIT))
+    except OSError:
+        return False
 
 
 def _identify(path: str) -> object:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorFDSet, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
 from audioproxy.concurrency.deadlines import Deadline
@@ -72,12 +72,13 @@ class Found:
 class FarReading:
     """What all remote sources of a node share.
 
+    :ivar reactor: provides readers of sockets, and time.
     :ivar can_preload: returns whether children can read far files now. Otherwise sources are copied
         before they are read.
     :ivar copy_timeout: seconds for such a copy.
     """
 
-    reactor: IReactorFDSet
+    reactor: Any
     clock: IReactorTime
     files: FarFiles
     run_in_thread: ThreadRunner

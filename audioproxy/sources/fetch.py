@@ -19,9 +19,10 @@ from audioproxy.observe.log_context import Logger
 
 # Bytes that wait for the disk, at most, besides those that are written at the moment.
 _MOST_BUFFERED = 1024 * 1024
-# Seconds before the first attempts that follow one without a byte. Those that follow a lost
-# connection, which has brought some, begin at once.
+# Seconds before the attempts that follow one without a byte. One that follows a lost connection,
+# which has brought much, begins at once.
 _DELAYS = (0.25, 1.0, 2.0, 4.0)
+_MUCH = 64 * 1024
 #: Seconds that an origin may name in Retry-After, and be asked again.
 MOST_PATIENCE = 20.0
 #: Seconds without a byte after which a connection is given up.
@@ -129,8 +130,8 @@ class Fetch:
                     raise Busy("it serves no byte of a range")
             except Busy as error:
                 part = None
-                failures = 0 if self.position > before else failures + 1
-                await self._wait(error, failures)
+                failures = 1 if self.position > before else failures + 1
+                await self._wait(error, 0 if self.position - before >= _MUCH else failures)
 
     async def _wait(self, error: Busy, failures: int) -> None:
         wanted = error.retry_after or 0.0

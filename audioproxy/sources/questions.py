@@ -6,14 +6,18 @@ import errno
 import socket
 import struct
 from collections.abc import Callable
+from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor
+from twisted.internet.interfaces import IDelayedCall, IReadDescriptor
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
 _QUESTION = struct.Struct("<Q")
 _ANSWER = struct.Struct("i")
+# Seconds before the next question of a child that has asked for a block which is there. It may have
+# come that moment; but a child could ask without end.
+_PAUSE = 0.001
 _AGAIN, _FAILED = _ANSWER.pack(0), _ANSWER.pack(errno.EIO)
 
 
@@ -23,12 +27,13 @@ class Questions:
 
     def __init__(
         self,
-        reactor: IReactorFDSet,
+        reactor: Any,
         bring: Callable[[int], Deferred[None]],
         ended: Callable[[], object],
     ) -> None:
         """Wait for questions.
 
+        :param reactor: provides readers of sockets, and time.
         :param bring: brings a block; the Deferred fails where that is impossible, or there is none.
         :param ended: called once when no more questions come.
         :ivar theirs: the end of the child. It is closed by `started`.
@@ -38,6 +43,7 @@ class Questions:
         self._bring = bring
         self._ended = ended
         self._bringing: Deferred[None] | None = None
+        self._pause: IDelayedCall | None = None
         self._ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours.setblocking(False)
         reactor.addReader(self)
@@ -69,7 +75,8 @@ class Questions:
         (block,) = _QUESTION.unpack(question)
         self._reactor.removeReader(self)
         self._bringing = bringing = self._bring(block)
-        bringing.addCallbacks(lambda _: self._answer(_AGAIN), self._refuse)
+        seconds = _PAUSE if bringing.called else 0
+        bringing.addCallbacks(lambda _: self._answer(_AGAIN, seconds), self._refuse)
 
     def connectionLost(self, reason: Failure) -> None:
         """End: the reactor has found this socket broken, or stops."""
@@ -81,6 +88,8 @@ class Questions:
             return
         self._reactor.removeReader(self)
         self._ours.close()
+        if self._pause is not None and self._pause.active():
+            self._pause.cancel()
         bringing, self._bringing = self._bringing, None
         if bringing is not None:
             bringing.cancel()
@@ -88,9 +97,10 @@ class Questions:
 
     def _refuse(self, failure: Failure) -> None:
         if not failure.check(CancelledError):
-            self._answer(_FAILED)
+            self._answer(_FAILED, _PAUSE)
 
-    def _answer(self, answer: bytes) -> None:
+    def _answer(self, answer: bytes, seconds: float) -> None:
+        """Answer the question, and read the next one after some seconds."""
         self._bringing = None
         if self._ours.fileno() < 0:
             return
@@ -99,5 +109,8 @@ class Questions:
         except OSError:
             # It has ended, or floods its own socket.
             self.close()
+            return
+        if seconds:
+            self._pause = self._reactor.callLater(seconds, self._reactor.addReader, self)
         else:
             self._reactor.addReader(self)

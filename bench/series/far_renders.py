@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TypeVar
 
+from audioproxy.process.starters import NICENESS
 from bench.bare import Commands, commands, heard
 from bench.client import Crowd, fetch
 from bench.figures import Figure
@@ -85,53 +89,80 @@ def _measure_many(bench: Bench, ours: Service, place: Place) -> Figure:
 def _measure_hits(
     bench: Bench, ours: Service, place: Place, hits: Sequence[str]
 ) -> Iterator[Figure]:
-    work = f"hits of 4 KB beside {_MANY} renders, wav to {_OPTIONS[2:]}, {_WHERE}"
+    work = f"hits of 4 KB beside {_MANY} renders, remote wav to {_OPTIONS[2:]}, {_WHERE}"
     rate = 1000 * _CONNECTIONS // _PAUSE
     later = Figure(
         work,
-        "99th percentile of the response times, less that beside renders of local files",
+        "99th percentile of the response times, less that beside bare `ffmpeg`",
         "ms",
         target=_LATER,
         reason="the reactor decrypts sources between two hits",
-        remark=f"{rate} requests/s on {_CONNECTIONS} connections",
+        remark=f"{rate} requests/s; `ffmpeg` has the niceness of the service's encoders",
     )
-    both = Figure(work, "99th percentile", "ms", peer="beside renders of local files")
+    both = Figure(work, "99th percentile", "ms", peer="beside bare ffmpeg")
+    bare = commands(bench.sounds, ours.path(_OPTIONS, "hour.wav"))
 
-    def beside(paths: Sequence[str]) -> float:
-        listeners = [Crowd(ours.port, path, 1) for path in paths]
-        for listener in listeners:
-            listener.read_headers()
-        with ThreadPoolExecutor(_MANY) as pool:
-            for listener in listeners:
-                pool.submit(listener.read_all)
-            p99 = load(
-                ours,
-                hits,
-                connections=_CONNECTIONS,
-                pause=_PAUSE,
-                seconds=bench.count(_SECONDS),
-                core=None,
-                folder=bench.home,
-            ).p99
-            # Their output would be stored.
-            for pid in working_children(ours.process.pid):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        for listener in listeners:
-            listener.leave()
-        settled(ours)
-        return p99
+    def p99() -> float:
+        return load(
+            ours,
+            hits,
+            connections=_CONNECTIONS,
+            pause=_PAUSE,
+            seconds=bench.count(_SECONDS),
+            core=None,
+            folder=bench.home,
+        ).p99
 
     for number in bench.numbers(bench.rounds):
-        far = beside([ours.path(_OPTIONS, place.source(s)) for s in _sources(number, "hour.wav")])
-        near = beside(
-            [ours.path(f"{_OPTIONS}/cb:{number * _MANY + n}", "hour.wav") for n in range(_MANY)]
-        )
+        sources = _sources(number, "hour.wav")
+        with _rendering(ours, [ours.path(_OPTIONS, place.source(source)) for source in sources]):
+            beside = p99()
+        encoders = [bare.of(place.url(source)).ffmpeg for source in sources]
+        with _encoding(encoders, bench.home):
+            alone = p99()
         if number:
-            later.add(far - near)
-            both.add(far, near)
+            later.add(beside - alone)
+            both.add(beside, alone)
     yield later
     yield both
+
+
+@contextmanager
+def _rendering(ours: Service, paths: Sequence[str]) -> Iterator[None]:
+    """Render variants, each with a client that reads it, for the duration of a block."""
+    listeners = [Crowd(ours.port, path, 1) for path in paths]
+    for listener in listeners:
+        listener.read_headers()
+    with ThreadPoolExecutor(len(paths)) as pool:
+        for listener in listeners:
+            pool.submit(listener.read_all)
+        yield
+        # Without clients, the service would finish what it stores.
+        for pid in working_children(ours.process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    for listener in listeners:
+        listener.leave()
+    settled(ours)
+
+
+@contextmanager
+def _encoding(encoders: Sequence[Sequence[str]], folder: Path) -> Iterator[None]:
+    """Run encoders that write files, as those of the service do, for the duration of a block."""
+    with ExitStack() as stack:
+        for words in encoders:
+            output = stack.enter_context(TemporaryFile(dir=folder))
+            process = subprocess.Popen(
+                ["nice", "-n", str(NICENESS), *words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.DEVNULL,
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            while not os.fstat(output.fileno()).st_size and process.poll() is None:
+                time.sleep(0.002)
+        yield
 
 
 def _over_pair(work: str, target: float) -> Figure:
@@ -152,8 +183,9 @@ def _sources(number: int, name: str) -> list[str]:
 
 def _pair(pair: Commands) -> tuple[float, int]:
     """Return the seconds of both programs, and the bytes of the second."""
-    took, size = heard(pair.ffmpeg)
-    return heard(pair.ffprobe)[0] + took, size
+    probed, _ = heard(pair.ffprobe)
+    encoded, size = heard(pair.ffmpeg)
+    return probed + encoded, size
 
 
 def _at_once(run: Callable[[T], object], items: Sequence[T]) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import select
 import shutil
 import signal
 import socket
@@ -36,16 +35,15 @@ from audioproxy.process.find_starter import find_starter
 from audioproxy.process.fork_server import VARIABLES, ForkServer, find_obstacle
 from audioproxy.process.spawn import ChildLimits
 from tests.support import hostile
+from tests.support.far import FarSource, wait
 from tests.support.service import PATIENCE, TEST_PATIENCE, reactor
 
 MEMORY, OUTPUT_LIMIT = 64 << 20, 1 << 20
 LIMITS = ChildLimits(MEMORY).of_child(PATIENCE, OUTPUT_LIMIT)
 # The interpreter itself, not the link of a virtual environment.
 PYTHON = os.path.realpath(sys.executable)
-# Descriptor 3 is the program. LOCAL opens it by its path, as ffmpeg opens a local source. A child
-# with a remote source may open no file again.
-LOCAL = [PYTHON, "-I", "-S", "/dev/fd/3"]
-REMOTE = [PYTHON, "-I", "-S", "-c", "exec(open(3, closefd=False).read())"]
+# Descriptor 3 is the program, which the interpreter opens by its path, as ffmpeg opens a source.
+SOURCE = [PYTHON, "-I", "-S", "/dev/fd/3"]
 # Modules of the interpreter that are libraries: all that this process has imported.
 EXTENSIONS = [
     path
@@ -66,11 +64,18 @@ OTHER_REFUSALS = {
     "heap": "MemoryError()",
     "i386_abi": f"ended with {-signal.SIGSYS}",
     "locked": "ENOMEM",
+    # The library that reads the source lets nothing map it.
+    "map_source_as_code": "ENODEV",
     "other_families": "no effect",
     "raise_limit": "ValueError('not allowed to raise maximum limit')",
+    # The descriptor of the map is closed.
+    "read_map": "EBADF",
     "read_only_memory": "ENOMEM",
+    "share_map": "EBADF",
+    "shared_source": "ENODEV",
     "shell": "no effect",
     "terminal_input": "OSError('out of pty devices')",
+    "write_map": "ENOENT",
 }
 
 #: Runs attempts: the path of the output, and the arguments of the attempts.
@@ -82,6 +87,16 @@ CALLBACKS = b"""
 #include <stdlib.h>
 void *ffi_closure_alloc(size_t size, void **code) { return *code = calloc(1, size); }
 void ffi_closure_free(void *closure) { free(closure); }
+"""
+
+# Prints the rights of the only map of a source, and why it cannot be written.
+UNPROTECT = """
+import ctypes, errno, sys
+libc = ctypes.CDLL(None, use_errno=True)
+(line,) = [line for line in open("/proc/self/maps") if "memfd:map" in line]
+start, rights = int(line.partition("-")[0], 16), line.split()[1]
+assert libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(1), 3)
+print(rights, errno.errorcode[ctypes.get_errno()], file=sys.stderr)
 """
 
 VICTIM = """
@@ -164,11 +179,12 @@ class Fixture:
             "secret": secret,
             "unique": unique,
             "source": self.source,
+            # Whether blocks of the source arrive on demand
+            "far": False,
             "link": str(self.folder / "link"),
             "files": str(self.folder / "files"),
             "folder": str(self.folder / "mount"),
             "program": shutil.copy(hostile.ECHO, str(self.folder / "program")),
-            "source_port": self._serve(ThreadingTCPServer, local),
             "port": self._serve(ThreadingTCPServer, local),
             "port6": self._serve(TCP6Server, ("::1", 0)) if socket.has_dualstack_ipv6() else 0,
             "udp_port": self._serve(ThreadingUDPServer, local),
@@ -229,9 +245,16 @@ class Fixture:
         )
 
     def fork(
-        self, server: ForkServer, output: str, words: Sequence[str]
+        self,
+        server: ForkServer,
+        output: str,
+        words: Sequence[str],
+        descriptors: Mapping[int, int] = {},
     ) -> subprocess.CompletedProcess[bytes]:
-        """Fork a child of a linked program, with the same descriptors."""
+        """Fork a child of a linked program, with the same descriptors.
+
+        :param descriptors: further ones, or others in their place.
+        """
         with ExitStack() as stack:
             files: list[IO[bytes]] = [
                 stack.enter_context(open(path, mode))
@@ -239,13 +262,8 @@ class Fixture:
             ]
             stdin, stdout, source = (file.fileno() for file in files)
             errors = stack.enter_context(tempfile.TemporaryFile())
-            pid = server.fork(words, {0: stdin, 1: stdout, 2: errors.fileno(), 3: source})
-            descriptor = os.pidfd_open(pid)
-            has_ended, _, _ = select.select([descriptor], [], [], PATIENCE)
-            os.close(descriptor)
-            if not has_ended:
-                os.kill(pid, signal.SIGKILL)
-            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            wanted = {0: stdin, 1: stdout, 2: errors.fileno(), 3: source, **descriptors}
+            status = wait(server.fork(words, wanted))
             errors.seek(0)
             return subprocess.CompletedProcess(words, status, stderr=errors.read())
 
@@ -273,7 +291,9 @@ def outside() -> set[str]:
         prefix = NAMESPACES if has_namespaces else []
         fixture = Fixture(stack)
         return succeeded(
-            fixture.attempt(lambda output, words: fixture.execute(output, [*LOCAL, *words], prefix))
+            fixture.attempt(
+                lambda output, words: fixture.execute(output, [*SOURCE, *words], prefix)
+            )
         )
 
 
@@ -312,29 +332,18 @@ class CellCase(TestCase):
 class CellTests(CellCase):
     """What is executed by ``audioproxy-cell``"""
 
-    def execute(self, program: list[str], *more: str) -> set[str]:
-        """Return the attempts that succeed in a cell."""
-        return self.inside(
-            lambda output, words: self.fixture.execute(
-                output, self.cells.command_line([*program, *words, *more], [3], LIMITS)
-            )
-        )
-
     def test_local(self) -> None:
         """With a local source, a program can load code, and read libraries.
 
         No other attempt succeeds, and no server receives anything.
         """
-        self.assertEqual(set(hostile.LOADING), self.execute(LOCAL))
-        self.assertEqual([], self.fixture.received)
 
-    def test_remote(self) -> None:
-        """With a remote source, TCP to the port of its server and UDP succeed too."""
-        port = self.fixture.targets["source_port"]
-        self.assertEqual(
-            {"tcp_port_of_source", "udp", "udp_bind", "udp_sendto", *hostile.LOADING},
-            self.execute(REMOTE, "-i", f"https://127.0.0.1:{port}/a.wav"),
-        )
+        def execute(output: str, words: list[str]) -> subprocess.CompletedProcess[bytes]:
+            command = self.cells.command_line([*SOURCE, *words], [3], LIMITS)
+            return self.fixture.execute(output, command)
+
+        self.assertEqual(set(hostile.LOADING), self.inside(execute))
+        self.assertEqual([], self.fixture.received)
 
 
 class LinkedTests(CellCase):
@@ -387,21 +396,50 @@ class LinkedTests(CellCase):
         self.addCleanup(os.kill, pid, signal.SIGKILL)
         return pid
 
-    async def test_linked(self) -> None:
-        """No attempt succeeds, and no server receives anything."""
+    async def attempt(self, descriptors: Mapping[int, int], **targets: object) -> None:
+        """Require that no attempt succeeds, and that no server receives anything.
+
+        :param descriptors: those of the source.
+        """
         server = await self.link()
         sibling = self.fork_sibling(server)
-        self.fixture.targets |= {"server": server.pid, "sibling": sibling}
+        self.fixture.targets |= {"server": server.pid, "sibling": sibling, **targets}
 
         def fork(output: str, words: list[str]) -> subprocess.CompletedProcess[bytes]:
-            request = self.cells.request([*LOCAL, *words], [3], LIMITS)
-            assert request is not None
+            request = self.cells.request([*SOURCE, *words], {3, *descriptors}, LIMITS)
             at = request.index("--")
             request[at:at] = ["-r", sysconfig.get_path("stdlib")]
-            return self.fixture.fork(server, output, request)
+            return self.fixture.fork(server, output, request, descriptors)
 
         self.assertEqual(set(), self.inside(fork))
         self.assertEqual([], self.fixture.received)
+
+    async def test_linked(self) -> None:
+        """With a local source, no attempt succeeds."""
+        await self.attempt({})
+
+    async def test_far(self) -> None:
+        """With a remote source, whose blocks arrive on demand, no attempt succeeds either.
+
+        Its file and its map stay as they are, and no question arrives that was not asked.
+        """
+        source = FarSource(Path(self.fixture.source).read_bytes())
+        self.addCleanup(source.close)
+        for block in range(source.blocks):
+            source.put(block)
+        with source.inherit() as descriptors:
+            await self.attempt(descriptors, far=True)
+        self.assertEqual((True, []), (source.is_intact(), source.questions))
+
+    async def test_mapped(self) -> None:
+        """Without Landlock and filters, too, a child cannot make its map of a source writable."""
+        server = await self.link()
+        source = FarSource(b"x")
+        self.addCleanup(source.close)
+        words = ["-k", "-m", "--", PYTHON, "-I", "-S", "-c", UNPROTECT]
+        with source.inherit() as descriptors:
+            ended = self.fixture.fork(server, os.devnull, words, descriptors)
+        self.assertEqual((0, b"r--s EACCES\n"), (ended.returncode, ended.stderr))
 
     async def test_hidden(self) -> None:
         """Without Landlock and filters, too, a child cannot open the memory of its server."""

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from audioproxy.process.child import Exit
 from audioproxy.process.find_starter import BINARY
 from audioproxy.process.fork_server import ForkServer
 from tests.support.processes import open_descriptors, opened_since
-from tests.support.programs import FFMPEG
 from tests.support.service import PATIENCE
 from tests.support.warm_programs import (
     ENVIRONMENT,
@@ -196,31 +194,6 @@ class ChildTests(WarmCase):
             self.assertEqual((0, b"OggS"), (ended.code, ended.stdout[:4]), ended)
             serials.append(ended.stdout[14:18])
         self.assertEqual((4, []), (len(set(serials)), self.cold))
-
-    async def test_random_handshakes(self) -> None:
-        """Children of ffmpeg begin TLS handshakes with different random numbers.
-
-        Remote sources are started anew. So this asks the server itself, without a cell.
-        """
-        warm = await self.open(shutil.which("ffmpeg"))
-        assert warm._current is not None
-        found = set()
-        with socket.create_server(("127.0.0.1", 0)) as listener, open(os.devnull, "r+b") as null:
-            listener.settimeout(PATIENCE)
-            url = f"https://127.0.0.1:{listener.getsockname()[1]}/"
-            for _ in range(4):
-                descriptors = dict.fromkeys((0, 1, 2), null.fileno())
-                pid = warm._current.fork(["-k", "--", FFMPEG, "-i", url], descriptors)
-                connection, _ = listener.accept()
-                with connection:
-                    connection.settimeout(PATIENCE)
-                    hello = connection.recv(43, socket.MSG_WAITALL)
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-                # RFC 8446, section 4.1.2: 32 random bytes follow the two versions.
-                self.assertEqual((22, 1), (hello[0], hello[5]))
-                found.add(hello[11:43])
-        self.assertEqual(4, len(found))
 
 
 class ServerProtocolTests(WarmCase):

@@ -710,8 +710,8 @@ class PaddedTests(ProberCase):
         self.spawner.last.exit_and_end(1, stderr=INVALID)
         self.assertIn("NIST SPHERE", self.failureResultOf(probing, UndecodableSource).value.message)
 
-    def test_reserved_space(self) -> None:
-        """Space behind the samples is looked for in files that may have much of it."""
+    def test_examined_start(self) -> None:
+        """The start of a large file tells of space behind the samples, and of plain samples."""
         chunks = chunk(b"fmt ", extensible(32, 24)), chunk(b"data", bytes(80))
         for size, opened, data, expected in (
             (MUCH_SPACE + 999, local_input(), wav(*chunks), True),
@@ -722,10 +722,12 @@ class PaddedTests(ProberCase):
             padded = data.ljust(200_000, b"\0")
             source = FakeSource(data=padded, size=size, opened=opened)
             probing = self.fetch(source=source)
-            self.assertIs("-ignore_length" in self.spawner.last.arguments, expected)
+            for option in ("-ignore_length", "-probesize"):
+                self.assertIs(option in self.spawner.last.arguments, expected, option)
             if opened is START:
                 self.assertEqual(source.reads, 0)
-            self.answer(probing)
+            found = self.answer(probing)
+            self.assertIs(found.open_with(local_input()).is_pcm, expected)
 
 
 class SourceTests(ProberCase):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.internet.error import ProcessDone, ProcessExitedAlready, ProcessTerminated
 from twisted.internet.protocol import ProcessProtocol
 from twisted.internet.task import Clock
@@ -13,10 +17,12 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.media.command.inputs import MAP_DESCRIPTOR, QUESTIONS_DESCRIPTOR
 from audioproxy.process import warm as warm_module
-from audioproxy.process.cell import CellStarter
+from audioproxy.process.cell import CellStarter, ConfinedProgram
 from audioproxy.process.fork_server import NotForked
-from audioproxy.process.warm import WarmProgram, read_folders
+from audioproxy.process.starters import UtilLinuxStarter
+from audioproxy.process.warm import WarmStarter, read_folders, warm_starter
 
 PROGRAM = "/usr/bin/ffmpeg"
 
@@ -78,6 +84,10 @@ class FakeProcess:
         fork({})
         self.signals: list[str] = []
         self._protocol, self._exited = protocol, exited
+        self._questions: socket.socket | None = None
+        if (questions := descriptors.get(QUESTIONS_DESCRIPTOR)) is not None:
+            assert isinstance(questions, int)
+            self._questions = socket.socket(fileno=os.dup(questions))
         self._ended = False
         protocol.makeConnection(self)  # type: ignore[arg-type]
 
@@ -87,9 +97,16 @@ class FakeProcess:
             raise ProcessExitedAlready
         self.signals.append(name)
 
-    def end(self, number: int = 0) -> None:
-        """End, with output, or by a signal."""
+    def end(self, number: int = 0, *, asks: bool = True) -> None:
+        """End, with output, or by a signal.
+
+        :param asks: a child whose source lacks blocks asks for one.
+        """
         self._ended = True
+        if self._questions is not None:
+            with self._questions as questions:
+                if asks:
+                    questions.send(bytes(8))
         self._exited(number)
         if not number:
             self._protocol.childDataReceived(1, b"ffmpeg version 7\n")
@@ -97,7 +114,7 @@ class FakeProcess:
         self._protocol.processEnded(Failure(error))
 
 
-class ScheduleTests(SynchronousTestCase):
+class ServerCase(SynchronousTestCase):
     """`WarmProgram` with a clock, and servers that are no processes"""
 
     def setUp(self) -> None:
@@ -112,8 +129,10 @@ class ScheduleTests(SynchronousTestCase):
         self.patch(warm_module, "read_folders", lambda _: set())
         self.patch(warm_module, "_identify", lambda _: None)
         self.looked: list[float] = []
-        cells = CellStarter("/bin/audioproxy-cell", {})
-        self.warm = WarmProgram(PROGRAM, cells, self.clock, {}, {})
+        confined = ConfinedProgram((PROGRAM,), is_script=False)
+        self.cells = CellStarter("/bin/audioproxy-cell", {PROGRAM: confined})
+        self.starter = warm_starter(self.cells, self.clock, {}, {})
+        self.warm = self.starter.programs[PROGRAM]
 
     def new_server(self, *arguments: Any) -> FakeServer:
         """Return a server."""
@@ -142,15 +161,20 @@ class ScheduleTests(SynchronousTestCase):
         (call,) = self.clock.getDelayedCalls()
         self.clock.advance(call.getTime() - self.clock.seconds())
 
-    def make_ready(self) -> FakeServer:
-        """Let the last server and its first child succeed, and return it."""
+    def make_ready(self, *, asks: bool = True) -> FakeServer:
+        """Let the last server and its first children succeed, and return it."""
         self.servers[-1].become_ready()
-        self.processes[-1].end()
+        for _ in range(2):
+            self.processes[-1].end(asks=asks)
         return self.servers[-1]
 
     def launch(self) -> bool:
         """Return whether a child was forked."""
         return self.warm.start(ProcessProtocol(), [PROGRAM], {}, {})
+
+
+class ScheduleTests(ServerCase):
+    """When a server is started, replaced and started again"""
 
     def test_delays(self) -> None:
         """A program that cannot be linked is tried again after delays that double."""
@@ -293,6 +317,128 @@ class ScheduleTests(SynchronousTestCase):
         self.processes[-1].end(signal.SIGKILL)
         self.assertRaises(StopIteration, closing.send, None)
         self.assertEqual(([], 1), (self.clock.getDelayedCalls(), len(self.servers)))
+
+
+class FarTests(ServerCase):
+    """Children of sources whose blocks arrive on demand"""
+
+    def ask(self, starter: WarmStarter | None = None) -> Deferred[bool]:
+        """Return whether remote sources can be read on demand, in the future."""
+        return Deferred.fromCoroutine((starter or self.starter).can_preload())
+
+    def launch_far(self) -> None:
+        """Start a child whose source may lack blocks."""
+        self.starter.start(self.fail, ProcessProtocol(), [PROGRAM], {MAP_DESCRIPTOR: 0}, {})
+
+    def assert_refused(self) -> None:
+        """Require that such a child is not started in another way either."""
+        error = self.assertRaises(OSError, self.launch_far)
+        self.assertEqual(errno.EAGAIN, error.errno)
+
+    def warned(self, events: Sequence[Any]) -> list[str]:
+        """Return the warnings about remote sources."""
+        texts = map(str, map(formatEvent, events))
+        return [text for text in texts if "remote sources are copied" in text]
+
+    def test_ready(self) -> None:
+        """They are possible as soon as the program is linked, which the first question starts."""
+        first, second = self.ask(), self.ask()
+        self.assertNoResult(first)
+        self.make_ready()
+        self.assertEqual([True] * 3, [self.successResultOf(d) for d in (first, second, self.ask())])
+        self.launch_far()
+        self.assertEqual(3, len(self.processes))
+
+    def test_lost(self) -> None:
+        """Without a server, none is started. A question waits for one that is being linked."""
+        self.ask()
+        self.make_ready().end()
+        self.assert_refused()
+        # The next one is started at once.
+        waiting = self.ask()
+        self.run_next()
+        self.assertNoResult(waiting)
+        self.make_ready()
+        self.assertTrue(self.successResultOf(waiting))
+        # This one has been lost so soon that the next one has to wait.
+        with capturedLogs() as events:
+            self.servers[-1].end()
+            self.assertEqual([False] * 2, [self.successResultOf(self.ask()) for _ in range(2)])
+        (warning,) = self.warned(events)
+        self.assertIn(f"{PROGRAM}: gone; AP_WARM_PROGRAMS=1", warning)
+        self.assert_refused()
+        with capturedLogs() as events:
+            self.run_next()
+            waiting = self.ask()
+            self.make_ready()
+            self.assertTrue(self.successResultOf(waiting))
+            self.servers[-1].end()
+            self.assertFalse(self.successResultOf(self.ask()))
+        self.assertEqual(1, len(self.warned(events)))
+
+    def test_replaced(self) -> None:
+        """A question waits for the server that takes the place of an outdated one."""
+        self.ask()
+        self.make_ready()
+        self.patch(warm_module, "_identify", lambda path: path)
+        self.assert_refused()
+        waiting = self.ask()
+        self.assertNoResult(waiting)
+        self.patch(warm_module, "_identify", lambda _: None)
+        self.make_ready()
+        self.assertTrue(self.successResultOf(waiting))
+
+    def test_lost_while_next_is_linked(self) -> None:
+        """A question waits for the next server if the present one is lost meanwhile."""
+        self.patch(warm_module, "MOST_FORKS", 1)
+        self.ask()
+        first = self.make_ready()
+        self.assertTrue(self.launch())
+        self.assertTrue(self.successResultOf(self.ask()))
+        first.end()
+        waiting = self.ask()
+        self.assertNoResult(waiting)
+        self.make_ready()
+        self.assertTrue(self.successResultOf(waiting))
+
+    def test_does_not_ask(self) -> None:
+        """A program that does not ask for blocks, or crashes, is linked for other sources only."""
+        for ends in ({"asks": False}, {"number": signal.SIGSEGV}):
+            waiting = self.ask()
+            self.servers[-1].become_ready()
+            self.processes[-1].end()
+            self.processes[-1].end(**ends)
+            self.assertFalse(self.successResultOf(waiting))
+            self.assertTrue(self.launch())
+            self.assertIsNone(self.warm.obstacle)
+            self.assert_refused()
+            self.starter.close_now()
+            self.servers[-1].end()
+            self.starter.open()
+
+    def test_closed(self) -> None:
+        """A question is answered by the end of the servers, and starts none afterwards."""
+        waiting = self.ask()
+        with capturedLogs() as events:
+            self.starter.close_now()
+            self.assertFalse(self.successResultOf(waiting))
+            self.assertFalse(self.successResultOf(self.ask()))
+        self.assertEqual(([], 1), (self.warned(events), len(self.servers)))
+
+    def test_impossible(self) -> None:
+        """Without a cell, or servers, one warning says why, and what is required."""
+        incomplete = CellStarter("/bin/audioproxy-cell", {}, ("/x/ffprobe",))
+        for cold, is_wanted, reason in (
+            (UtilLinuxStarter(), True, "audioproxy-cell is missing"),
+            (self.cells, False, "AP_WARM_PROGRAMS is 0"),
+            (incomplete, True, "without a cell: /x/ffprobe"),
+        ):
+            starter = warm_starter(cold, self.clock, {}, {}, is_wanted=is_wanted)
+            with capturedLogs() as events:
+                for _ in range(2):
+                    self.assertFalse(self.successResultOf(self.ask(starter)))
+            (warning,) = self.warned(events)
+            self.assertIn(f": {reason}; ", warning)
 
 
 class FoldersTests(SynchronousTestCase):

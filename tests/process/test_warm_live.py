@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,10 +19,11 @@ from twisted.logger import capturedLogs
 
 from audioproxy.process import fork_server as fork_server_module
 from audioproxy.process import warm as warm_module
-from audioproxy.process.child import Exit
+from audioproxy.process.child import Child, Exit
 from audioproxy.process.find_starter import BINARY, library_command
 from audioproxy.process.spawn import SpawnFailed
 from audioproxy.process.warm import WarmProgram
+from tests.support.far import FarSource
 from tests.support.processes import open_descriptors, opened_since
 from tests.support.service import (
     PATIENCE,
@@ -128,14 +129,37 @@ class ServerTests(WarmCase):
         self.assertIn("does not answer", warning)
         await self.assert_warm(warm)
 
+    async def test_far(self) -> None:
+        """A source that may lack blocks is read by a forked child, and never by another one."""
+        warm = self.connect(plain_program())
+        self.assertTrue(await self.starter.can_preload())
+        source = FarSource(b"far" * 10)
+        self.addCleanup(source.close)
+
+        def launch(descriptors: Mapping[int, int]) -> Child:
+            words = [self.program, "follow", "read:3:3"]
+            return self.launcher.launch(words, descriptors, PATIENCE, stdout_limit=100)
+
+        with source.inherit() as descriptors:
+            ended = await launch(descriptors).wait()
+            self.assertEqual(Exit(0, stdout=b"3 0\nfar"), ended)
+            server = running_server(warm)
+            os.killpg(server, signal.SIGKILL)
+            with self.assertRaisesRegex(SpawnFailed, "is not linked now"):
+                launch(descriptors)
+            self.assertTrue(await self.starter.can_preload())
+            self.assertNotEqual(server, running_server(warm))
+            self.assertEqual(ended, await launch(descriptors).wait())
+        self.assertEqual(([], [0]), (self.cold, source.questions))
+
     async def test_fork_fails(self) -> None:
         """A server that cannot fork says why, and forks again as soon as it can."""
         program = str(compile_program(self.folder, "-DFAILS_TO_FORK", "-rdynamic"))
         warm = await self.open(program)
         server = running_server(warm)
         with capturedLogs() as events:
-            # The first child was the trial.
-            for is_cold in (False, True, False, False):
+            # The first two children were the trials.
+            for is_cold in (True, False, False):
                 self.cold.clear()
                 self.assertEqual(3, (await self.run_program("end", "exit")).code)
                 self.assertEqual(is_cold, bool(self.cold))
@@ -389,6 +413,18 @@ class ObstacleTests(WarmCase):
         await self.starter.settle()
         self.assertEqual("it takes too long", warm.obstacle)
         await until(lambda: not is_running(pid), "the end of the first child")
+
+    async def test_streams(self) -> None:
+        """A program that reads by streams of the C library gets no source that may lack blocks."""
+        program = compile_program(self.folder, "-DUSES_STREAMS")
+        warm = await self.open(str(program))
+        with capturedLogs() as events:
+            self.assertFalse(await self.starter.can_preload())
+        (warning,) = warnings(events)
+        self.assertIn(f"{program}: it does not read its source", warning)
+        self.assertIsNone(warm.obstacle)
+        self.assertEqual(3, (await self.run_program("end", "exit")).code)
+        self.assertEqual([], self.cold)
 
     async def test_no_library(self) -> None:
         """Without the library, or with a broken one, programs are started anew."""

@@ -32,7 +32,7 @@ from audioproxy.sources.blocks import BLOCK
 from audioproxy.sources.far_source import START_BYTES, FarReading, FarSource, Found
 from audioproxy.sources.fetch import Part
 from tests.sources.test_far_file import CONTENT, FarFileCase
-from tests.support.far import FakeReaders, FakeVersion
+from tests.support.far_versions import FakeReaders, FakeVersion
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ from audioproxy.http_client.errors import PrivateAddress, UntrustedCertificate
 from audioproxy.sources.far_source import FarSource
 from audioproxy.sources.https import HttpsSources
 from audioproxy.sources.https_origin import OriginClient, OriginState, UnusableOrigin
-from tests.support.far import (
+from tests.support.far_versions import (
     END,
     LONG,
     MIDDLE,
@@ -245,6 +245,7 @@ class OpenTests(OriginCase):
             rest = reply(206, b"56789", {**headers, "Content-Range": "bytes 5-9/10"})
             first = cut(reply(206, b"01234", small, length=10))
             reading = self.read(self.opened(first, *[rest] * bool(headers)), place=0)
+            self.network.advance(0.25)
             if headers:
                 self.assertEqual(b"0123456789", self.successResultOf(reading))
             else:
@@ -778,7 +779,7 @@ class RetryTests(OriginCase):
         self.assertNoResult(reading)
         self.network.scripts.append(serve)
         self.network.advance(0.1)
-        self.network.run()
+        self.network.advance(0.25)
         self.assertEqual(LONG[400_000:400_010], self.successResultOf(reading))
 
 

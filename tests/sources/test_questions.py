@@ -7,14 +7,14 @@ import socket
 import struct
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import UpstreamUnavailable
 from audioproxy.sources.questions import Questions
-from tests.support.far import FakeReaders
+from tests.support.far_versions import FakeReaders
 
 
 class QuestionsTests(SynchronousTestCase):
@@ -60,6 +60,22 @@ class QuestionsTests(SynchronousTestCase):
         self.ask(2**63).errback(UpstreamUnavailable())
         self.assertEqual(errno.EIO, self.answer())
         self.assertEqual(0, self.ended)
+
+    def test_pause(self) -> None:
+        """A child that asks for blocks that are there cannot keep the service busy."""
+        self.bring = lambda block: succeed(None)  # type: ignore[method-assign]
+        self.questions.close()
+        self.setUp()
+        for number in range(3):
+            self.child.send(struct.pack("<Q", number))
+        for reader in list(self.reactor.readers):
+            reader.doRead()
+        self.assertEqual([], self.reactor.readers)
+        self.reactor.advance(0.001)
+        self.assertEqual([self.questions], self.reactor.readers)
+        self.reactor.run()
+        self.questions.close()
+        self.assertEqual([], self.reactor.getDelayedCalls())
 
     def test_one_at_a_time(self) -> None:
         """Further questions are not read before the first one is answered."""

@@ -21,7 +21,7 @@ from audioproxy.s3 import objects
 from audioproxy.s3.objects import Denied, ObjectStore
 from audioproxy.sources.far_source import FarSource
 from audioproxy.sources.s3 import S3Sources
-from tests.support.far import (
+from tests.support.far_versions import (
     END,
     LONG,
     MIDDLE,

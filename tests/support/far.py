@@ -1,265 +1,188 @@
-"""Doubles for far files: an origin that serves ranges, and the reactor's sockets.
-
-`FarClientCase` reads far files through a real client in an in-memory network.
-"""
+"""Sources whose blocks arrive on demand, and programs that read them, without a reactor."""
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
+import mmap
 import os
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any, cast
+import select
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
-from twisted.internet.defer import Deferred, execute
-from twisted.internet.interfaces import IConsumer
+from twisted.internet.protocol import ProcessProtocol
 
-from audioproxy.files.streams import ConsumerGone
-from audioproxy.media.command.inputs import Input
-from audioproxy.sources.far_files import FarFiles
-from audioproxy.sources.far_source import FarReading, FarSource
-from audioproxy.sources.fetch import Part
-from tests.support.wire import ClientCase, Peer, Request, Script, reply
+from audioproxy.media.command.inputs import (
+    MAP_DESCRIPTOR,
+    QUESTIONS_DESCRIPTOR,
+    SOURCE_DESCRIPTOR,
+)
+from audioproxy.process.cell import CellStarter
+from audioproxy.process.fork_server import VARIABLES, ForkServer
+from audioproxy.process.starters import Limits
+from tests.support.service import PATIENCE
 
-TAGGED = {"ETag": '"1"', "Last-Modified": "then"}
-
-#: A source that is longer than what is requested of both of its ends.
-LONG = bytes(range(250)) * 4000
-START, END, MIDDLE = "0-262143", "917504-999999", "393216-917503"
-
-
-def ranged(first: int, last: int, headers: Mapping[str, str] = TAGGED, status: int = 206) -> bytes:
-    """Return a response with a range of the long source."""
-    lines = {**headers, "Content-Range": f"bytes {first}-{last}/{len(LONG)}"}
-    return reply(status, LONG[first : last + 1], lines)
-
-
-def serve(peer: Peer, request: Request) -> None:
-    """Return the range of the long source that a request asks for."""
-    first, last = request.headers["range"].removeprefix("bytes=").split("-")
-    peer.send(ranged(int(first), min(int(last), len(LONG) - 1)))
+BLOCK = 1 << 16
+_LIBC = ctypes.CDLL(None, use_errno=True)
+# FALLOC_FL_PUNCH_HOLE and FALLOC_FL_KEEP_SIZE
+_PUNCH_HOLE = 3
+# linux/fcntl.h: all that maps the file from now on can only read it.
+_F_SEAL_FUTURE_WRITE = 0x10
 
 
-def busy(status: int = 503, seconds: str = "") -> bytes:
-    """Return the response of a busy origin."""
-    return reply(status, b"", {"Retry-After": seconds} if seconds else {})
+class FarSource:
+    """The service's side of a far source: a file, its map, and answers to questions.
 
+    By default, the answer to a question is that the block is there.
 
-def cut(response: bytes) -> Script:
-    """Return a script that sends a response and closes the connection."""
-
-    def respond(peer: Peer, _: object) -> None:
-        peer.send(response)
-        peer.close()
-
-    return respond
-
-
-class FakeStream:
-    """A body whose bytes are sent when a test says so.
-
-    :ivar first: the place of the next byte.
-    :ivar stop: behind the last one.
-    :ivar is_paused: whether the consumer takes no more now.
+    :ivar answer: given the number of a block; returns 0, an errno, or None to close the socket.
+    :ivar questions: the numbers of the blocks that were asked for.
     """
 
-    def __init__(self, content: bytes, first: int, stop: int) -> None:
-        self.first, self.stop = first, stop
-        self.is_paused = False
-        self.is_discarded = False
-        self._content = content
-        self._consumer: Any = None
-        self.done: Deferred[None] = Deferred(lambda _: self.stopProducing())
+    def __init__(self, content: bytes, blocks: int | None = None) -> None:
+        """Lack all blocks.
 
-    def send(self, consumer: IConsumer) -> Deferred[None]:
-        """Register with the consumer."""
-        self._consumer = consumer
-        cast(Any, consumer).registerProducer(self, True)
-        return self.done
-
-    def discard(self) -> None:
-        """Note that nobody reads it."""
-        self.is_discarded = True
-
-    @property
-    def is_open(self) -> bool:
-        """Whether somebody reads it."""
-        return self._consumer is not None and not self.done.called
-
-    def arrive(self, count: int | None = None) -> None:
-        """Send bytes, by default as many as the consumer takes; at the end, end."""
-        while self.is_open and not self.is_paused and self.first < self.stop and count != 0:
-            piece = min(16 * 1024, self.stop - self.first, count or 1 << 30)
-            count = None if count is None else count - piece
-            data = self._content[self.first : self.first + piece]
-            self.first += piece
-            self._consumer.write(data)
-        if self.is_open and self.first == self.stop:
-            self._consumer.unregisterProducer()
-            self.done.callback(None)
-
-    def lose(self, error: Exception) -> None:
-        """Lose the connection."""
-        self._consumer.unregisterProducer()
-        self.done.errback(error)
-
-    def pauseProducing(self) -> None:
-        """Pause."""
-        self.is_paused = True
-
-    def resumeProducing(self) -> None:
-        """Resume."""
-        self.is_paused = False
-
-    def stopProducing(self) -> None:
-        """End."""
-        if not self.done.called:
-            self.done.errback(ConsumerGone())
-
-
-class FakeVersion:
-    """One version of a source, at an origin that a test plays.
-
-    :ivar requests: the ranges that were requested.
-    :ivar streams: the bodies of the responses.
-    :ivar faults: raised by the next requests, in order; None for none.
-    :ivar is_prompt: bytes arrive as they are requested.
-    """
-
-    name = "origin.test"
-
-    def __init__(self, content: bytes, *, is_whole: bool = False, is_prompt: bool = True) -> None:
+        :param blocks: the length of the map; None for that of the content.
+        """
         self.content = content
-        self.is_whole = is_whole
-        self.is_prompt = is_prompt
-        self.requests: list[tuple[int, int | None]] = []
-        self.streams: list[FakeStream] = []
-        self.faults: list[Exception | None] = []
-        #: The most bytes of a response.
-        self.most = 1 << 40
+        self.blocks = -(-len(content) // BLOCK) if blocks is None else blocks
+        self.answer: Callable[[int], int | None] = self.put
+        self.questions: list[int] = []
+        self._generations = [0] * self.blocks
+        self._stack = ExitStack()
+        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+        self.file = self._stack.enter_context(file)
+        self.file.truncate(len(content))
+        self._map = os.memfd_create("map", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._stack.callback(os.close, self._map)
+        os.ftruncate(self._map, self.blocks)
+        self._states: mmap.mmap | bytearray = bytearray()
+        if self.blocks:
+            self._states = self._stack.enter_context(mmap.mmap(self._map, self.blocks))
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | _F_SEAL_FUTURE_WRITE
+        fcntl.fcntl(self._map, fcntl.F_ADD_SEALS, seals)
 
-    async def get(self, first: int, stop: int | None) -> Part:
-        """Return a response."""
-        self.requests.append((first, stop))
-        if self.faults and (fault := self.faults.pop(0)) is not None:
-            raise fault
-        begin = 0 if self.is_whole else first
-        return self.part(begin, len(self.content) if stop is None else stop)
+    def put(self, block: int) -> int:
+        """Let a block arrive, and return 0."""
+        if not self._states[block]:
+            at = block * BLOCK
+            os.pwrite(self.file.fileno(), self.content[at : at + BLOCK], at)
+            self._generations[block] = self._generations[block] % 255 + 1
+            self._states[block] = self._generations[block]
+        return 0
 
-    def part(self, first: int, stop: int) -> Part:
-        """Return a response with a range."""
-        stream = FakeStream(self.content, first, min(stop, first + self.most))
-        self.streams.append(stream)
-        return Part(first, stream)
+    def punch(self, block: int) -> None:
+        """Remove a block, and leave a hole."""
+        self._states[block] = 0
+        at = ctypes.c_long(block * BLOCK)
+        if _LIBC.fallocate(self.file.fileno(), _PUNCH_HOLE, at, ctypes.c_long(BLOCK)):
+            raise OSError(ctypes.get_errno(), "the file system has no holes")
 
-    def run(self) -> None:
-        """Let all bytes arrive that are taken."""
-        is_busy = True
-        while is_busy:
-            before = [stream.first for stream in self.streams], len(self.streams)
-            for stream in list(self.streams):
-                stream.arrive()
-            is_busy = before != ([stream.first for stream in self.streams], len(self.streams))
+    def is_intact(self) -> bool:
+        """Return whether all blocks are there, and nobody else has written to file or map."""
+        content = os.pread(self.file.fileno(), len(self.content) + 1, 0)
+        return content == self.content and bytes(self._generations) == bytes(self._states[:])
+
+    @contextmanager
+    def inherit(self) -> Iterator[dict[int, int]]:
+        """Return the descriptors of one child; answer its questions until the end of the block."""
+        with ExitStack() as stack:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            stack.enter_context(ours)
+            stack.enter_context(theirs)
+            answers = threading.Thread(target=self._answer, args=(ours,))
+            answers.start()
+            stack.callback(answers.join)
+            stack.callback(ours.shutdown, socket.SHUT_RDWR)
+            opened = {SOURCE_DESCRIPTOR: self.file.fileno(), MAP_DESCRIPTOR: self._map}
+            for number, descriptor in opened.items():
+                opened[number] = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+                stack.callback(os.close, opened[number])
+            yield opened | {QUESTIONS_DESCRIPTOR: theirs.fileno()}
+
+    def _answer(self, ours: socket.socket) -> None:
+        while question := ours.recv(8):
+            block = int.from_bytes(question, "little")
+            self.questions.append(block)
+            if (answer := self.answer(block)) is None:
+                ours.shutdown(socket.SHUT_RDWR)
+            else:
+                ours.send(answer.to_bytes(4, "little"))
+
+    def close(self) -> None:
+        """Remove the file and its map."""
+        self._stack.close()
 
 
-class FakeReaders:
-    """The part of a reactor that reads sockets, when a test says so."""
+class LinkedProgram:
+    """A program with a fork server, without a reactor."""
 
-    def __init__(self) -> None:
-        self.readers: list[Any] = []
+    def __init__(self, cells: CellStarter, program: str, limits: Limits) -> None:
+        """Start the server, and wait until the program is linked."""
+        self._cells, self._program, self._limits = cells, program, limits
+        self._server = ForkServer(lambda _: None, lambda *_: None)
+        self._server.start(self._spawn, cells.library, cells.server_command(program, limits))
 
-    def addReader(self, reader: Any) -> None:
-        """Add a socket."""
-        if reader not in self.readers:
-            self.readers.append(reader)
+    def _spawn(
+        self, protocol: ProcessProtocol, command: Sequence[str], descriptors: Mapping[int, Any]
+    ) -> None:
+        output, theirs = os.pipe()
+        # None of them may have a number that another one gets.
+        actions: list[tuple[int, int, int]] = []
+        copies = []
+        for number, descriptor in (descriptors | {1: theirs, 2: 2}).items():
+            copies.append(fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64))
+            actions.append((os.POSIX_SPAWN_DUP2, copies[-1], number))
+        pid = os.posix_spawn(command[0], command, VARIABLES, file_actions=actions)
+        for descriptor in (theirs, *copies):
+            os.close(descriptor)
+        with open(output, "rb") as linked:
+            is_linked = linked.readline() != b""
+        self._server.pid = pid
+        assert is_linked, "the program has ended"
 
-    def removeReader(self, reader: Any) -> None:
-        """Remove a socket."""
-        with suppress(ValueError):
-            self.readers.remove(reader)
+    def run(self, words: Sequence[str], source: FarSource) -> subprocess.CompletedProcess[bytes]:
+        """Run a child with a source to its end."""
+        command = [self._program, *words]
+        with (
+            source.inherit() as inherited,
+            open(os.devnull, "rb") as null,
+            tempfile.TemporaryFile() as stdout,
+            tempfile.TemporaryFile() as stderr,
+        ):
+            descriptors = {0: null.fileno(), 1: stdout.fileno(), 2: stderr.fileno(), **inherited}
+            request = self._cells.request(command, descriptors, self._limits)
+            status = wait(self._server.fork(request, descriptors))
+            stdout.seek(0)
+            stderr.seek(0)
+            return subprocess.CompletedProcess(command, status, stdout.read(), stderr.read())
 
-    def run(self) -> None:
-        """Read what has come."""
-        for reader in list(self.readers):
-            if reader in self.readers:
-                reader.doRead()
+    def close(self) -> None:
+        """End the server."""
+        pid = self._server.pid
+        self._server.kill("closed")
+        self._server._control.close()
+        assert pid is not None
+        os.waitpid(pid, 0)
+        # The child that it has forked ahead.
+        try:
+            while True:
+                os.waitpid(-pid, 0)
+        except ChildProcessError:
+            pass
 
 
-class FarClientCase(ClientCase):
-    """Base class of tests of remote sources, which are opened one at a time.
-
-    :cvar limit: AP_MAX_SRC_BYTES.
-    :ivar last: the source that was opened last.
-    """
-
-    limit = 2_000_000
-
-    def setUp(self) -> None:
-        """Open no source yet."""
-        super().setUp()
-        folder: str = self.mktemp()
-        os.makedirs(folder)
-        self.files = FarFiles(folder, self.network, self.in_thread, self.limit)
-        reactor: Any = FakeReaders()
-        self.reading = FarReading(
-            reactor,
-            self.network,
-            self.files,
-            self.in_thread,
-            self.can_preload,
-            self.limit,
-            copy_timeout=300.0,
-        )
-        self.last: FarSource | None = None
-
-    def tearDown(self) -> None:
-        """Close the last source, and all files."""
-        self.forget()
-        super().tearDown()
-
-    def in_thread(self, work: Any) -> Any:
-        """Run disk work at once."""
-        return execute(work)
-
-    async def can_preload(self) -> bool:
-        """Return that children can ask for blocks."""
-        return True
-
-    def close_last(self) -> None:
-        """Close the source that was opened last."""
-        if self.last is not None:
-            self.last.close()
-            self.network.run()
-
-    def forget(self) -> None:
-        """Close the source that was opened last, and remove all files."""
-        self.close_last()
-        self.files.close()
-        self.network.run()
-
-    @property
-    def ranges(self) -> list[str]:
-        """The ranges that were requested since the source was opened; empty for the whole."""
-        each_range = (each.headers.get("range", "") for each in self.network.requests)
-        return [each.removeprefix("bytes=") for each in each_range]
-
-    def read(self, found: FarSource, *responses: Script, place: int = 400_000) -> Deferred[bytes]:
-        """Start to read ten bytes of a source, with these responses of its origin."""
-        self.network.scripts += responses
-        return self.begin(found.read(place, 10))
-
-    def see(self, found: FarSource, seconds: float = 60) -> Deferred[Input]:
-        """Start to look at a source, without a child."""
-
-        async def look(opened: Input) -> Input:
-            return opened
-
-        return self.begin(found.inspect(self.deadline(seconds), look))
-
-    def complete(self, found: FarSource, seconds: float = 60) -> Deferred[None]:
-        """Start to wait for the whole source."""
-        return self.begin(found.complete(self.deadline(seconds)))
-
-    def content(self, found: FarSource) -> bytes:
-        """Return the content of a source that is complete."""
-        assert found.descriptor is not None
-        return os.pread(found.descriptor, 10**7, 0)
+def wait(pid: int) -> int:
+    """Wait for a child, and return its exit status; a negative number is a signal."""
+    descriptor = os.pidfd_open(pid)
+    has_ended, _, _ = select.select([descriptor], [], [], PATIENCE)
+    os.close(descriptor)
+    if not has_ended:
+        os.kill(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

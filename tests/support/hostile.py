@@ -288,7 +288,7 @@ class Targets(SimpleNamespace):
     def inherited_descriptors(self) -> bool:
         # The first attempt, as others open descriptors. The interpreter has files open.
         modes = []
-        for descriptor in range(4, 1024):
+        for descriptor in range(5 if self.far else 4, 1024):
             with suppress(OSError):
                 modes.append(os.fstat(descriptor).st_mode)
         return not all(map(stat.S_ISREG, modes))
@@ -344,6 +344,21 @@ class Targets(SimpleNamespace):
         program = bytes(structure(1, ctypes.addressof(accepts)))
         with socket.socket(INET, DATAGRAM) as peer:
             return peer.setsockopt(socket.SOL_SOCKET, 26, program) is None
+
+    def _questions(self) -> socket.socket:
+        """Return a socket of the kind at which a child asks for blocks of its source."""
+        if self.far:
+            return socket.socket(UNIX, socket.SOCK_SEQPACKET, 0, os.dup(4))
+        ours, self._peer = socket.socketpair(UNIX, socket.SOCK_SEQPACKET)
+        return ours
+
+    def _map(self) -> int:
+        """Return a descriptor of the kind that a child has of the map of its source."""
+        if self.far:
+            return 5
+        file = call("memfd_create", b"map", 0)
+        os.write(file, b"x")
+        return file
 
     def other_families(self) -> bool:
         found = []
@@ -558,8 +573,7 @@ ATTEMPTS |= {
 }
 # Sockets
 ATTEMPTS |= {
-    "tcp_port_of_source": lambda t: exchanges(socket.socket(INET), (HOST, t.source_port)),
-    "tcp_other_port": lambda t: exchanges(socket.socket(INET), (HOST, t.port)),
+    "tcp": lambda t: exchanges(socket.socket(INET), (HOST, t.port)),
     "tcp_ipv6": lambda t: exchanges(socket.socket(INET6), ("::1", t.port6)),
     "tcp_mapped": lambda t: exchanges(socket.socket(INET6), (f"::ffff:{HOST}", t.port)),
     "tcp_multipath": lambda t: exchanges(
@@ -590,6 +604,18 @@ ATTEMPTS |= {
     "unix_pair": lambda t: socket.socketpair() != (),
     "unix_stream": lambda t: exchanges(socket.socket(UNIX), t.unix),
     "unix_abstract": lambda t: exchanges(socket.socket(UNIX), f"\0{t.unique}"),
+    "questions_descriptor": lambda t: socket.send_fds(t._questions(), [b"x"], [1]) == 1,
+    "questions_peer": lambda t: t._questions().getsockopt(socket.SOL_SOCKET, 17, 12) != b"",
+    "questions_buffer": lambda t: (
+        t._questions().setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20) is None
+    ),
+    "questions_shutdown": lambda t: t._questions().shutdown(socket.SHUT_RDWR) is None,
+}
+# The map of a source
+ATTEMPTS |= {
+    "read_map": lambda t: len(os.pread(t._map(), 1, 0)) == 1,
+    "write_map": lambda t: os.pwrite(os.open(f"/dev/fd/{t._map()}", os.O_WRONLY), b"x", 0) == 1,
+    "share_map": lambda t: mmap.mmap(t._map(), 1).write(b"x") == 1,
 }
 #: What a process learns of another one, and of the file systems of the machine.
 LEARN: dict[str, Callable[[Any], object]] = {

@@ -19,6 +19,9 @@ RAW_DEMUXERS = frozenset(
     "alaw f32be f32le f64be f64le mulaw s16be s16le s24be s24le s32be s32le s8 u8".split()
 )
 
+# Bytes of samples that are examined if these are certainly uncompressed.
+_PCM_PROBE_BYTES = "65536"
+
 #: The descriptor number at which a child finds its source. Where blocks of it arrive on demand, it
 #: asks for them at the second one, and the third one is the map of those that are there: see
 #: ``cell.c``.
@@ -61,6 +64,8 @@ class Input:
     :ivar ignore_length: the samples of a wav file reach to the end of the file, whatever its header
         states.
     :ivar raw: the samples, where ffmpeg does not read the container.
+    :ivar is_pcm: the source is certainly uncompressed samples. ffmpeg and ffprobe examine few of
+        them. By default they read up to 3.3 MB, to find encoded audio in their place.
     :ivar forward: ffprobe reads the start of a wav file, and does not look for chunks behind it.
     """
 
@@ -72,6 +77,7 @@ class Input:
     decoder: str | None = None
     ignore_length: bool = False
     raw: RawSamples | None = None
+    is_pcm: bool = False
     forward: bool = False
 
     @property
@@ -107,6 +113,7 @@ class Input:
             *([] if self.demuxer is None else ["-f", self.demuxer]),
             *([] if not self.skipped else ["-skip_initial_bytes", str(self.skipped)]),
             *([] if self.raw is None else self.raw.arguments()),
+            *(["-probesize", _PCM_PROBE_BYTES] if self.is_pcm else []),
             *self.options,
         ]
 

@@ -67,6 +67,14 @@ class InputTests(SynchronousTestCase):
         form = "s16be -f s16be -skip_initial_bytes 44 -ar 8000 -ac 2".split()
         self.assertEqual(words, [*plain[:at], *form, *plain[at + 1 :]])
 
+    def test_few_samples(self) -> None:
+        """Both examine few samples of a source that is certainly uncompressed."""
+        changed = replace(SOURCE, is_pcm=True)
+        for words in (changed.probe_arguments(), changed.encoder_arguments("1")):
+            self.assertEqual(words[words.index("-probesize") + 1], "65536")
+            self.assertLess(words.index("-probesize"), words.index("-i"))
+        self.assertNotIn("-probesize", SOURCE.encoder_arguments() + SOURCE.probe_arguments())
+
     def test_start(self) -> None:
         """A probe may be kept from seeking, and from the chunks behind the samples of a wav file.
 
