@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
@@ -24,7 +25,7 @@ from audioproxy.files.disk_space import DiskMonitor
 from audioproxy.files.scratch_files import AnonymousSpace, check_folder, temporary_folder
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source, Source
-from audioproxy.media.command.inputs import Input
+from audioproxy.media.command.inputs import Input, local_input
 from audioproxy.media.probe import Probe
 from audioproxy.observe.collectors import Durations
 from audioproxy.observe.log_context import Logger
@@ -45,7 +46,9 @@ from audioproxy.render.job import Job, Preparer
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.render import RenderContext
 from audioproxy.render.write_back import RenderStorage
+from audioproxy.sources.anew import use_source
 from audioproxy.sources.dispatcher import Opener, SourceDispatcher, unset
+from audioproxy.sources.interfaces import OpenSource
 from audioproxy.sources.local import LocalSources
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.interfaces import Unwritable, VariantStore
@@ -53,6 +56,8 @@ from audioproxy.variants.interfaces import Unwritable, VariantStore
 if TYPE_CHECKING:
     from audioproxy.http_client.client import ClientsByBundle, HttpClient
     from audioproxy.s3.objects import ObjectStore
+    from audioproxy.sources.far_files import FarFiles
+    from audioproxy.sources.far_source import FarReading
     from audioproxy.sources.s3 import S3Sources
 
 # Minimum number of seconds that a stop waits for the store's disk.
@@ -130,6 +135,8 @@ class Engine:
             folders["store"] = self.file_store.root
         self.disks = DiskMonitor(folders, clock, threads)
         self.bucket_sources: S3Sources | None = None
+        self._reactor = reactor
+        self._far_files: FarFiles | None = None
         self.sources = self._make_sources(config)
 
         program = shutil.which("ffmpeg") or "ffmpeg"
@@ -256,12 +263,15 @@ class Engine:
 
         :raises Refusal: where the source cannot be probed.
         """
-        opened = await self.sources.open(source)
-        try:
-            probe = await self.prober.describe(opened)
-            return probe, probe.open_with(await opened.inspect(self.deadline(), _same))
-        finally:
-            opened.close()
+
+        async def describe(opened: OpenSource, _: bool) -> Probe:
+            try:
+                return await self.prober.describe(opened)
+            finally:
+                opened.close()
+
+        probe = await use_source(partial(self.sources.open, source), describe)
+        return probe, probe.open_with(local_input(seekable=probe.saw_end))
 
     async def drain(self, deadline: Deadline) -> None:
         """Wait until the renders with a slot are stored, until a deadline; start no others."""
@@ -279,6 +289,8 @@ class Engine:
         """
         deadline = deadline or Deadline(self.clock, self.drain_timeout)
         self.starter.close_now()
+        if self._far_files is not None:
+            self._far_files.close()
         least = max(_MIN_CLOSE_TIMEOUT, deadline.remaining)
         if self.file_store is not None:
             await self.file_store.close(least)
@@ -320,34 +332,44 @@ class Engine:
         if config.source_s3.configured:
             from audioproxy.sources.s3 import S3Sources
 
-            settings = config.source_s3
-            store = self._object_store(settings, "AP_S3", "AP_S3")
-            ca_file = settings.ca_bundle or self._ca_file()
-            self.bucket_sources = S3Sources(store, ca_file, config.render_timeout)
+            store = self._object_store(config.source_s3, "AP_S3", "AP_S3")
+            self.bucket_sources = S3Sources(store, self._far_reading(config))
             openers[S3Source.scheme] = self.bucket_sources.open
         if config.source_allowlist is not None:
             from audioproxy.sources.https import HttpsSources
             from audioproxy.sources.https_origin import OriginClient
 
-            openers[HttpsSource.scheme] = HttpsSources(
-                OriginClient(
-                    self._client(public_only=config.source_deny_private),
-                    config.source_allowlist,
-                    self.clock,
-                    config.source_headers_file or {},
-                    config.source_deny_private,
-                ),
-                self._space,
-                self._threads,
-                config.max_src_bytes,
-                config.render_timeout,
-                self._ca_file(),
-            ).open
+            origins = OriginClient(
+                self._client(public_only=config.source_deny_private),
+                config.source_allowlist,
+                self.clock,
+                config.source_headers_file or {},
+            )
+            openers[HttpsSource.scheme] = HttpsSources(origins, self._far_reading(config)).open
         return SourceDispatcher(
             config.source_allowlist,
             openers,
             lambda scheme: self._measure(self.metrics.openings[scheme]),
             self.clock.seconds,
+        )
+
+    def _far_reading(self, config: Config) -> FarReading:
+        """Return what all remote sources share."""
+        from audioproxy.sources.far_files import FarFiles
+        from audioproxy.sources.far_source import FarReading
+
+        if self._far_files is None:
+            self._far_files = FarFiles(
+                self._folder, self.clock, self._threads, config.max_src_bytes
+            )
+        return FarReading(
+            self._reactor,
+            self.clock,
+            self._far_files,
+            self._threads,
+            lambda: self.starter.can_preload(),
+            config.max_src_bytes,
+            config.render_timeout,
         )
 
     def _make_store(self, config: Config) -> VariantStore | None:
@@ -419,9 +441,6 @@ class Engine:
             wanted = f"set it to path, or {endpoint_prefix}_ENDPOINT to a host name"
             raise BootError(Problem(f"{endpoint_prefix}_ADDRESSING", str(error), wanted)) from error
 
-    def _ca_file(self) -> str | None:
-        return None if self._clients is None else self._clients.ca_file
-
     def _client(
         self, bundle: str | None = None, variable: str = "", *, public_only: bool = False
     ) -> HttpClient:
@@ -432,10 +451,6 @@ class Engine:
             return self._clients.client(bundle, public_only=public_only)
         except UnusableBundle as error:
             raise BootError(Problem.of(variable if bundle else "SSL_CERT_FILE", error)) from error
-
-
-async def _same(opened: Input) -> Input:
-    return opened
 
 
 def _child_environment() -> dict[str, str]:

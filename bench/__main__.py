@@ -14,7 +14,7 @@ from bench.figures import Figure
 from bench.machine import machine, today, versions
 from bench.programs import PROJECT
 from bench.report import Run, all_contents, headline_contents, short_contents, table
-from bench.series import children, hits, memory, misses, redirects, remote, renders
+from bench.series import children, far_renders, hits, memory, misses, redirects, remote, renders
 from bench.settings import Bench
 from bench.sounds import make_sounds
 
@@ -23,6 +23,7 @@ SERIES: dict[str, Callable[[Bench], list[Figure]]] = {
     "first-bytes": misses.first_bytes,
     "previews": misses.previews,
     "remote": remote.remote,
+    "far-renders": far_renders.far_renders,
     "uncompressed": renders.uncompressed,
     "peaks": renders.peaks,
     "speeds": renders.speeds,

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from bench.programs import KEY, PROJECT, SALT, SYSTEM
@@ -24,6 +25,15 @@ class Commands:
 
     ffprobe: list[str]
     ffmpeg: list[str]
+
+    def of(self, url: str) -> Commands:
+        """Return the same commands with an https source, which the programs read themselves."""
+        new = {"-i": url, "-protocol_whitelist": "https,tls,tcp"}
+
+        def changed(words: list[str]) -> list[str]:
+            return [new.get(option, word) for option, word in pairwise(["", *words])]
+
+        return Commands(changed(self.ffprobe), changed(self.ffmpeg))
 
 
 def commands(root: Path, url: str) -> Commands:

@@ -25,6 +25,7 @@ worker_rlimit_nofile 16384;
 events {{ worker_connections 4096; }}
 http {{
     access_log {folder}/access.log combined buffer=64k;
+    log_format times "$msec $request_time";
     sendfile on;
     tcp_nopush on;
     keepalive_requests 1000000000;
@@ -56,9 +57,9 @@ def nginx(folder: Path, server: str, *, core: int | None = None) -> AbstractCont
 
 @contextmanager
 def gateway(folder: Path) -> Iterator[JuiceFS]:
-    """Run the S3 gateway that the tests use too, with TLS."""
+    """Run the S3 gateway that the tests use too, without TLS."""
     folder.mkdir()
-    store = JuiceFS(folder, True)
+    store = JuiceFS(folder, False)
     store.port = free_port()
     server = store.serve(store.port)
     deadline = time.monotonic() + 30

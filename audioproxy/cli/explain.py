@@ -25,12 +25,11 @@ from audioproxy.grammar.option_parser import parse_expiry, parse_options
 from audioproxy.grammar.options import describe_defaults, describe_options
 from audioproxy.grammar.request import INSECURE, InfoRequest, VariantRequest, parse_request
 from audioproxy.grammar.segments import SignedPath, Target, split_target
-from audioproxy.grammar.sources import HttpsSource, Source
+from audioproxy.grammar.sources import LocalSource, Source
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.encoding import encoder_arguments
-from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, local_input, remote_input
-from audioproxy.media.diagnostics import without_secrets
+from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, local_input
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe, describe_choice, probe_arguments
 from audioproxy.media.waveform_spec import PcmSamples
@@ -40,7 +39,7 @@ DESCRIPTION = """\
 Explain a URL: the verdict on its signature, each option with its meaning, the canonical options
 and source, the cache key, and the commands that a render of it runs. To find the commands, the
 source is probed as the service would probe it, with the service's settings. Nothing is rendered or
-stored. Credentials are removed from the output.
+stored. In the commands, FILE stands for a source that the service reads from a network.
 
 examples:
   audioproxy explain http://127.0.0.1:4000/insecure/f:opus/t:30:15/plain/local://piece.wav
@@ -161,7 +160,7 @@ def _explain_target(
         reasons = problems or ["the source was not read, because of --no-probe"]
         assumed = "a stereo file of 44100 Hz and 16 bits, 180 s long, since"
         yield Fact("assumed", [assumed, *reasons], reasons)
-        commands = _commands_of_assumed_source(config, request)
+        commands = _commands_of_assumed_source(request)
     if isinstance(request, VariantRequest):
         encoder = ENCODERS[request.options.f]
         if tags := encoder.written_tags(commands[0].carried_tags):
@@ -213,18 +212,16 @@ def _explain_commands(commands: Commands, config: Config, source: Source) -> Ite
         marked = {"audio_streams": probe.audio_streams, "marked": probe.marked_stream}
         yield Fact("stream", text, {"rendered": 1, **marked})
     path = "FILE"
-    if source.example_url is None:
+    if isinstance(source, LocalSource):
         root = os.fsencode(config.local_root or "AP_LOCAL_ROOT")
         path = os.fsdecode(os.path.join(root, source.canonical.removeprefix(b"local://")))
-    opened = f"file:/dev/fd/{SOURCE_DESCRIPTOR}"
-    if any(opened in command for command in lines.values() if command is not None):
-        # Part of the commands, for people.
-        yield Fact("descriptors", [], {SOURCE_DESCRIPTOR: path})
+    # Part of the commands, for people.
+    yield Fact("descriptors", [], {SOURCE_DESCRIPTOR: path})
+    opened = local_input().url
     for title, command in lines.items():
         if command is not None:
-            words = [without_secrets(word) for word in command]
             redirection = f" {SOURCE_DESCRIPTOR}< {shlex.quote(path)}" if opened in command else ""
-            yield Fact(title, shlex.join(words) + redirection, words)
+            yield Fact(title, shlex.join(command) + redirection, command)
     if samples is not None:
         text = f"{samples.frames} frames from byte {samples.offset} on, read without ffmpeg"
         yield Fact("samples", text, {"frames": samples.frames, "offset": samples.offset})
@@ -247,15 +244,10 @@ async def _commands_of_source(
         await engine.close()
 
 
-def _commands_of_assumed_source(config: Config, request: VariantRequest | InfoRequest) -> Commands:
+def _commands_of_assumed_source(request: VariantRequest | InfoRequest) -> Commands:
     probe = Probe("wav", "pcm_s16le", None, False, sample_rate=44100)
     probe = probe.with_length(SourceLength(180 * 44100))
-    source = request.source
-    url = source.example_url
-    is_copied = isinstance(source, HttpsSource) and (
-        config.source_deny_private or source.authority in (config.source_headers_file or ())
-    )
-    opened = local_input() if url is None or is_copied else remote_input(url, "audioproxy")
+    opened = local_input()
     lines: dict[str, list[str] | None] = {"ffprobe": probe_arguments("ffprobe", opened)}
     if isinstance(request, VariantRequest):
         lines["ffmpeg"] = encoder_arguments("ffmpeg", opened, request.options, probe)

@@ -39,7 +39,6 @@ _DOCUMENT = 64 * 1024
 # Renders of other clients go first (D65).
 _HEADERS = {"x-audio-proxy-lane": "low"}
 
-_RETRY_AFTER_SECONDS = re.compile(r"[0-9]+")
 _URL = re.compile(r"(https?)(://[!-.0-9:->A-~]+)(/[^?#\s]*)?(\?[^#\s]*)?(#.*)?", re.IGNORECASE)
 
 
@@ -209,10 +208,8 @@ def normalize_url(url: str) -> str:
 
 
 def _retry_delay(response: Response) -> float:
-    text = response.header("retry-after") or ""
-    if _RETRY_AFTER_SECONDS.fullmatch(text) is None:
-        return _RETRY_DELAY
-    return min(float(text[:9]), _MAX_RETRY_DELAY)
+    seconds = response.retry_after
+    return _RETRY_DELAY if seconds is None else min(seconds, _MAX_RETRY_DELAY)
 
 
 async def _describe_error(response: Response) -> str:

@@ -22,7 +22,7 @@ from audioproxy.config.model import (
     S3Config,
     missing_beside,
 )
-from audioproxy.config.source_headers import InvalidFile
+from audioproxy.config.source_headers import InvalidHeaders
 from audioproxy.config.values import listed, quote
 from audioproxy.errors import InvalidValue
 from audioproxy.grammar.signing_secrets import MIN_KEY_BYTES, MIN_SALT_BYTES
@@ -86,7 +86,7 @@ def load(environ: Mapping[str, str]) -> tuple[Config, tuple[Problem, ...]]:
                 values[name] = parse(environ[variable])
             except InvalidValue as error:
                 problems.append(Problem.of(variable, error))
-            except InvalidFile as error:
+            except InvalidHeaders as error:
                 problems += [Problem.of(variable, mistake) for mistake in error.mistakes]
     failed = present - values.keys()
     # A key and a salt that are already reported, or that an unreadable AP_ALLOW_INSECURE may make
@@ -218,6 +218,9 @@ def _warnings(config: Config) -> Iterator[Problem]:
         if _MATCHABLE.fullmatch(entry) is None:
             wanted = "write a bare name, prefix*, *.suffix or *"
             yield Problem("AP_SOURCE_ALLOWLIST", f"{quote(entry)} matches nothing", wanted)
+    if config.source_headers_file is not None and not config.source_headers_file:
+        wanted = "write a line for each header, or unset the variable"
+        yield Problem("AP_SOURCE_HEADERS_FILE", "the file has no header", wanted)
     for host in config.source_headers_file or ():
         source = parse_https(f"https://{host}".encode("ascii"))
         if not source.is_allowed(config.source_allowlist or ()):

@@ -11,7 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from audioproxy.config.source_headers import SourceHeaders, read_source_headers
+from audioproxy.config.source_headers import (
+    InvalidHeaders,
+    SourceHeaders,
+    check_source_headers,
+    read_source_headers,
+)
 from audioproxy.config.values import (
     allowed_origin,
     allowlist,
@@ -190,7 +195,8 @@ class Config:
     :ivar serve_mode: ``redirect`` or ``proxy``; a `FileStore` is served in ``proxy`` mode.
     :ivar variant_s3: the variant store's own configuration; when omitted, that of the sources.
     :ivar source_allowlist: the entries, or None where the variable is unset.
-    :ivar source_headers_file: the headers in the file, from `read_source_headers`, or None.
+    :ivar source_headers_file: headers by name, by the host of the origin and its port unless that
+        is 443; or None.
     :ivar source_deny_private: whether https sources at private addresses are refused.
     :ivar allow_origin: ``*``, one origin in a browser's spelling, or None for no CORS.
     :ivar cache_tag_header: the response header with the tag of the source, in lower case, or None.
@@ -255,6 +261,12 @@ class Config:
             fault = "set without AP_SALT, under which tags are computed"
             wanted = "set AP_KEY and AP_SALT"
             problems.append(Problem("AP_CACHE_TAG_HEADER", fault, wanted, ("AP_SALT",)))
+        if self.source_headers_file is not None:
+            try:
+                headers = check_source_headers(self.source_headers_file)
+                object.__setattr__(self, "source_headers_file", headers)
+            except InvalidHeaders as error:
+                problems += [Problem.of("AP_SOURCE_HEADERS_FILE", it) for it in error.mistakes]
         if problems:
             raise ConfigError(problems)
         for name, derive in _DERIVED_DEFAULTS.items():

@@ -1,18 +1,21 @@
-"""The file of AP_SOURCE_HEADERS_FILE: headers for https origins that demand credentials.
+"""The headers of AP_SOURCE_HEADERS_FILE, for https origins that demand credentials.
 
-Each line is a host, a header and its value: ``media.example Authorization: Bearer abc``. Blank
-lines are ignored, and so are lines that begin with ``#``.
+Each line of the file is a host, a header and its value: ``media.example Authorization: Bearer
+abc``. Blank lines are ignored, and so are lines that begin with ``#``.
 """
 
 from __future__ import annotations
 
+import codecs
+import ipaddress
 import os
 import re
 import stat
-from collections.abc import Mapping
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeAlias
 
-from audioproxy.config.values import readable_file
+from audioproxy.config.values import NUMBER_LAST, readable_file
 from audioproxy.errors import InvalidValue
 from audioproxy.grammar.sources import parse_https
 
@@ -27,10 +30,15 @@ _OWN_HEADERS = re.compile(
     r"(?:content|if|proxy)-.*|accept-encoding|connection|expect|host|http2-settings|keep-alive"
     r"|range|te|trailer|transfer-encoding|upgrade"
 )
+# The most bytes of all headers of a request that Node, HAProxy and IIS accept by default. Apache
+# and nginx accept 8 KiB in one line.
+_MAX_BYTES = 16 * 1024
+_BLANKS = " \t\r"
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-class InvalidFile(Exception):
-    """A file has mistakes. Their texts quote no value, and nothing that may be one.
+class InvalidHeaders(Exception):
+    """Headers have mistakes. Their texts quote no value, and nothing that may be one.
 
     :ivar mistakes: all of them, in the order of the lines.
     """
@@ -44,36 +52,114 @@ def read_source_headers(path: str) -> SourceHeaders:
     """Read the headers in a file.
 
     :raises InvalidValue: for a path that is not a readable file.
-    :raises InvalidFile: for a file that others may read or change, or with mistakes.
+    :raises InvalidHeaders: for a file that others may read or change, or with mistakes.
     """
-    mistakes: list[InvalidValue] = []
-    with open(
-        readable_file(path), encoding="utf-8", errors="surrogateescape", newline="\n"
-    ) as file:
-        try:
+    headers = _Collector("the first word")
+    with open(readable_file(path), "rb") as file:
+        with headers.naming():
             _check_access(os.fstat(file.fileno()))
-        except InvalidValue as error:
-            mistakes.append(error)
-        lines = file.read().split("\n")
-    headers: dict[str, dict[str, str]] = {}
-    numbers: dict[tuple[str, str], int] = {}
-    for number, line in enumerate(map(str.strip, lines), 1):
-        if not line or line.startswith("#"):
-            continue
+        data = file.read()
+    wanted = "UTF-8 without a byte-order mark is required"
+    with headers.naming():
+        if data.startswith(_UTF16) or b"\0" in data[:2]:
+            data = b""
+            raise InvalidValue("the file is UTF-16", wanted)
+        if data.startswith(codecs.BOM_UTF8):
+            data = data.removeprefix(codecs.BOM_UTF8)
+            raise InvalidValue("the file has a byte-order mark", wanted)
+    lines = data.decode("utf-8", "surrogateescape").split("\n")
+    for number, line in enumerate((line.strip(_BLANKS) for line in lines), 1):
+        if line and not line.startswith("#"):
+            with headers.naming(f"line {number}"):
+                headers.add(*_split(line), f"line {number}")
+    return headers.collect()
+
+
+def check_source_headers(headers: Any) -> SourceHeaders:
+    """Return the headers that an application passes, with each host as it stands in a URL.
+
+    :raises InvalidHeaders: for another type than `SourceHeaders`, or with mistakes.
+    """
+    found = _Collector("the key")
+    with found.naming():
+        if not isinstance(headers, Mapping):
+            raise _wrong_type(headers, "headers by host")
+        for number, (host, lines) in enumerate(headers.items(), 1):
+            place = f"host {number}"
+            with found.naming(place):
+                if not isinstance(lines, Mapping):
+                    raise _wrong_type(lines, "values by header")
+                for name, value in lines.items():
+                    found.add(host, name, value, place)
+    return found.collect()
+
+
+class _Collector:
+    """Collects headers, and all mistakes in them.
+
+    :param host_label: what a mistake calls the text of a host.
+    """
+
+    def __init__(self, host_label: str) -> None:
+        self._host_label = host_label
+        self._headers: dict[str, dict[str, str]] = {}
+        self._places: dict[tuple[str, str], str] = {}
+        self._mistakes: list[InvalidValue] = []
+
+    @contextmanager
+    def naming(self, place: str = "") -> Iterator[None]:
+        """Note a mistake in a block, and where it is."""
         try:
-            host, name, value = _parse_line(line)
-            first = numbers.setdefault((host, name.lower()), number)
-            if first != number:
-                raise InvalidValue(
-                    f"the host and the header of line {first}", "a host has one line for a header"
-                )
+            yield
         except InvalidValue as error:
-            mistakes.append(InvalidValue(f"line {number}: {error.fault}", error.wanted))
-        else:
-            headers.setdefault(host, {})[name] = value
-    if mistakes:
-        raise InvalidFile(mistakes)
-    return headers
+            fault = f"{place}: {error.fault}" if place else error.fault
+            self._mistakes.append(InvalidValue(fault, error.wanted))
+
+    def add(self, host: Any, name: Any, value: Any, place: str) -> None:
+        """Add a header.
+
+        :raises InvalidValue: for the first mistake. What is no host or no name is not quoted: it
+            may be a value in a wrong place.
+        """
+        for text in (host, name, value):
+            if not isinstance(text, str):
+                raise InvalidValue(f"{type(text).__name__} in place of text", "str is required")
+        host = self._normalize_host(host)
+        _check_header(name, value)
+        if first := self._places.get((host, name.lower())):
+            raise InvalidValue(
+                f"the host and the header of {first}", "a host has one value for a header"
+            )
+        self._places[host, name.lower()] = place
+        lines = {**self._headers.get(host, {}), name: value}
+        if sum(len(f"{name}: {value}\r\n") for name, value in lines.items()) > _MAX_BYTES:
+            raise InvalidValue(
+                f"the headers of the host have more than {_MAX_BYTES} bytes",
+                "shorter values are required, since servers refuse these",
+            )
+        self._headers[host] = lines
+
+    def collect(self) -> SourceHeaders:
+        """Return all headers.
+
+        :raises InvalidHeaders: if there were mistakes.
+        """
+        if self._mistakes:
+            raise InvalidHeaders(self._mistakes)
+        return self._headers
+
+    def _normalize_host(self, text: str) -> str:
+        wanted = "one exact name or address is required, with its port unless that is 443"
+        try:
+            if not {"/", "?", "#"}.isdisjoint(text):
+                raise ValueError
+            source = parse_https(f"https://{text}".encode("ascii"))
+        except ValueError:
+            raise InvalidValue(f"{self._host_label} is not a host", wanted) from None
+        if _is_number(source.host):
+            # A URL may have such a host, but no public authority issues a certificate for it.
+            raise InvalidValue(f"{self._host_label} is a number", wanted)
+        return source.authority
 
 
 def _check_access(status: os.stat_result) -> None:
@@ -92,25 +178,25 @@ def _check_access(status: os.stat_result) -> None:
         )
 
 
-def _parse_line(line: str) -> tuple[str, str, str]:
-    """Return the host, the name and the value of a line.
-
-    :raises InvalidValue: for the first mistake. What is no host or no name is not quoted: it may be
-        a value in a wrong place.
-    """
-    host, *rest = line.split(None, 1)
-    name, colon, value = "".join(rest).partition(":")
-    value = value.strip()
+def _is_number(host: str) -> bool:
+    """Return whether a host ends in a number, and is not an address."""
     try:
-        if not {"/", "?", "#"}.isdisjoint(host):
-            raise ValueError
-        host = parse_https(f"https://{host}".encode("ascii")).authority
+        ipaddress.IPv4Address(host)
     except ValueError:
-        raise InvalidValue(
-            "the first word is not a host",
-            "one exact name or address is required, with its port unless that is 443",
-        ) from None
-    if not colon or _NAME.fullmatch(name) is None:
+        return NUMBER_LAST.fullmatch(host) is not None
+    return False
+
+
+def _split(line: str) -> tuple[str, str, str]:
+    """Return the host, the name and the value of a line, or what stands in their places."""
+    host, *rest = re.split(f"[{_BLANKS}]+", line, maxsplit=1)
+    name, colon, value = "".join(rest).partition(":")
+    return host, name if colon else "", value.strip(_BLANKS)
+
+
+def _check_header(name: str, value: str) -> None:
+    """Raise `InvalidValue` for the first mistake of a header."""
+    if _NAME.fullmatch(name) is None:
         raise InvalidValue(
             "no header and colon after the host",
             "a line such as media.example Authorization: Bearer abc is required",
@@ -122,4 +208,7 @@ def _parse_line(line: str) -> tuple[str, str, str]:
             "the value is empty, or has a character that is not visible ASCII",
             "visible ASCII is required, with blanks between words at most",
         )
-    return host, name, value
+
+
+def _wrong_type(found: object, wanted: str) -> InvalidValue:
+    return InvalidValue(type(found).__name__, f"a mapping of {wanted} is required")

@@ -39,8 +39,8 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(\?[^#]*)?(#.*)?", re.DOTALL)
 _HOST_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]+)(?::([0-9]{0,5}))?")
 _HOST = re.compile(r"(?=.{1,253}\Z)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
-# The URL standard treats a host whose last label is a number as an IPv4 address.
-_NUMBER_LAST = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
+#: A host that the URL standard takes for an IPv4 address: its last label is a number.
+NUMBER_LAST = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 _SWITCH = {"1": True, "true": True, "yes": True, "on": True}
@@ -287,7 +287,7 @@ def _normalize_host(written: str) -> str:
     host = written.lower().removesuffix(".")
     if _HOST.fullmatch(host) is None:
         raise ValueError("a host that is neither a name nor an address")
-    if _NUMBER_LAST.fullmatch(host) is None:
+    if NUMBER_LAST.fullmatch(host) is None:
         return host
     try:
         # inet_aton is as lenient as browsers are: 127.1 is 127.0.0.1.

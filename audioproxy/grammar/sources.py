@@ -81,11 +81,6 @@ class Source(ABC):
     def is_allowed(self, allowlist: Iterable[str]) -> bool:
         """Return whether an entry of AP_SOURCE_ALLOWLIST matches the source (Source allowlist)."""
 
-    @property
-    def example_url(self) -> str | None:
-        """The URL that ffmpeg opens, or an example; None for a file that it inherits, open."""
-        return None
-
 
 @dataclass(frozen=True, slots=True)
 class LocalSource(Source):
@@ -149,11 +144,6 @@ class S3Source(Source):
             else entry == self.bucket
             for entry in allowlist
         )
-
-    @property
-    def example_url(self) -> str:
-        """A placeholder: a presigned URL has a signature."""
-        return "https://PRESIGNED-URL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,11 +213,6 @@ class HttpsSource(Source):
             else entry in ("*", self.host)
             for entry in map(str.lower, allowlist)
         )
-
-    @property
-    def example_url(self) -> str:
-        """The URL."""
-        return self.url
 
 
 #: The sources that a URL can have, by scheme.

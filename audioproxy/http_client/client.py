@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from cachetools import LRUCache
@@ -35,6 +37,7 @@ from audioproxy.http_client.bodies import (
 )
 from audioproxy.http_client.connection import PooledConnection, make_endpoint
 from audioproxy.http_client.errors import TransportError, translate_error
+from audioproxy.http_client.ranges import ByteRange, parse_content_range
 
 #: The User-Agent of all requests, including those of ffmpeg.
 USER_AGENT = f"audioproxy/{__version__}"
@@ -62,6 +65,9 @@ _SYSTEM_CA_FILES = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
+# Statuses of responses with the whole file, unless a careless server sends a range with them (D41).
+_WHOLE = (200, 203)
+_SECONDS = re.compile("[0-9]+")
 _SCHEME_AND_AUTHORITY = re.compile("[a-z]+://[^/?#]*")
 # RFC 7468, 2 and 5; text between two certificates is a comment.
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
@@ -155,7 +161,8 @@ class HttpClient:
             progress_timeout.cancel()
         if body is not None:
             body.response_received()
-        return Response(self.clock, response)
+        (asked,) = header_lines.getRawHeaders("range", [""])
+        return Response(self.clock, response, asked)
 
     def open(self) -> None:
         """Allow requests again after `close`."""
@@ -198,23 +205,27 @@ class Response:
 
     :ivar status: the status code.
     :ivar length: the body's length in bytes; None if it is not stated.
-    :ivar has_interim: another response preceded it, such as 103.
+    :param asked: the Range header of the request; empty without one.
     """
 
-    def __init__(self, clock: IReactorTime, response: IResponse) -> None:
+    def __init__(self, clock: IReactorTime, response: IResponse, asked: str) -> None:
         self._clock = clock
         self._response = response
+        self._asked = asked
         self.status = int(response.code)
         self.length = None if response.length is UNKNOWN_LENGTH else int(response.length)
         # The connection is looked up now: after a short body it may close before the body is read.
         connection = response_connection(response)
         self._connection = connection if isinstance(connection, PooledConnection) else None
-        self.has_interim = self._connection is not None and self._connection.has_interim
 
     def header(self, name: str) -> str | None:
         """Return a header's value, decoded as Latin-1; repeated lines are joined by commas."""
         values = self._response.headers.getRawHeaders(name.encode("ascii"))
         return b", ".join(values).decode("latin-1") if values else None
+
+    def date(self, name: str) -> datetime | None:
+        """Return a header's value as a date; None where it is missing or malformed."""
+        return parse_date(self.header(name))
 
     def headers_with_prefix(self, prefix: str) -> dict[str, str]:
         """Return the headers whose names begin with ``prefix``, by the rest of the name.
@@ -228,6 +239,46 @@ class Response:
             for name, value in named
             if name.startswith(prefix)
         }
+
+    @property
+    def range(self) -> ByteRange | None:
+        """The bytes of the file that the body has; None for the whole file, and where unknown.
+
+        Some servers send the range that was asked for with 200 (D41). A 200 with any other
+        Content-Range has the whole file.
+        """
+        found, _ = self._content_range
+        if found is None or self.status == 206:
+            return found
+        is_exact = found.is_answer_to(self._asked) and self.length in (None, found.size)
+        return found if self.status in _WHOLE and is_exact else None
+
+    @property
+    def total(self) -> int | None:
+        """Bytes of the whole file, as a 200, 206 or 416 states them; None where it does not."""
+        if (found := self.range) is not None:
+            return found.total
+        if self.status in _WHOLE:
+            return self.length
+        return self._content_range[1] if self.status == 416 else None
+
+    @property
+    def _content_range(self) -> tuple[ByteRange | None, int | None]:
+        return parse_content_range(self.header("content-range") or "")
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds after which the server accepts the request again; None where it says nothing.
+
+        A date is compared with that of the response, so the clock of this machine does not matter.
+        """
+        text = self.header("retry-after") or ""
+        if _SECONDS.fullmatch(text) is not None:
+            return float(text[:9])
+        date, sent = self.date("retry-after"), self.date("date")
+        if date is None or sent is None:
+            return None
+        return max(0.0, (date - sent).total_seconds())
 
     @property
     def is_encoded(self) -> bool:
@@ -278,6 +329,15 @@ class Response:
 
     def _closed_securely(self) -> bool:
         return self._connection is not None and self._connection.closed_securely
+
+
+def parse_date(text: str | None) -> datetime | None:
+    """Return the date in a header (RFC 9110, 5.6.7), in a known time zone; None for other text."""
+    try:
+        date = parsedate_to_datetime(text or "")
+    except (ValueError, OverflowError):
+        return None
+    return date if date.tzinfo is not None else None
 
 
 class UnusableBundle(Unusable):

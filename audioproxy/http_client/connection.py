@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +15,15 @@ from twisted.internet.interfaces import (
     ISSLTransport,
     IStreamClientEndpoint,
 )
-from twisted.internet.ssl import optionsForClientTLS
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from twisted.python.failure import Failure
 from twisted.web.client import URI
 from zope.interface import implementer
 
 from audioproxy.http_client.bodies import RequestBody
+from audioproxy.http_client.errors import TransportError
 from audioproxy.http_client.public_addresses import PublicEndpoint
-from audioproxy.http_client.tls import AsciiNameTls
+from audioproxy.http_client.tls import HostTls, is_address
 
 # Seconds to wait for a connection.
 _CONNECT_TIMEOUT = 5.0
@@ -32,12 +31,8 @@ _CONNECT_TIMEOUT = 5.0
 # That part is at most one read of the connection, and less if the response arrives in small pieces.
 _MAX_HEADER_BYTES = 512 * 1024
 
-# A name whose first label is internationalized.
-_A_LABEL = re.compile(rb"xn--", re.IGNORECASE)
-
-# The start of an interim response (RFC 9110, 15.2).
-_INTERIM = re.compile(rb"HTTP/1\.[0-9] 1")
-_INTERIM_LENGTH = 10
+# The longest label of a name (RFC 1035, 2.3.4).
+_MAX_LABEL = 63
 
 
 class PooledConnection(ProtocolWrapper):
@@ -47,17 +42,13 @@ class PooledConnection(ProtocolWrapper):
     arrive between a request and `resumeProducing`. Twisted's client pauses the connection when the
     headers are complete, and resumes it when the body is read.
 
-    :ivar has_interim: the response under way was preceded by an interim one, such as 103, which
-        Twisted's client ignores.
     :ivar closed_securely: the server has closed the connection with TLS's close_notify, which
         cannot be forged (RFC 8446, 6.1).
     """
 
     transport: Any
     closed_securely = False
-    has_interim = False
     _header_bytes: int | None = None
-    _status_line = b""
     # Bytes are being passed on; the connection is to be paused after that; it is paused.
     _is_receiving = False
     _pauses_later = False
@@ -78,12 +69,12 @@ class PooledConnection(ProtocolWrapper):
 
     def write(self, data: bytes) -> None:
         """Send bytes of a request, and start to count the bytes of its response."""
-        self._expect_response()
+        self._header_bytes = 0
         self.transport.write(data)
 
     def writeSequence(self, data: Any) -> None:
         """Send bytes of a request, and start to count the bytes of its response."""
-        self._expect_response()
+        self._header_bytes = 0
         self.transport.writeSequence(data)
 
     def pauseProducing(self) -> None:
@@ -109,17 +100,9 @@ class PooledConnection(ProtocolWrapper):
             self._is_paused = False
             self.transport.resumeProducing()
 
-    def _expect_response(self) -> None:
-        self._header_bytes = 0
-        self._status_line = b""
-        self.has_interim = False
-
     def dataReceived(self, data: bytes) -> None:
         """Pass bytes to Twisted's client, or abort the connection if the headers are too long."""
         if self._header_bytes is not None:
-            if len(self._status_line) < _INTERIM_LENGTH:
-                self._status_line += data[: _INTERIM_LENGTH - len(self._status_line)]
-                self.has_interim = _INTERIM.match(self._status_line) is not None
             self._header_bytes += len(data)
             if self._header_bytes > _MAX_HEADER_BYTES:
                 self.abortConnection()
@@ -162,31 +145,29 @@ def make_endpoint(
     """Return the endpoint of a server, which registers its connections while they are open.
 
     :param public_only: connect to public addresses alone.
+    :raises TransportError: for a name that cannot be looked up.
     """
+    host = uri.host.decode("ascii")
+    if not (is_address(host) or all(0 < len(each) <= _MAX_LABEL for each in host.split("."))):
+        # Twisted 26.10: the look-up of such a name never ends, since Python raises UnicodeError.
+        raise TransportError("the host is not a valid name")
     endpoint: IStreamClientEndpoint
-    is_hostname = _is_hostname(uri.host)
     if public_only:
-        endpoint = PublicEndpoint(reactor, uri.host.decode("ascii"), uri.port, _CONNECT_TIMEOUT)
-    elif is_hostname:
+        endpoint = PublicEndpoint(reactor, host, uri.port, _CONNECT_TIMEOUT)
+    elif is_address(host) or _is_valid_idna(host):
         endpoint = HostnameEndpoint(reactor, uri.host, uri.port, timeout=_CONNECT_TIMEOUT)
     else:
         # `HostnameEndpoint` refuses names with an underscore, which are common in container
         # networks, and others that IDNA 2008 rejects.
-        host = uri.host.decode("ascii")
         endpoint = TCP4ClientEndpoint(reactor, host, uri.port, timeout=_CONNECT_TIMEOUT)
     if uri.scheme == b"https":
-        if is_hostname and not _A_LABEL.match(uri.host):
-            tls = optionsForClientTLS(uri.host.decode("ascii"), trust_root)
-        else:
-            tls = AsciiNameTls(uri.host, trust_root)
-        endpoint = wrapClientTLS(tls, endpoint)
+        endpoint = wrapClientTLS(HostTls(host, trust_root), endpoint)
     return _TrackingEndpoint(endpoint, open_connections)
 
 
-def _is_hostname(host: bytes) -> bool:
-    """Return whether Twisted's ``HostnameEndpoint`` accepts a host, as a name or an address."""
+def _is_valid_idna(host: str) -> bool:
     try:
-        idna.encode(host.decode("ascii"))
+        idna.encode(host)
     except UnicodeError:
-        return b":" in host
+        return False
     return True

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 from OpenSSL.SSL import Error as TlsError
-from service_identity import VerificationError
 from twisted.internet.defer import CancelledError
 from twisted.internet.error import (
     ConnectError,
@@ -16,7 +16,10 @@ from twisted.internet.error import (
 )
 
 from audioproxy.errors import reason_of
-from audioproxy.media.diagnostics import without_secrets
+
+# A URL may contain quotes. A quote at its very end belongs to the message around the URL.
+_QUERY = re.compile(r"\?\S*?(?=['\"]?(?:\s|$))")
+_USER_INFORMATION = re.compile(r"(?<=://)[^/\s]*@")
 
 
 class TransportError(Exception):
@@ -57,8 +60,8 @@ def translate_error(error: BaseException | None, expired: bool = False) -> Excep
     if any(isinstance(cause, CancelledError | ConnectingCancelledError) for cause in causes):
         return CancelledError()
     for cause in causes:
-        if isinstance(cause, VerificationError):
-            return NameMismatch("the certificate is for another name")
+        if isinstance(cause, NameMismatch):
+            return cause
         if isinstance(cause, TlsError) and "certificate verify failed" in str(cause):
             return UntrustedCertificate("the certificate is not trusted")
     last = causes[-1]
@@ -67,6 +70,14 @@ def translate_error(error: BaseException | None, expired: bool = False) -> Excep
     # Bytes that are not HTTP may repeat the query of the request (D47).
     quote = without_secrets(_quote(last))
     return TransportError(quote or "the response is incomplete", is_quote=True)
+
+
+def without_secrets(text: str) -> str:
+    """Return text without the query strings and the user information of its URLs.
+
+    The query of a presigned URL is a credential (D45).
+    """
+    return _USER_INFORMATION.sub("", _QUERY.sub("", text))
 
 
 def _describe(error: BaseException) -> str | None:

@@ -23,9 +23,10 @@ from typing import Any
 
 from twisted.internet.defer import DeferredSemaphore
 
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.config import Config
 from audioproxy.engine import Engine
-from audioproxy.errors import InvalidOptions
+from audioproxy.errors import InvalidOptions, Refusal
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.media.command.encoding import loudness_arguments, source_loudness_arguments
@@ -79,10 +80,16 @@ class LoudnessMeter:
         await self._engine.starter.prepare()
 
         async def measure() -> Measurement:
-            probed = await self._engine.preparer.prepare(request, build_command)
+            preparer = self._engine.preparer
+            probed = await preparer.prepare(request, build_command)
             try:
-                async with self._engine.slots.hold(), self._engine.preparer.refuse_changed(probed):
-                    return await self._decode(probed, on_progress)
+                async with self._engine.slots.hold():
+                    deadline = self._engine.deadline()
+                    try:
+                        return await self._decode(probed, on_progress, deadline)
+                    except Refusal as refusal:
+                        probed = await preparer.prepare_again(probed, refusal, deadline)
+                        return await self._decode(probed, on_progress, deadline)
             finally:
                 probed.close()
 
@@ -93,17 +100,17 @@ class LoudnessMeter:
         await self._engine.close()
 
     async def _decode(
-        self, probed: ProbedSource, on_progress: Callable[[float], object]
+        self, probed: ProbedSource, on_progress: Callable[[float], object], deadline: Deadline
     ) -> Measurement:
         preparer, decoder = self._engine.preparer, self._engine.decoder
-        deadline = self._engine.deadline()
         read = partial(_read_report, on_progress)
-        job = await preparer.resolve(probed, deadline)
-        while True:
-            try:
-                return await decoder.decode(job.pipeline, job.descriptors, deadline, read)
-            except RETRIABLE as refusal:
-                job = await preparer.resolve_again(job, refusal, deadline)
+        async with preparer.refuse_changed(probed):
+            job = await preparer.resolve(probed, deadline)
+            while True:
+                try:
+                    return await decoder.decode(job.pipeline, job.source.opened, deadline, read)
+                except RETRIABLE as refusal:
+                    job = await preparer.resolve_again(job, refusal, deadline)
 
 
 def _read_report(on_progress: Callable[[float], object], pipe: DecoderPipe) -> Measurement:

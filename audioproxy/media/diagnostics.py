@@ -1,17 +1,13 @@
-"""Diagnostics of ffmpeg and ffprobe: which refusal they imply, and their redaction for logs."""
+"""Diagnostics of ffmpeg and ffprobe: which refusal they imply, and their form in logs."""
 
 from __future__ import annotations
-
-import re
 
 from audioproxy.errors import (
     EncryptedSource,
     MemoryExceeded,
-    NotFound,
     NothingDecoded,
     Refusal,
     UndecodableSource,
-    UpstreamUnavailable,
 )
 from audioproxy.media.messages import Meaning, messages
 
@@ -22,17 +18,11 @@ _REFUSALS: tuple[tuple[Meaning, type[Refusal] | None], ...] = (
     (Meaning.NOT_OPENED, UndecodableSource),
     (Meaning.SERVICE_FAILURE, None),
     (Meaning.NO_MEMORY, MemoryExceeded),
-    (Meaning.NOT_FOUND, NotFound),
-    (Meaning.UNAVAILABLE, UpstreamUnavailable),
-    (Meaning.NOT_THE_SOURCE, UndecodableSource),
     (Meaning.NOTHING_DECODED, NothingDecoded),
     (Meaning.ENCRYPTED, EncryptedSource),
     (Meaning.UNDECODABLE, UndecodableSource),
 )
 
-# A URL may contain quotes. A quote at its very end belongs to the message around the URL.
-_QUERY = re.compile(r"\?\S*?(?=['\"]?(?:\s|$))")
-_USER_INFORMATION = re.compile(r"(?<=://)[^/\s]*@")
 # The most characters of a diagnostic in a log line. Its end names the cause.
 _LONGEST = 500
 
@@ -66,11 +56,6 @@ def unsupported_container(stderr: bytes) -> str | None:
     return found[found.lastindex or 0].decode() if found else None
 
 
-def was_cut_short(stderr: bytes) -> bool:
-    """Return whether the connection to a remote source was lost before the source's end."""
-    return _has(Meaning.CUT_SHORT, stderr)
-
-
 def lacks_end(stderr: bytes) -> bool:
     """Return whether the last bytes of the output could not be written."""
     return _has(Meaning.END_LOST, stderr)
@@ -83,7 +68,7 @@ def lacks_silence(stderr: bytes) -> bool:
 
 def lost_reader(stderr: bytes) -> bool:
     """Return whether the reader of a pipe ended before the end of the output."""
-    return _has(Meaning.READER_LOST, stderr) and not was_cut_short(stderr)
+    return _has(Meaning.READER_LOST, stderr)
 
 
 def lacked_memory(stderr: bytes) -> bool:
@@ -105,18 +90,9 @@ def _has(meaning: Meaning, stderr: bytes) -> bool:
     return messages(meaning).search(stderr) is not None
 
 
-def redact(stderr: bytes) -> str:
-    """Return the end of a diagnostic as one printable line without secrets.
-
-    Query strings are removed, since the query of a presigned URL is a credential. User information
-    is removed too.
-    """
-    text = without_secrets(stderr.decode("utf-8", "replace"))
+def one_line(stderr: bytes) -> str:
+    """Return the end of a diagnostic as one printable line."""
+    text = stderr.decode("utf-8", "replace")
     line = " / ".join(part.strip() for part in text.splitlines() if part.strip())
     printable = "".join(c if c.isprintable() else "?" for c in line)
     return printable if len(printable) <= _LONGEST else "..." + printable[-_LONGEST:]
-
-
-def without_secrets(text: str) -> str:
-    """Return text without the query strings and the user information of its URLs."""
-    return _USER_INFORMATION.sub("", _QUERY.sub("", text))

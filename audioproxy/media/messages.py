@@ -20,22 +20,13 @@ from typing import NamedTuple
 class Meaning(Enum):
     """What a message says about a source, the output or the service."""
 
-    #: A local source exists, but its content is broken, so it cannot be opened.
+    #: A source can be read, but its content is broken, so it cannot be opened.
     NOT_OPENED = auto()
     #: A failure of the service itself.
     SERVICE_FAILURE = auto()
     DISK_FULL = auto()
     FILE_TOO_LARGE = auto()
     NO_MEMORY = auto()
-    #: A remote source is missing, or may not be read.
-    NOT_FOUND = auto()
-    #: A remote source was available to the service's own request a moment before.
-    UNAVAILABLE = auto()
-    #: A remote source is not what the service has requested.
-    NOT_THE_SOURCE = auto()
-    #: A connection was lost for good. ffmpeg then treats the bytes that it has as the whole source,
-    #: or continues at a wrong offset, and exits with 0.
-    CUT_SHORT = auto()
     #: No packet was output, under ``-abort_on empty_output``.
     NOTHING_DECODED = auto()
     #: Windows Media is encrypted; ffmpeg reads it as if it was clear.
@@ -82,9 +73,7 @@ _ALL, _OLD, _NEW = "5 7 9", "5", "7 9"
 _BROKEN = rb"(?:Input/output error|Invalid argument|Operation not permitted|Result too large"
 _BROKEN += rb"|Numerical (?:argument|result) out of (?:domain|range)|Unknown error -?\d+"
 _BROKEN += rb"|Value too large for defined data type)"
-_LOST = rb"Connection (?:reset by peer|timed out)"
-_UNREACHABLE = rb"(?:Connection refused|Network is unreachable|No route to host|Broken pipe)"
-# The line that follows in ffmpeg names the input, which is a file or a URL.
+# The line that follows in ffmpeg names the input.
 _INPUT = rb"^\[in#\d+ @ [^\]\n]*\] Error opening input: "
 _NEXT_LINE = rb"\nError opening input file "
 
@@ -107,38 +96,6 @@ MESSAGES = (
     # of C++ libraries.
     Message((_M.NO_MEMORY,), _ALL, rb"Cannot allocate memory"),
     Message((_M.NO_MEMORY,), _ALL, rb"std::bad_alloc"),
-    Message((_M.NOT_FOUND,), _ALL, rb"Server returned 40[134] "),
-    # A certificate that cannot be verified is the origin's fault, as in the service's own requests
-    # (D48).
-    Message((_M.UNAVAILABLE,), _ALL, rb"Peer certificate failed verification"),
-    Message((_M.UNAVAILABLE,), _ALL, rb"certificate's owner does not match"),
-    Message((_M.UNAVAILABLE,), _ALL, rb"Server returned "),
-    Message((_M.UNAVAILABLE,), _ALL, rb"Failed to resolve hostname"),
-    Message((_M.UNAVAILABLE,), _ALL, rb"^\[tls @ [^\]]*\] IO error"),
-    Message((_M.UNAVAILABLE,), _ALL, rb"Stream ends prematurely"),
-    # A connection that was restored at the first attempt does no harm. ffmpeg does not report how a
-    # second attempt ended, so a second attempt counts as a loss.
-    Message((_M.UNAVAILABLE, _M.CUT_SHORT), _ALL, rb"Will reconnect at \d+ in [1-9]\d* second"),
-    Message((_M.UNAVAILABLE, _M.CUT_SHORT), _ALL, rb"HTTP error \d"),
-    Message(
-        (_M.CUT_SHORT,), _ALL, rb"Stream ends prematurely at \d+, should be 18446744073709551615"
-    ),
-    Message((_M.UNAVAILABLE, _M.CUT_SHORT), _ALL, rb"^https?://\S+: " + _LOST + rb"$"),
-    Message((_M.UNAVAILABLE, _M.CUT_SHORT), _NEW, rb"Error during demuxing: " + _LOST + rb"$"),
-    Message((_M.UNAVAILABLE,), _NEW, rb"Error opening input(?: files)?: " + _LOST + rb"$"),
-    Message((_M.UNAVAILABLE,), _ALL, rb"^https?://\S+: " + _UNREACHABLE + rb"$"),
-    Message(
-        (_M.UNAVAILABLE,),
-        _NEW,
-        rb"Error (?:opening input(?: files)?|during demuxing): " + _UNREACHABLE + rb"$",
-    ),
-    # ffmpeg follows no redirects, and reports one as an input/output error.
-    Message((_M.NOT_THE_SOURCE, _M.CUT_SHORT), _ALL, rb"^https?://\S+: Input/output error$"),
-    Message(
-        (_M.NOT_THE_SOURCE, _M.CUT_SHORT),
-        _NEW,
-        _INPUT + rb"Input/output error" + _NEXT_LINE + rb"https?://",
-    ),
     Message((_M.NOTHING_DECODED,), _OLD, rb"Empty output"),
     Message((_M.NOTHING_DECODED,), _NEW, rb"Output file is empty"),
     Message((_M.ENCRYPTED,), _ALL, rb"DRM protected stream detected"),

@@ -46,7 +46,7 @@ _LEAST_BITRATE = 100
 _ENCRYPTION_TAG = "enc_key_id"
 
 #: ffprobe's messages that count even if many others follow.
-NOTICES = messages(Meaning.CUT_SHORT, Meaning.ESTIMATED_DURATION, Meaning.ENCRYPTED)
+NOTICES = messages(Meaning.ESTIMATED_DURATION, Meaning.ENCRYPTED)
 
 # Packets at the start of a source, among which one of audio is looked for: those of cover art come
 # first.
@@ -115,6 +115,7 @@ class Probe:
     :ivar may_be_padded: samples may have wider containers than the codec tells ffmpeg.
     :ivar demuxer: the demuxer that the first bytes prove; None for the one that ffmpeg detects.
     :ivar skipped: as that of `Input`.
+    :ivar is_pcm: as that of `Input`.
     :ivar decoder: the decoder that reads the samples; None for the one that ffmpeg chooses.
     :ivar may_be_encrypted: the audio may be encrypted, which ffprobe does not report.
     :ivar may_be_undecodable: ffprobe describes the audio, but the decoder may refuse all of it.
@@ -151,6 +152,7 @@ class Probe:
     may_be_padded: bool = False
     demuxer: str | None = None
     skipped: int = 0
+    is_pcm: bool = False
     decoder: str | None = None
     measured: bool = False
     length: SourceLength | None = None
@@ -201,6 +203,7 @@ class Probe:
             source,
             demuxer=self.demuxer,
             skipped=self.skipped,
+            is_pcm=self.is_pcm,
             decoder=self.decoder,
             ignore_length=self.ignore_length,
             raw=self.raw,

@@ -7,8 +7,9 @@ refused.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from audioproxy.errors import NothingDecoded, UndecodableSource
@@ -44,8 +45,24 @@ _CHANNELS_OF_BURSTS = 2
 _BITS = {"pcm_alaw": 16, "pcm_mulaw": 16}
 _FLOAT_BITS = 64
 
+# AIFF, and AU with samples of a fixed size, in which ffmpeg does not look for other codecs.
+_PLAIN = re.compile(rb"FORM....AIFF|\.snd.{8}\0\0\0[\1-\7\x1b]", re.DOTALL)
+_PLAIN_BYTES = 16
+
 #: Returns the samples of a source after a number of them (`decoding.piece_arguments`).
 Decode: TypeAlias = Callable[[int], Awaitable[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What the start of a source tells ahead of ffprobe.
+
+    :ivar is_pcm: as that of `audioproxy.media.command.inputs.Input`.
+    :ivar has_space: it is a wav file in which ffprobe would look for chunks in vain.
+    """
+
+    is_pcm: bool
+    has_space: bool = False
 
 
 async def check_samples(read: ReadRange, size: int, probe: Probe, decode: Decode) -> Probe:
@@ -82,6 +99,21 @@ async def probe_samples(read: ReadRange, size: int) -> Probe | None:
     :raises UndecodableSource: for samples that are no audio, or are not supported.
     """
     return await run_reader(read, size, _probe_behind(size))
+
+
+def examine_start(size: int) -> Reader[Start]:
+    """Return what the start of a source tells ahead of ffprobe.
+
+    :raises Malformed: for a source that is neither wav, nor plain AIFF or AU.
+    """
+    if _PLAIN.match((yield from read_range(0, _PLAIN_BYTES))):
+        return Start(is_pcm=True)
+    found = yield from find_samples(size)
+    form = yield from read_form(found)
+    is_pcm = form is not None and not (
+        yield from find_burst(found.start, found.end, form.codec, form.sample_rate * form.channels)
+    )
+    return Start(is_pcm, found.has_space)
 
 
 def _probe_behind(size: int) -> Reader[Probe]:

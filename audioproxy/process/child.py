@@ -21,8 +21,9 @@ from twisted.python.failure import Failure
 
 from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.media.command.progress import STATUS
-from audioproxy.media.diagnostics import redact
+from audioproxy.media.diagnostics import one_line
 from audioproxy.observe.log_context import Logger
+from audioproxy.sources.interfaces import SourceFile
 
 # Only the end of a child's stderr is kept: its last lines name the cause of a failure.
 _STDERR_LIMIT = 8 * 1024
@@ -108,8 +109,10 @@ class Child:
         stdout_limit: int = 0,
         keep_pattern: re.Pattern[bytes] | None = None,
         on_spawn_failure: Callable[[], object] = lambda: None,
+        source: SourceFile | None = None,
     ) -> None:
         self._timeout = timeout
+        self._source = source
         self._on_spawn_failure = on_spawn_failure
         self.protocol = _ChildProtocol(clock, self, stdout_limit, keep_pattern)
         self._clock = clock
@@ -127,6 +130,10 @@ class Child:
         After its timeout, or if the caller is cancelled, the child is stopped. The call still ends
         only when the child is dead.
 
+        A child takes a failed read for the end of its source, so it may exit with 0, or find the
+        source broken.
+
+        :raises Refusal: why the source could not be read, whatever else became of the child.
         :raises ChildTimeout: after the timeout, once the child is dead.
         """
         deadline = self._clock.callLater(self._timeout, self.stop)
@@ -143,6 +150,8 @@ class Child:
             expired = not deadline.active()
             if not expired:
                 deadline.cancel()
+        if self._source is not None and self._source.failure is not None:
+            raise self._source.failure
         if expired:
             raise ChildTimeout(self._cpu_seconds, ended.status)
         return ended
@@ -242,7 +251,6 @@ class _StderrTail:
     keep_pattern: re.Pattern[bytes] | None
     kept: bytearray = field(default_factory=bytearray)
     data: bytearray = field(default_factory=bytearray)
-    overflowed: bool = False
     received: int = 0
     status: bytes = b""
 
@@ -255,7 +263,6 @@ class _StderrTail:
         excess = len(self.data) - _STDERR_LIMIT
         if excess <= 0:
             return
-        self.overflowed = True
         # Drop whole lines where there are any.
         excess = self.data.rfind(b"\n", 0, excess) + 1 or excess
         if self.keep_pattern is not None and len(self.kept) < _KEPT_LIMIT:
@@ -265,12 +272,8 @@ class _StderrTail:
         del self.data[:excess]
 
     def kept_output(self) -> bytes:
-        """Return the kept lines and the end of stderr.
-
-        If stderr was cut, the first word of its end is dropped: it may be a part of a secret.
-        """
-        end = self.data.split(maxsplit=1)[-1] if self.overflowed else self.data
-        return bytes(self.kept + end)
+        """Return the kept lines and the end of stderr."""
+        return bytes(self.kept + self.data)
 
 
 class _ChildProtocol(ProcessProtocol):
@@ -401,7 +404,7 @@ def log_lack_of_memory(what: str, ended: Exit) -> None:
         "the {what} needs more memory than AP_MAX_CHILD_MEMORY ({how}): {diagnostic}",
         what=what,
         how=describe_exit(ended),
-        diagnostic=redact(ended.stderr),
+        diagnostic=one_line(ended.stderr),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from io import RawIOBase
 from threading import Event
@@ -15,6 +15,7 @@ from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
 from audioproxy.errors import Refusal
 from audioproxy.media.command.decoding import Pipeline
 from audioproxy.process.ffmpeg import Ffmpeg, open_pipe
+from audioproxy.sources.interfaces import SourceFile
 
 # Milliseconds without a byte after which a reader checks whether the child has ended.
 _POLL_TIMEOUT = 500
@@ -60,7 +61,7 @@ class Decoder:
     async def decode(
         self,
         pipeline: Pipeline,
-        descriptors: Mapping[int, int],
+        source: SourceFile,
         deadline: Deadline,
         read: Callable[[DecoderPipe], T],
     ) -> T:
@@ -68,8 +69,7 @@ class Decoder:
 
         :param read: called in a thread. If it raises, its exception is raised here: ffmpeg reports
             it only as a broken pipe.
-        :raises IrregularSource, RenderTimeout, UndecodableSource, RenderFailed: as
-            `Encoding.wait`.
+        :raises Refusal: as `Encoding.wait`.
         """
         readable, writable = open_pipe()
         ended, failed = Event(), Event()
@@ -81,12 +81,16 @@ class Decoder:
             raise
         refusal: Refusal | None = None
         try:
-            await self._ffmpeg.run_to_pipe(pipeline, descriptors, writable, deadline, failed.is_set)
+            await self._ffmpeg.run_to_pipe(pipeline, source, writable, deadline, failed.is_set)
         except Refusal as error:
             refusal = error
         finally:
             ended.set()
-            result = await await_uncancelled(reading)
+            try:
+                result = await await_uncancelled(reading)
+            except Exception as error:
+                # The samples up to a failure of the source are not worth a complaint.
+                raise source.failure or error from None
         if refusal is not None:
             raise refusal
         return result

@@ -30,8 +30,7 @@ from audioproxy.media.diagnostics import (
     lacks_end,
     lacks_silence,
     lost_reader,
-    redact,
-    was_cut_short,
+    one_line,
 )
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.child import (
@@ -42,6 +41,7 @@ from audioproxy.process.child import (
     log_lack_of_memory,
 )
 from audioproxy.process.spawn import Launcher, SpawnFailed
+from audioproxy.sources.interfaces import SourceFile
 
 # Bytes that `-progress` may print in one decode pass. ffmpeg prints a dozen short lines at a time,
 # by default twice a second, and here once an hour (`measure_arguments`).
@@ -93,8 +93,9 @@ class _Run:
 class Encoding:
     """A running encoder, whose stdout is a file."""
 
-    def __init__(self, child: Child, run: _Run, decoder: Child | None) -> None:
+    def __init__(self, child: Child, run: _Run, source: SourceFile, decoder: Child | None) -> None:
         self._child = child
+        self._source = source
         self._decoder = decoder
         self._run = run
         self._refusal: Refusal | None = None
@@ -105,12 +106,14 @@ class Encoding:
     def is_readable(self) -> bool:
         """Whether readers may see what it has written so far.
 
-        No reader sees what precedes the first audio. Nor what follows a full disk, the loss of the
-        source, or that of silence: a filter that looks ahead, such as loudnorm, ends with other
-        samples than the source has.
+        No reader sees what precedes the first audio. Nor what follows a failure of the source, a
+        full disk, or the loss of silence: a filter that looks ahead, such as loudnorm, ends with
+        other samples than the source has.
 
         :raises IrregularSource: where the source needs another pipeline.
         """
+        if self._source.failure is not None:
+            return False
         # The encoder takes the end of a decoder that failed for the end of the source.
         decoder = self._decoder
         if decoder and not decoder.is_sound:
@@ -121,14 +124,14 @@ class Encoding:
             return False
         # This is asked each millisecond until there is audio, and a search takes as long.
         if (printed := (decoder_stderr, stderr)) != self._printed:
-            self._is_readable = not was_cut_short(decoder_stderr) and self._allows_readers(stderr)
+            self._is_readable = self._allows_readers(stderr)
             self._printed = printed
         return self._is_readable
 
     def _allows_readers(self, stderr: bytes) -> bool:
         pipeline = self._run.pipeline
         pipeline.check(stderr)
-        lacks_audio = was_cut_short(stderr) or lacks_silence(stderr) or filled_disk(stderr)
+        lacks_audio = lacks_silence(stderr) or filled_disk(stderr)
         return pipeline.has_checked(stderr) and not lacks_audio
 
     def stop(self, refusal: Refusal) -> None:
@@ -143,6 +146,7 @@ class Encoding:
         :raises OutputTooLarge: where the kernel has stopped it at the limit of its output.
         :raises RenderTimeout: at the deadline.
         :raises UndecodableSource: where the source is at fault.
+        :raises Refusal: why the source could not be read, whatever else happened.
         :raises RenderFailed: for every other failure.
         """
         try:
@@ -166,7 +170,7 @@ class Ffmpeg:
     async def encode(
         self,
         pipeline: Pipeline,
-        descriptors: Mapping[int, int],
+        source: SourceFile,
         output: int,
         limit: int,
         deadline: Deadline,
@@ -182,10 +186,11 @@ class Ffmpeg:
         :raises Refusal: where the decoder of an irregular source fails.
         """
         run = _Run(pipeline, deadline, deadline.elapsed)
-        async with self._decoder(pipeline, descriptors, deadline) as (opened, decoder):
-            child = self._launch(run.command, {**opened, 1: output}, deadline, output_limit=limit)
+        async with self._decoder(pipeline, source, deadline) as (opened, stdin, decoder):
+            stdio = {**stdin, 1: output}
+            child = self._launch(run.command, opened, deadline, stdio, output_limit=limit)
             try:
-                yield Encoding(child, run, decoder)
+                yield Encoding(child, run, source, decoder)
             except BaseException:
                 child.stop()
                 raise
@@ -193,7 +198,7 @@ class Ffmpeg:
     async def run_to_pipe(
         self,
         pipeline: Pipeline,
-        descriptors: Mapping[int, int],
+        source: SourceFile,
         pipe: int,
         deadline: Deadline,
         has_reader_failed: Callable[[], bool],
@@ -209,22 +214,22 @@ class Ffmpeg:
         with ExitStack() as held:
             held.callback(os.close, pipe)
             run = _Run(pipeline, deadline, deadline.elapsed)
-            async with self._decoder(pipeline, descriptors, deadline) as (opened, _):
-                child = self._launch(run.command, {**opened, 1: pipe}, deadline)
+            async with self._decoder(pipeline, source, deadline) as (opened, stdin, _):
+                child = self._launch(run.command, opened, deadline, {**stdin, 1: pipe})
                 held.close()
                 ended = await _wait(child, run)
                 if not has_reader_failed():
                     _check(ended, run)
 
     async def measure(
-        self, arguments: Sequence[str], descriptors: Mapping[int, int], deadline: Deadline
+        self, arguments: Sequence[str], source: SourceFile, deadline: Deadline
     ) -> int:
         """Run a decode pass and return how many samples it decoded.
 
         :param arguments: a command that writes one byte for each sample, and reports with
             ``-progress`` on its stdout.
         """
-        child = self._launch(arguments, descriptors, deadline, stdout_limit=_PROGRESS_LIMIT)
+        child = self._launch(arguments, source, deadline, stdout_limit=_PROGRESS_LIMIT)
         ended = await _wait(child)
         _check(ended)
         sizes = _TOTAL_SIZE.findall(ended.stdout)
@@ -233,35 +238,36 @@ class Ffmpeg:
         return int(sizes[-1] or 0)
 
     async def read_piece(
-        self, arguments: Sequence[str], descriptors: Mapping[int, int], deadline: Deadline
+        self, arguments: Sequence[str], source: SourceFile, deadline: Deadline
     ) -> bytes:
         """Return what `piece_arguments` outputs."""
-        child = self._launch(arguments, descriptors, deadline, stdout_limit=PIECE_LIMIT)
+        child = self._launch(arguments, source, deadline, stdout_limit=PIECE_LIMIT)
         ended = await _wait(child)
         _check(ended)
         return ended.stdout
 
     @asynccontextmanager
     async def _decoder(
-        self, pipeline: Pipeline, descriptors: Mapping[int, int], deadline: Deadline
-    ) -> AsyncIterator[tuple[Mapping[int, int], Child | None]]:
-        """Run the decoder of an irregular source; yield it, and the descriptors of its encoder.
+        self, pipeline: Pipeline, source: SourceFile, deadline: Deadline
+    ) -> AsyncIterator[tuple[SourceFile | None, Mapping[int, int], Child | None]]:
+        """Run the decoder of an irregular source.
 
-        An encoder takes the end of a decoder that failed for the end of the source. So the failure
-        of the decoder is raised, whatever became of the encoder.
+        Yield the source of its encoder and the encoder's stdin, of which one is set, and the
+        decoder. An encoder takes the end of a decoder that failed for the end of the source. So the
+        failure of the decoder is raised, whatever became of the encoder.
         """
         if pipeline.decoder is None:
-            yield descriptors, None
+            yield source, {}, None
             return
         with ExitStack() as held:
             readable, writable = open_pipe()
             held.callback(os.close, readable)
             try:
-                decoder = self._launch(pipeline.decoder, {**descriptors, 1: writable}, deadline)
+                decoder = self._launch(pipeline.decoder, source, deadline, {1: writable})
             finally:
                 os.close(writable)
             try:
-                yield {0: readable}, decoder
+                yield None, {0: readable}, decoder
             finally:
                 # An encoder that has ended before its decoder has read all that it needs.
                 is_needless = decoder.is_running
@@ -274,8 +280,9 @@ class Ffmpeg:
     def _launch(
         self,
         arguments: Sequence[str],
-        descriptors: Mapping[int, int],
+        source: SourceFile | None,
         deadline: Deadline,
+        stdio: Mapping[int, int] | None = None,
         *,
         stdout_limit: int = 0,
         output_limit: int | None = None,
@@ -283,8 +290,9 @@ class Ffmpeg:
         try:
             return self._launcher.launch(
                 arguments,
-                descriptors,
+                stdio or {},
                 deadline.left(),
+                source=source,
                 stdout_limit=stdout_limit,
                 keep_pattern=KEPT_LINES,
                 output_limit=output_limit,
@@ -315,13 +323,12 @@ def _stopped(refusal: Refusal, more: str | None = None) -> Refusal:
 def _check(ended: Exit, run: _Run | None = None) -> None:
     """Raise a refusal if the encoder failed.
 
-    ffmpeg exits with 0 if it had no memory for silence. ffmpeg 5 does so, too, after a lost
-    connection, and if it could not write its last bytes.
+    ffmpeg exits with 0 if it had no memory for silence. ffmpeg 5 does so, too, if it could not
+    write its last bytes.
     """
     if run is not None:
         run.pipeline.check(ended.stderr, succeeded=ended.ok)
-    lacks_audio = was_cut_short(ended.stderr) or lacks_silence(ended.stderr)
-    if not ended.ok or lacks_audio or lacks_end(ended.stderr):
+    if not ended.ok or lacks_silence(ended.stderr) or lacks_end(ended.stderr):
         raise _refusal(ended, run)
 
 
@@ -337,7 +344,7 @@ def _refusal(ended: Exit, run: _Run | None = None) -> Refusal:
         refusal_type = DiskFull if filled_disk(ended.stderr) else classify(ended.stderr)
     elif lacked_memory(ended.stderr):
         refusal_type = MemoryExceeded
-    how, diagnostic = describe_exit(ended), redact(ended.stderr)
+    how, diagnostic = describe_exit(ended), one_line(ended.stderr)
     if refusal_type is NothingDecoded:
         # The caller may know the cause and try again, so the caller logs the failure.
         return NothingDecoded(f"{how}: {diagnostic}")

@@ -13,29 +13,24 @@ from audioproxy.concurrency.shared_result import SharedCalls
 from audioproxy.errors import (
     EncryptedSource,
     MemoryExceeded,
-    NotFound,
     NothingDecoded,
     ProbeFailed,
     ProbeTimeout,
     RenderFailed,
     RenderTimeout,
+    SourceTooLarge,
     UndecodableSource,
-    UpstreamUnavailable,
     VideoSource,
 )
 from audioproxy.media.command.decoding import measure_arguments, piece_arguments
 from audioproxy.media.command.inputs import Input
 from audioproxy.media.described import describe, is_doubtful
-from audioproxy.media.diagnostics import (
-    classify,
-    redact,
-    unsupported_container,
-    was_cut_short,
-)
+from audioproxy.media.diagnostics import classify, one_line, unsupported_container
 from audioproxy.media.encryption import is_encrypted
 from audioproxy.media.ffprobe_output import has_container, lacks_pictures
 from audioproxy.media.lengths.containers import read_length, run_reader
-from audioproxy.media.lengths.wav import MUCH_SPACE, has_reserved_space
+from audioproxy.media.lengths.reading import SourceLength
+from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.probe import (
     ALL_TAGS,
     CONTAINER_TAGS,
@@ -45,7 +40,7 @@ from audioproxy.media.probe import (
     parse_probe,
     probe_arguments,
 )
-from audioproxy.media.samples import check_samples, probe_samples
+from audioproxy.media.samples import check_samples, examine_start, probe_samples
 from audioproxy.media.signatures import TAG_DEMUXER, identify, may_be_misdetected
 from audioproxy.media.streams import COUNTED_SECONDS
 from audioproxy.observe.log_context import Logger
@@ -62,10 +57,6 @@ _OUTPUT_LIMIT = 1024 * 1024
 # Probe results in the cache. Each takes some kilobytes, most of it for tags, whose number and
 # length `parse_source_info` limits.
 _CACHE_SIZE = 512
-
-# Bytes of a remote source whose start is read ahead of the probe. In a smaller one, ffprobe soon
-# reaches the end of reserved space.
-_LARGE = 32 * 1024 * 1024
 
 # Seconds for which a timeout is remembered of a source that kept a CPU busy for more than half of
 # its probe. A source that is read slowly may be faster next time.
@@ -102,7 +93,7 @@ class Prober:
         self._slots = slots
         self._timeout = timeout
         self._timed = timed
-        # A complete copy is not probed together with a source that is still downloaded.
+        # A source that is complete is not probed together with one that may still arrive.
         self._running: SharedCalls[tuple[bytes, bool], Probe] = SharedCalls()
         # By identity, where that is certain.
         self._cache: LRUCache[bytes, Probe] = LRUCache(_CACHE_SIZE)
@@ -156,7 +147,7 @@ class Prober:
         if is_certain and identity in self._expensive:
             raise ProbeTimeout
         return await self._running.join(
-            (identity, bool(source.descriptors)),
+            (identity, source.descriptor is not None),
             lambda: self._probe_and_cache(source, claim, is_certain=is_certain, pooled=pooled),
         )
 
@@ -165,12 +156,10 @@ class Prober:
 
         Each request reads its own source: the one that was probed may be closed.
         """
-        deadline = self._deadline()
+        if source.size is None or not probe.saw_end:
+            return probe
         with _failures_of_probe():
-            size = await _readable_size(source, deadline)
-            if size is None:
-                return probe
-            encrypted = await deadline.limit(is_encrypted(source.read, size))
+            encrypted = await self._deadline().limit(is_encrypted(source.read, source.size))
         if encrypted:
             raise EncryptedSource
         return self._refine(source, probe, replace(probe, may_be_encrypted=False))
@@ -185,7 +174,7 @@ class Prober:
             async with self._slots.hold():
                 opened = probe.open_with(await source.input(deadline))
                 command = measure_arguments(self._program, opened, probe, frames=1)
-                if not await self._ffmpeg.measure(command, source.descriptors, deadline):
+                if not await self._ffmpeg.measure(command, source, deadline):
                     raise NothingDecoded
         return self._refine(source, probe, replace(probe, may_be_undecodable=False))
 
@@ -194,12 +183,9 @@ class Prober:
 
         Its search reads what shows the join, so a render does not search again.
         """
-        deadline = self._deadline()
-        with _failures_of_probe():
-            size = await _readable_size(source, deadline)
-            if size is None:
-                return probe
-            length = await deadline.limit(read_length(source.read, size, probe))
+        if source.size is None or not probe.saw_end:
+            return probe
+        length = await self.read_length(source, source.size, probe)
         return self._refine(source, probe, replace(probe.with_length(length), may_be_joined=False))
 
     async def _check_samples(
@@ -215,15 +201,21 @@ class Prober:
             async with self._slots.hold(claim) if pooled else nullcontext():
                 opened = probe.open_with(await source.input(deadline))
                 command = piece_arguments(self._program, opened, probe, start)
-                return await self._ffmpeg.read_piece(command, source.descriptors, deadline)
+                return await self._ffmpeg.read_piece(command, source, deadline)
 
         with _failures_of_probe():
-            if probe.may_be_padded:
-                await source.input(deadline)
-            elif not (probe.saw_end and await source.inspect(deadline, _is_seekable)):
+            if not probe.saw_end:
+                if not probe.may_be_padded:
+                    return probe
+                try:
+                    await source.complete(deadline)
+                except (ProbeTimeout, SourceTooLarge):
+                    # A render has more time, and refuses what is too large.
+                    return probe
+            if source.size is None:
                 return probe
-            size = source.size or 0
-            checked = await deadline.limit(check_samples(source.read, size, probe, decode))
+            checking = check_samples(source.read, source.size, probe, decode)
+            checked = await deadline.limit(checking)
         return self._refine(source, probe, checked)
 
     def _refine(self, source: OpenSource, probe: Probe, refined: Probe) -> Probe:
@@ -231,6 +223,15 @@ class Prober:
         if source.has_certain_identity() and self._cache.get(source.identity) is probe:
             self._cache[source.identity] = refined
         return refined
+
+    async def read_length(self, source: OpenSource, size: int, probe: Probe) -> SourceLength | None:
+        """Return the length of a source; None where its end does not confirm it.
+
+        :param size: bytes of the source, all of which can be read.
+        :raises ProbeFailed, ProbeTimeout: where that fails or takes too long.
+        """
+        with _failures_of_probe():
+            return await self._deadline().limit(read_length(source.read, size, probe))
 
     def forget(self, identity: bytes) -> None:
         """Forget the probe of a source that has changed while it was read."""
@@ -265,8 +266,9 @@ class Prober:
     ) -> Exit:
         child = self._launcher.launch(
             probe_arguments(self._ffprobe, opened, tags=tags, seconds=seconds),
-            source.descriptors,
+            {},
             deadline.left(),
+            source=source,
             stdout_limit=_OUTPUT_LIMIT,
             keep_pattern=NOTICES,
         )
@@ -280,9 +282,10 @@ class Prober:
         The third value is an output with the tags ahead of the container.
         """
         size = source.size or 0
-        if opened.seekable and size > (MUCH_SPACE if source.descriptors else _LARGE):
-            reading = run_reader(source.read, size, has_reserved_space(size))
-            opened = replace(opened, forward=bool(await deadline.limit(reading)))
+        if opened.seekable and size > MUCH_SPACE:
+            reading = run_reader(source.read, size, examine_start(size))
+            if (start := await deadline.limit(reading)) is not None:
+                opened = replace(opened, is_pcm=start.is_pcm, forward=start.has_space)
         ended = await self._run(opened, source, deadline)
         failed = not ended.ok and classify(ended.stderr) is UndecodableSource
         if may_be_misdetected(ended.stdout, failed=failed) and opened.seekable and source.size:
@@ -324,8 +327,7 @@ class Prober:
             if error.cpu_seconds > self._timeout / 2:
                 raise _Expensive from None
             raise ProbeTimeout from None
-        cut_short = opened.seekable and was_cut_short(ended.stderr)
-        if (ended.ok or ended.overflowed) and not cut_short:
+        if ended.ok or ended.overflowed:
             try:
                 probe = parse_probe(
                     ended.stdout,
@@ -334,20 +336,15 @@ class Prober:
                     seekable=opened.seekable,
                     tagged=tagged,
                 )
-                return replace(probe, demuxer=opened.demuxer, skipped=opened.skipped)
+                return replace(
+                    probe, demuxer=opened.demuxer, skipped=opened.skipped, is_pcm=opened.is_pcm
+                )
             except ValueError:
                 _log.error("the output of ffprobe cannot be parsed")
                 raise ProbeFailed from None
         if ended.used_up_cpu:
             raise _Expensive
         if ended.code is not None and (refusal := classify(ended.stderr)) is not None:
-            if refusal in (NotFound, UpstreamUnavailable):
-                # The source was available a moment ago. Possible causes are a wrong clock, and
-                # credentials that may request an object's headers but not read the object.
-                _log.warn(
-                    "ffprobe cannot read a source that exists: {diagnostic}",
-                    diagnostic=redact(ended.stderr),
-                )
             if refusal is MemoryExceeded:
                 log_lack_of_memory("probe", ended)
             if issubclass(refusal, UndecodableSource) and opened.seekable and source.size:
@@ -362,7 +359,7 @@ class Prober:
         log(
             "the probe failed ({how}): {diagnostic}",
             how=describe_exit(ended),
-            diagnostic=redact(ended.stderr),
+            diagnostic=one_line(ended.stderr),
         )
         raise ProbeFailed
 
@@ -376,13 +373,3 @@ def _failures_of_probe() -> Iterator[None]:
         raise ProbeFailed(error.message) from error
     except RenderTimeout as error:
         raise ProbeTimeout from error
-
-
-async def _readable_size(source: OpenSource, deadline: Deadline) -> int | None:
-    """Return the size of a source of which parts can be read; None where it must be downloaded."""
-    is_seekable = await source.inspect(deadline, _is_seekable)
-    return source.size if is_seekable else None
-
-
-async def _is_seekable(opened: Input) -> bool:
-    return opened.seekable

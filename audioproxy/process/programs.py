@@ -17,7 +17,7 @@ from audioproxy.media.command.conversion import SOXR, SWRESAMPLE
 from audioproxy.media.command.decoding import PIECE_FORM, STREAM_FORMATS
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.filters import FILTERS
-from audioproxy.media.diagnostics import redact
+from audioproxy.media.diagnostics import one_line
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.child import ChildTimeout, describe_exit
 from audioproxy.process.spawn import Launcher, SpawnFailed
@@ -148,7 +148,7 @@ class Programs:
         except ChildTimeout:
             return _Run(failure=f"{program} did not respond within {_RUN_TIMEOUT:.0f} seconds")
         if not ended.ok:
-            words = f"{describe_exit(ended)}: {redact(ended.stderr)}".rstrip(": ")
+            words = f"{describe_exit(ended)}: {one_line(ended.stderr)}".rstrip(": ")
             return _Run(failure=f"{program} cannot be run ({words})")
         return _Run(ended.stdout)
 

@@ -8,6 +8,7 @@ import os
 import re
 import resource
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from glob import glob
 
@@ -22,6 +23,7 @@ from audioproxy.process.starters import (
     resource_number,
     spawn_by,
 )
+from audioproxy.sources.interfaces import SourceFile
 
 # With 0, the kernel would still start the program of its core_pattern for each crash, as root.
 _CORE = 1
@@ -134,6 +136,7 @@ class Launcher:
         descriptors: Mapping[int, int],
         timeout: float,
         *,
+        source: SourceFile | None = None,
         stdout_limit: int = 0,
         keep_pattern: re.Pattern[bytes] | None = None,
         output_limit: int | None = None,
@@ -144,27 +147,31 @@ class Launcher:
             that it inherits. The caller closes its own descriptors.
         :param timeout: seconds for which `Child.wait` waits at most. The kernel ends a child that
             has used that much time of every CPU.
+        :param source: the source that it reads.
         :param stdout_limit: bytes of stdout to capture; 0 where ``descriptors`` sets stdout.
         :param keep_pattern: matching lines of stderr are kept, up to 2 KiB, however much output
             follows them.
         :param output_limit: bytes to which the child's writes may grow a file.
         :raises SpawnFailed: where the program cannot be started.
         """
-        child = Child(self.clock, timeout, stdout_limit, keep_pattern, self.on_spawn_failure)
+        child = Child(
+            self.clock, timeout, stdout_limit, keep_pattern, self.on_spawn_failure, source
+        )
         limits = {} if self.limits is None else self.limits.of_child(timeout, output_limit)
         # Tags are UTF-8 in any locale. Python encodes all words as the locale does names of files.
         program, *words = arguments
         words = [os.fsdecode(word.encode("utf-8", "surrogateescape")) for word in words]
         try:
-            stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-            try:
+            with ExitStack() as held:
+                stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+                held.callback(os.close, stdin)
                 wanted: dict[int, int | str] = {0: stdin, 2: "r", **descriptors}
+                if source is not None:
+                    wanted |= held.enter_context(source.inherit())
                 if stdout_limit:
                     wanted[1] = "r"
                 spawn = spawn_by(self.spawner, self.environment)
                 self.starter.start(spawn, child.protocol, [program, *words], wanted, limits)
-            finally:
-                os.close(stdin)
         except OSError as error:
             if error.errno in _PERSISTENT_ERRORS:
                 self.on_spawn_failure()

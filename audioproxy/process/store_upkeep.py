@@ -11,7 +11,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import LoopingCall, deferLater
 
 from audioproxy.concurrency.threads import ThreadRunner
-from audioproxy.media.diagnostics import redact
+from audioproxy.media.diagnostics import one_line
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.child import ChildTimeout, describe_exit
 from audioproxy.process.spawn import Launcher, SpawnFailed
@@ -173,7 +173,7 @@ class StoreUpkeep:
         removed = int(summary["removed"]["variants"])
         self._evicted(removed)
         if not ended.ok:
-            how = f"{describe_exit(ended)}: {redact(ended.stderr)}"
+            how = f"{describe_exit(ended)}: {one_line(ended.stderr)}"
             _log.warn("the store is not pruned: {how}", how=how)
             return None
         _log.info(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from tempfile import SpooledTemporaryFile
@@ -14,10 +14,10 @@ from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled, run_
 from audioproxy.errors import DiskFull, OutputTooLarge, RenderFailed, reason_of
 from audioproxy.files.scratch_files import DEFAULT_FOLDER
 from audioproxy.media.command.decoding import Pipeline
-from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
 from audioproxy.media.waveform_spec import PcmSamples, UnusualSamples, WaveformSpec
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.decoder import Decoder
+from audioproxy.sources.interfaces import OpenSource
 
 if TYPE_CHECKING:
     from audioproxy.process.waveform_reader import SampleStream, WaveformReader
@@ -51,7 +51,7 @@ class Waveforms:
         self,
         pipeline: Pipeline,
         samples: PcmSamples | None,
-        descriptors: Mapping[int, int],
+        source: OpenSource,
         spec: WaveformSpec,
         output: int,
         limit: int,
@@ -60,23 +60,22 @@ class Waveforms:
         """Reduce a source once, and then write the document of its waveform.
 
         :param pipeline: decodes the source to raw 16-bit samples.
-        :param samples: those that need no decoder, in the source's own descriptor.
+        :param samples: those that need no decoder, where all of the source is there.
         :param output: the descriptor that the document is written to.
         :param limit: bytes of the document.
         :raises OutputTooLarge: for a larger document.
         :raises NothingDecoded: where there is no sample.
         :raises InvalidOptions: for a waveform that its serialization cannot hold.
-        :raises IrregularSource, RenderTimeout, UndecodableSource, RenderFailed: as
-            `Encoding.wait`.
+        :raises Refusal: as `Encoding.wait`.
         """
-        if samples is not None:
+        descriptor = source.descriptor
+        if samples is not None and descriptor is not None:
             # ffmpeg converts unusual samples. Nothing is written of them.
             with suppress(UnusualSamples):
-                source = descriptors[SOURCE_DESCRIPTOR]
                 stop = Event()
 
                 def read_file(spool: IO[bytes]) -> Awaitable[WaveformReader]:
-                    work = partial(_read_samples, samples, source, deadline, stop, spec, spool)
+                    work = partial(_read_samples, samples, descriptor, deadline, stop, spec, spool)
                     return await_uncancelled(self._in_thread(work), stop.set)
 
                 await self._write(read_file, output, limit)
@@ -84,7 +83,7 @@ class Waveforms:
 
         def read_pipe(spool: IO[bytes]) -> Awaitable[WaveformReader]:
             read = partial(_reduce, spec, spool, None)
-            return self._decoder.decode(pipeline, descriptors, deadline, read)
+            return self._decoder.decode(pipeline, source, deadline, read)
 
         await self._write(read_pipe, output, limit)
 

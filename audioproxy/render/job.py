@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -50,7 +50,7 @@ from audioproxy.media.command.filters import (
     output_samples,
 )
 from audioproxy.media.command.inputs import Input, local_input
-from audioproxy.media.command.progress import expected_seconds
+from audioproxy.media.command.progress import expected_seconds, read_share
 from audioproxy.media.command.trim import may_seek, needs_measuring, starts_past_end
 from audioproxy.media.lengths.containers import read_length
 from audioproxy.media.probe import Probe, describe_choice
@@ -59,6 +59,7 @@ from audioproxy.observe.log_context import Logger
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Claim
+from audioproxy.sources.anew import use_source
 from audioproxy.sources.interfaces import OpenSource, SourceStore
 
 # Irregular sources that a node remembers; each takes some 200 bytes.
@@ -75,14 +76,16 @@ class ProbedSource:
     """A source that is open and probed, for one request.
 
     :ivar probe: what is known about the source so far.
-    :ivar found: what renders have found out about an irregular source, as far as the probe has it.
     :ivar build_command: builds the command of the job.
+    :ivar is_last: the source is not opened anew if it fails.
+    :ivar found: what renders have found out about an irregular source, as far as the probe has it.
     """
 
     request: VariantRequest
     opened: OpenSource
     probe: Probe
     build_command: CommandBuilder
+    is_last: bool = False
     found: frozenset[type[IrregularSource]] = frozenset()
 
     @property
@@ -101,7 +104,6 @@ class Job:
 
     :ivar source: with everything that is known about it, such as its length.
     :ivar input: how ffmpeg opens the source.
-    :ivar descriptors: the descriptors that a child inherits to open it.
     :ivar stated_length: the length that the header of the output states.
     :ivar samples: those that a waveform needs no decoder for.
     :ivar measure: the decode pass that has measured the source, where one was needed.
@@ -110,7 +112,6 @@ class Job:
     source: ProbedSource
     input: Input
     pipeline: Pipeline
-    descriptors: Mapping[int, int]
     stated_length: StatedLength | None
     samples: PcmSamples | None
     measure: list[str] | None
@@ -157,12 +158,13 @@ class Preparer:
         default_factory=partial(LRUCache, _IRREGULAR_SOURCES)
     )
 
-    async def open(self, source: Source) -> OpenSource:
+    async def open(self, source: Source, *, reads: bool = True) -> OpenSource:
         """Open a source, and refuse one that is too large.
 
+        :param reads: its bytes will be read.
         :raises Refusal: where the source is missing or too large.
         """
-        opened = await self.sources.open(source)
+        opened = await self.sources.open(source, reads=reads)
         try:
             SourceTooLarge.check(opened.size, self.max_source)
         except SourceTooLarge:
@@ -176,6 +178,8 @@ class Preparer:
         build_command: CommandBuilder = encoder_arguments,
         claim: Claim | None = None,
         on_open: Callable[[OpenSource], object] = lambda opened: None,
+        *,
+        in_slot: bool = False,
     ) -> ProbedSource:
         """Open and probe the source of a request.
 
@@ -184,24 +188,47 @@ class Preparer:
 
         :param claim: to a probe slot.
         :param on_open: called with the source before it is probed; it may raise a refusal.
+        :param in_slot: the caller holds a slot, and the source was opened before.
         :raises Refusal: for a source, or options, that cannot be rendered.
         """
-        opened = await self.open(request.source)
-        options = request.options
-        try:
+
+        async def examine(opened: OpenSource, is_last: bool) -> ProbedSource:
             on_open(opened)
-            probe = await self.prober.probe(opened, claim)
+            options = request.options
+            probe = await self.prober.probe(opened, claim, pooled=not in_slot)
             if (choice := describe_choice(probe)) is not None:
                 _log.debug("{key} renders {choice}", key=request.key, choice=choice)
-            if opened.descriptors and opened.size and starts_past_end(options, probe):
+            if opened.size and probe.saw_end and starts_past_end(options, probe):
                 # Where the end of the source confirms the length, the refusal needs no decoder.
-                probe = probe.with_length(await read_length(opened.read, opened.size, probe))
+                length = await self.prober.read_length(opened, opened.size, probe)
+                probe = probe.with_length(length)
             if not needs_measuring(options, probe):
                 build_command(self.program, local_input(), options, probe, SOXR)
-        except BaseException:
-            opened.close()
-            raise
-        return ProbedSource(request, opened, probe, build_command)
+            return ProbedSource(request, opened, probe, build_command, is_last)
+
+        opening = partial(self.open, request.source)
+        return await use_source(opening, examine, attempts=1 if in_slot else 2)
+
+    async def prepare_again(
+        self,
+        source: ProbedSource,
+        refusal: Refusal,
+        deadline: Deadline,
+        on_open: Callable[[OpenSource], object] = lambda opened: None,
+    ) -> ProbedSource:
+        """Return a source that has failed in a render, opened and probed anew.
+
+        :param refusal: of the render; raised where the source has not failed, or was opened anew
+            already.
+        :raises Refusal: as `prepare` does.
+        """
+        if source.is_last or source.opened.failure is None:
+            raise refusal
+        deadline.left()
+        source.close()
+        request, build_command = source.request, source.build_command
+        preparing = self.prepare(request, build_command, on_open=on_open, in_slot=True)
+        return await deadline.limit(preparing)
 
     async def resolve(self, source: ProbedSource, deadline: Deadline) -> Job:
         """Return the job of a render, after measuring the source where needed.
@@ -209,11 +236,10 @@ class Preparer:
         :raises NothingDecoded: where a source that had to be measured holds no audio.
         :raises Refusal: for options that do not fit this source.
         """
-        # A source that cannot be read safely at its origin is downloaded here.
-        await source.opened.input(deadline)
         if not source.probe.saw_end:
-            # What a render has, and whether it is refused, must not depend on how long the download
-            # took.
+            # What a render has, and whether it is refused, must not depend on how fast the source
+            # arrives.
+            await source.opened.complete(deadline)
             probe = await deadline.limit(self.prober.probe(source.opened, pooled=False))
             source = replace(source, probe=probe)
         source = self._correct(await self._find_length(source, deadline))
@@ -268,7 +294,7 @@ class Preparer:
         The open descriptor protects against a replaced file, but not against a file that is still
         being written, such as an upload.
 
-        :raises RenderFailed: where the source has changed.
+        :raises Refusal: where the source has changed.
         """
         try:
             yield
@@ -282,6 +308,8 @@ class Preparer:
 
     async def _check_unchanged(self, source: ProbedSource) -> None:
         if not await source.opened.unchanged():
+            if source.opened.failure is not None:
+                raise source.opened.failure
             self.prober.forget(source.opened.identity)
             key = source.request.key
             _log.warn("a source changed while it was read; {key} is discarded", key=key)
@@ -295,7 +323,8 @@ class Preparer:
         options, probe, size = source.options, source.probe, source.opened.size
         if size is None or probe.length is not None or probe.seekable:
             return source
-        reads_samples = bool(source.opened.descriptors) and may_read_samples(options, probe)
+        is_complete = source.opened.descriptor is not None
+        reads_samples = is_complete and may_read_samples(options, probe)
         is_used = uses_length(options, probe) or reads_samples or starts_past_end(options, probe)
         if not (is_used or may_seek(options, probe)):
             return source
@@ -312,14 +341,14 @@ class Preparer:
         """
         opened = await _input(source, deadline)
         command = measure_arguments(self.program, opened, source.probe)
-        samples = await self.ffmpeg.measure(command, source.opened.descriptors, deadline)
+        samples = await self.ffmpeg.measure(command, source.opened, deadline)
         return replace(source, probe=source.probe.with_decoded_samples(samples)), command
 
     async def _build(
         self, source: ProbedSource, measure: list[str] | None, deadline: Deadline
     ) -> Job:
-        # After a long measurement, an origin may have to be asked for the source's address again.
-        opened, descriptors = await _input(source, deadline), source.opened.descriptors
+        share = read_share(source.options, source.probe)
+        opened = await _input(source, deadline, share)
         resampler = await deadline.limit(self.probe_resampler())
         program, options, probe = self.program, source.options, source.probe
         if probe.irregular:
@@ -330,11 +359,11 @@ class Preparer:
             encoder = source.build_command(program, opened, options, probe, resampler)
             pipeline = single_process(encoder, probe)
         pipeline = replace(pipeline, seconds=expected_seconds(options, probe))
-        samples = readable_samples(options, probe) if descriptors else None
-        length = stated_length(options, probe)
-        return Job(source, opened, pipeline, descriptors, length, samples, measure)
+        is_complete = source.opened.descriptor is not None
+        samples = readable_samples(options, probe) if is_complete else None
+        return Job(source, opened, pipeline, stated_length(options, probe), samples, measure)
 
 
-async def _input(source: ProbedSource, deadline: Deadline) -> Input:
+async def _input(source: ProbedSource, deadline: Deadline, share: float = 1.0) -> Input:
     """Return the input with which ffmpeg opens a source."""
-    return source.probe.open_with(await source.opened.input(deadline))
+    return source.probe.open_with(await source.opened.input(deadline, share))

@@ -216,7 +216,14 @@ class Render:
                     context.metrics.render(request.options.f, context.clock.seconds),
                     self._deadline() as deadline,
                 ):
-                    async with context.preparer.refuse_changed(source):
+                    try:
+                        output = await self._encode(source, deadline)
+                    except Refusal as refusal:
+                        if self._output is not None and self._output.has_audio:
+                            raise
+                        source = await context.preparer.prepare_again(
+                            source, refusal, deadline, self._refuse_repetition
+                        )
                         output = await self._encode(source, deadline)
                     if self.state is State.FAILED:
                         raise RenderTimeout
@@ -239,6 +246,11 @@ class Render:
         self._context.failures.check(self._request.key, opened)
 
     async def _encode(self, source: ProbedSource, deadline: Deadline) -> RenderOutput:
+        """Return the whole output of a source that has not changed by its end."""
+        async with self._context.preparer.refuse_changed(source):
+            return await self._run_jobs(source, deadline)
+
+    async def _run_jobs(self, source: ProbedSource, deadline: Deadline) -> RenderOutput:
         """Return the whole output, after a second attempt where the first one was in vain."""
         preparer = self._context.preparer
         job = await preparer.resolve(source, deadline)
@@ -280,12 +292,13 @@ class Render:
         file = await self._create_file(header_bytes, job.stated_length, deadline)
         output = self._write_to(file)
         target = file.scratch.descriptor, output.limit, deadline
+        opened = job.source.opened
         if self._is_waveform:
             spec = WaveformSpec.of(options, job.source.probe)
-            await context.waveforms.write(job.pipeline, job.samples, job.descriptors, spec, *target)
+            await context.waveforms.write(job.pipeline, job.samples, opened, spec, *target)
             await output.complete(context.clock)
             return output
-        async with context.ffmpeg.encode(job.pipeline, job.descriptors, *target) as encoding:
+        async with context.ffmpeg.encode(job.pipeline, opened, *target) as encoding:
             stderr = await output.watch(encoding, context.clock)
         await output.complete(context.clock)
         if encoder.encoded_nothing(output.encoded_bytes, tags):

@@ -8,7 +8,6 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote_from_bytes, urlsplit
@@ -20,7 +19,7 @@ from twisted.internet.task import deferLater
 from audioproxy.errors import NotConfigured, NotFound, Refusal, UpstreamUnavailable
 from audioproxy.files.streams import Readable
 from audioproxy.http_client.bodies import BodyTooLarge, RequestBody
-from audioproxy.http_client.client import HttpClient, Response
+from audioproxy.http_client.client import HttpClient, Response, parse_date
 from audioproxy.http_client.errors import NameMismatch, TransportError, UntrustedCertificate
 from audioproxy.s3.signing import EMPTY_SHA256, TIMESTAMP_FORMAT, RequestSigner
 
@@ -37,7 +36,6 @@ _MAX_DOCUMENT = 64 * 1024
 _STRONG_ETAG = re.compile(r'"[!#-~]{1,200}"')
 _ERROR_TAG = re.compile(rb"<(?:[\w.-]+:)?Error[\s/>]")
 _ERROR_CODE = re.compile(r"[^<>]{1,100}")
-_TOTAL = re.compile(r"[0-9]{1,18}")
 
 #: Seconds after which a request is sent once more, where the store was unreachable or busy.
 RETRY_DELAY = 1.0
@@ -65,13 +63,16 @@ class StoreError(Exception):
 
     :cvar refusal: the refusal that clients get.
     :ivar code: of the store's error document; empty where there is none.
+    :ivar retry_after: seconds after which the store accepts the request again; None where it says
+        nothing.
     """
 
     refusal: type[Refusal]
 
-    def __init__(self, text: str, code: str = "") -> None:
+    def __init__(self, text: str, code: str = "", retry_after: float | None = None) -> None:
         super().__init__(text)
         self.code = code
+        self.retry_after = retry_after
 
 
 class Missing(StoreError):
@@ -174,13 +175,12 @@ class ObjectStore:
     @property
     def clock_ahead(self) -> int | None:
         """Seconds by which this machine's clock is ahead of the store's; None if unknown."""
-        try:
-            signed, sent = self.last_dates or ("", None)
-            store_time = parsedate_to_datetime(sent or "")
-            own_time = datetime.strptime(signed, TIMESTAMP_FORMAT).replace(tzinfo=UTC)
-            return round((own_time - store_time).total_seconds())
-        except (TypeError, ValueError):
+        signed, sent = self.last_dates or ("", None)
+        store_time = parse_date(sent)
+        if store_time is None:
             return None
+        own_time = datetime.strptime(signed, TIMESTAMP_FORMAT).replace(tzinfo=UTC)
+        return round((own_time - store_time).total_seconds())
 
     def hint_for(self, error: StoreError, otherwise: str) -> str:
         """Return what the failed request needs to succeed.
@@ -232,17 +232,35 @@ class StoreObject:
         :returns: the size is None where the store does not state it. The response has no body any
             more.
         """
-        return await self.retry_once(self._find)
+        size, response = await self.retry_once(lambda: self._get_start(1))
+        # The body may be an object of any size, where the store does not serve ranges.
+        response.discard()
+        return size, response
+
+    async def get_start(self, count: int) -> tuple[int | None, Response]:
+        """Return the size of the object in bytes, and a response with its first bytes.
+
+        :param count: the most bytes that are requested.
+        :returns: the size is None where the store does not state it, and 0 for a response with
+            status 416. Otherwise, the body is that of the response's range, or the whole object
+            where that is None.
+        """
+        size, response = await self.retry_once(lambda: self._get_start(count))
+        if response.status == 206 and (response.range is None or response.range.first):
+            response.discard()
+            raise Unavailable("the response has a range that was not requested")
+        return size, response
 
     async def get(self, start: int, stop: int, etag: str | None) -> Response:
         """Return the response with a byte range of the object, if its tag is still ``etag``.
 
-        A tag that is weak is not compared.
+        A tag that is weak is not compared. The range begins at ``start``, and may end before
+        ``stop``: stores may limit what they return.
         """
-        return await self.retry_once(lambda: self._get(start, stop, etag))
+        return await self.retry_once(lambda: self.get_once(start, stop, etag))
 
-    async def _find(self) -> tuple[int | None, Response]:
-        response = await self.send("GET", headers={"range": "bytes=0-0"})
+    async def _get_start(self, count: int) -> tuple[int | None, Response]:
+        response = await self.send("GET", headers={"range": f"bytes=0-{count - 1}"})
         status = response.status
         if status == 400 and "%00" in self.url:
             # For a key with NUL, radosgw does not send an error code.
@@ -250,35 +268,35 @@ class StoreObject:
             raise Missing("no store has a key with a NUL")
         if status not in (200, 206, 416):
             raise await read_error(response)
-        # The body may be an object of any size, where the store does not serve ranges.
-        response.discard()
-        if status == 206:
-            total = (response.header("content-range") or "").removeprefix("bytes 0-0/")
-            return int(total) if _TOTAL.fullmatch(total) else None, response
         # An empty object has no range.
-        return 0 if status == 416 else response.length, response
+        return 0 if status == 416 else response.total, response
 
     async def retry_once(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Make an attempt, and another one if the store is busy, within what a client waits."""
+        """Make an attempt, and another one if the store is busy, within what a client waits.
+
+        The second follows when the store says that it accepts it, or sooner if that is late.
+        """
         clock = self.store.client.clock
         start = clock.seconds()
         try:
             return await attempt()
-        except Busy:
-            pass
+        except Busy as busy:
+            delay = max(RETRY_DELAY, min(busy.retry_after or 0, _RETRIED_SECONDS))
         if clock.seconds() - start > _RETRIED_SECONDS:
             raise Unavailable(f"{self.store.name} does not respond in time")
-        await deferLater(clock, RETRY_DELAY)
+        await deferLater(clock, delay)
         return await attempt()
 
-    async def _get(self, start: int, stop: int, etag: str | None) -> Response:
+    async def get_once(self, start: int, stop: int, etag: str | None) -> Response:
+        """Return a response as `get` does, without another attempt where the store is busy."""
         headers = {"range": f"bytes={start}-{stop - 1}"}
         if etag is not None and _STRONG_ETAG.fullmatch(etag):
             headers["if-match"] = etag
         response = await self.send("GET", headers=headers)
-        if response.status != 206:
+        found = response.range
+        if found is None and response.status != 206:
             raise await read_error(response)
-        if not (response.header("content-range") or "").startswith(f"bytes {start}-{stop - 1}/"):
+        if found is None or found.first != start or found.last >= stop:
             response.discard()
             # The object may have become shorter.
             raise Changed("the response has a range that was not requested")
@@ -387,7 +405,8 @@ async def read_error(response: Response) -> StoreError:
     with suppress(BodyTooLarge, TransportError):
         code = _error_code(element_texts(await response.read(_MAX_DOCUMENT)))
     kind = _error_class(response.status, code)
-    return kind(f"status {response.status}{f', {code}' if code else ''}", code)
+    text = f"status {response.status}{f', {code}' if code else ''}"
+    return kind(text, code, response.retry_after)
 
 
 def _error_code(texts: Mapping[str, str]) -> str:

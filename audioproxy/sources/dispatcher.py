@@ -6,15 +6,21 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, Protocol
 
 from audioproxy.errors import NotFound, Refusal
 from audioproxy.grammar.sources import HttpsSource, S3Source, Source
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.interfaces import OpenSource
 
-#: Opens the sources of one scheme.
-Opener: TypeAlias = Callable[[Any], Coroutine[Any, Any, OpenSource]]
+
+class Opener(Protocol):
+    """Opens the sources of one scheme, as `SourceStore.open` does."""
+
+    def __call__(  # noqa: D102
+        self, source: Any, *, reads: bool = True
+    ) -> Coroutine[Any, Any, OpenSource]: ...
+
 
 #: Seconds after which the opening of a source is logged as slow.
 _SLOW_SECONDS = 2
@@ -38,14 +44,14 @@ class SourceDispatcher:
     timed: Callable[[str], AbstractContextManager[None]] = lambda scheme: nullcontext()
     now: Callable[[], float] = time.monotonic
 
-    async def open(self, source: Source) -> OpenSource:
+    async def open(self, source: Source, *, reads: bool = True) -> OpenSource:
         """Check and open a source, as `SourceStore.open` does."""
         if self.allowlist is not None and not source.is_allowed(self.allowlist):
             raise NotFound("not on the allowlist")
         start = self.now()
         try:
             with self.timed(source.scheme):
-                return await self.openers[source.scheme](source)
+                return await self.openers[source.scheme](source, reads=reads)
         finally:
             if (seconds := self.now() - start) >= _SLOW_SECONDS:
                 _log.warn(
@@ -72,7 +78,7 @@ def unset(refusal: Callable[[], Refusal], missing: str) -> Opener:
     """
     logged = False
 
-    async def refuse(source: Source) -> NoReturn:
+    async def refuse(source: Source, *, reads: bool = True) -> NoReturn:
         nonlocal logged
         error = refusal()
         # Where the setting is left out on purpose, clients get a 404, and one line is enough.

@@ -1,130 +1,128 @@
-"""Sources at https addresses: read by ffmpeg at the origin, or downloaded first."""
+"""Sources at https addresses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeVar
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
-from audioproxy.concurrency.deadlines import Deadline
+from cachetools import TTLCache
+
+from audioproxy.errors import NotFound, RenderFailed, UpstreamUnavailable
 from audioproxy.grammar.sources import HttpsSource
-from audioproxy.media.command.inputs import Input
-from audioproxy.sources.https_origin import WINDOW
-from audioproxy.sources.https_states import (
-    CopiedSource,
-    HttpsBackend,
-    RangedSource,
-    StateChanged,
-    StatedSource,
-)
-from audioproxy.sources.interfaces import Look
+from audioproxy.http_client.client import Response
+from audioproxy.observe.log_context import Logger
+from audioproxy.sources.far_source import START_BYTES, STAT_BYTES, FarReading, FarSource, Found
+from audioproxy.sources.fetch import STALL_TIMEOUT, Busy, Part
+from audioproxy.sources.https_origin import OriginClient, OriginState, Temporary
 
-T = TypeVar("T")
+# Sources that a node remembers since their origin has contradicted itself, and the seconds for
+# which it requests them without a range: one response cannot mix versions.
+_MOST_UNRELIABLE = 4096
+_UNRELIABLE_SECONDS = 3600
+_CHANGED = "The source changed while it was read."
+
+_log = Logger()
 
 
-class HttpsSources(HttpsBackend):
+class HttpsSources:
     """Opens sources at the https hosts on the allowlist."""
 
-    async def open(self, source: HttpsSource) -> OpenHttpsSource:
+    def __init__(self, origins: OriginClient, reading: FarReading) -> None:
+        self.origins = origins
+        self._reading = reading
+        self.unreliable: TTLCache[bytes, bool] = TTLCache(
+            _MOST_UNRELIABLE, _UNRELIABLE_SECONDS, reading.clock.seconds
+        )
+
+    async def open(self, source: HttpsSource, *, reads: bool = True) -> FarSource:
         """Request the start of a source from its origin.
 
-        A source is ranged where ffmpeg may read it at the origin. ffmpeg must be able to
-        distinguish its end from a lost connection, and all ranges must be of one version. So the
-        length must be known, ranges must be served, and a validator must distinguish the versions.
-        No source is ranged that the service itself has to read.
+        A source is read in ranges where all of them are certainly of one version: its size must be
+        known, ranges must be served, and a validator must distinguish the versions.
 
-        :raises NotFound, UpstreamUnavailable: as `OriginClient.look_up` does.
+        :param reads: its bytes will be read.
+        :raises NotFound, UpstreamUnavailable: as `OriginClient.look_up` does; the latter also where
+            the origin returns a range that was not requested.
         """
-        origin, response = await self.origins.look_up(source, f"0-{WINDOW - 1}")
-        if origin.is_whole and not origin.unreadable:
-            return OpenHttpsSource(StatedSource(self, source, origin, response))
+        canonical = source.canonical
+        is_known = self._reading.files.knows(canonical)
+        count = 1 if is_known else START_BYTES if reads else STAT_BYTES
+        wanted = None if canonical in self.unreliable and reads else f"0-{count - 1}"
+        origin, response = await self.origins.look_up(source, wanted)
         size = origin.size
-        is_start = size is not None and (origin.first, origin.last) == (0, min(WINDOW, size) - 1)
-        is_reliable = source.canonical not in self.unreliable and not origin.has_interim
-        is_readable = not (origin.unreadable or origin.service_only)
-        if is_start and origin.validator and is_reliable and is_readable:
-            return OpenHttpsSource(RangedSource(self, source, origin, response))
-        response.discard()
-        return OpenHttpsSource(StatedSource(self, source, origin))
+        is_start = size is not None and (origin.first, origin.last) == (0, min(count, size) - 1)
+        if not (origin.is_whole or origin.unreadable or (is_start and origin.validator)):
+            response.discard()
+            origin, response = await self.origins.look_up(source)
+            if not (origin.is_whole or origin.unreadable):
+                response.discard()
+                _log.warn("the origin {host} returns a part of a source", host=source.host)
+                raise UpstreamUnavailable("The origin did not return the whole source.")
+        # Without a validator, nothing tells whether later ranges are of the same version.
+        is_whole = response.range is None or not origin.validator
+        start: Part | None = None
+        if (is_known and not is_whole) or not reads or origin.unreadable:
+            # A short body is read, so that its connection can be used again.
+            response.discard()
+        else:
+            start = Part(0, response.stream(response.length, STALL_TIMEOUT))
+        found = Found(
+            canonical,
+            origin.validator,
+            origin.size,
+            _HttpsVersion(self, source, origin, is_whole),
+            is_whole,
+            start,
+            origin.unreadable,
+        )
+        return self._reading.open(found, reads=reads)
 
 
-class OpenHttpsSource:
-    """A source at an https address, in one of three states.
+@dataclass(eq=False)
+class _HttpsVersion:
+    """One version of a source, as `fetch.Version`.
 
-    `RangedSource`
-        ffmpeg may read it at the origin. It becomes a `StatedSource` where its origin turns out to
-        limit its ranges, or to contradict itself: one response cannot mix versions.
-    `StatedSource`
-        It is known by the headers of a response alone. It becomes a `CopiedSource` before it is
-        read, since the HTTP client checks the framing of the body.
-    `CopiedSource`
-        It was downloaded to a file.
-
-    :ivar validator: the entity tag or Last-Modified, and the size.
-    :ivar identity: the source and its validator.
+    :ivar origin: what the origin stated when it was opened, and where the last redirect led.
+    :ivar is_whole: the origin serves no ranges of it.
     """
 
-    def __init__(self, state: RangedSource | StatedSource) -> None:
-        self._state: RangedSource | StatedSource | CopiedSource = state
-        self.validator = state.origin.validator
-        self.identity = state.identity
-        # The requests that let a child look at the source, each of which may outlive `close`.
-        self._looking = 0
-        self._closed = False
+    sources: HttpsSources
+    source: HttpsSource
+    origin: OriginState
+    is_whole: bool
 
     @property
-    def size(self) -> int | None:
-        """Bytes of the copy, or those that the origin states; None where neither is known."""
-        return self._state.size
+    def name(self) -> str:
+        """The host, for the log."""
+        return self.source.host
 
-    @property
-    def descriptors(self) -> Mapping[int, int]:
-        """The descriptor of the copy, where there is one."""
-        return self._state.descriptors
+    async def _send(self, byte_range: str | None) -> tuple[OriginState, Response]:
+        """Send a request to where the last redirect has led, or follow redirects again.
 
-    def has_certain_identity(self) -> bool:
-        """Return whether the bytes that are read are certainly those of the validator."""
-        return self._state.is_certain
+        A redirect may lead to an address that is valid for seconds.
+        """
+        origins, target = self.sources.origins, self.origin.source
+        if target != self.source:
+            with suppress(NotFound):
+                return await origins.get(target, self.source, byte_range)
+        return await origins.walk(self.source, byte_range)
 
-    async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
-        """Return what a child sees of the source: at the origin, or in a copy."""
-        self._looking += 1
+    async def get(self, first: int, stop: int | None) -> Part:
+        """Request bytes: see `fetch.Version`."""
+        if self.is_whole and not self.origin.validator:
+            raise UpstreamUnavailable("The origin did not return the whole source.")
+        wanted = None if self.is_whole else f"{first}-{(stop or 0) - 1}"
         try:
-            return await self._in_last_state(lambda state: state.inspect(deadline, look))
-        finally:
-            self._looking -= 1
-            self._release_if_closed()
-
-    async def input(self, deadline: Deadline) -> Input:
-        """Return the URL as the input, or a copy where that is safer."""
-        return await deadline.limit(self._in_last_state(lambda state: state.input()))
-
-    async def read(self, offset: int, count: int) -> bytes:
-        """Return bytes of the copy, or request them from the origin."""
-        return await self._in_last_state(lambda state: state.read(offset, count))
-
-    async def unchanged(self) -> bool:
-        """Return whether the origin still states the same version; a copy does not change."""
-        return await self._state.unchanged()
-
-    def close(self) -> None:
-        """Remove the copy; repeated calls are harmless."""
-        self._closed = True
-        self._release_if_closed()
-
-    async def _in_last_state(
-        self, call: Callable[[RangedSource | StatedSource | CopiedSource], Coroutine[Any, Any, T]]
-    ) -> T:
-        """Return the result of a call, which is repeated in each state that the call leads to."""
-        while True:
-            state = self._state
-            try:
-                return await call(state)
-            except StateChanged as change:
-                # Another call may have led to a state of its own meanwhile.
-                if self._state is state:
-                    self._state = change.state
-
-    def _release_if_closed(self) -> None:
-        # The request that opened the source may close it while others share its probe.
-        if self._closed and not self._looking:
-            self._state.close()
+            later, response = await self._send(wanted)
+        except Temporary as error:
+            raise Busy(str(error), error.retry_after) from error
+        begin = 0 if self.is_whole else first
+        is_served = later.first == begin and (
+            self.is_whole or (later.last is not None and stop is not None and later.last < stop)
+        )
+        if not (is_served and self.origin.matches(later)):
+            response.abort()
+            self.sources.unreliable[self.source.canonical] = True
+            raise RenderFailed(_CHANGED)
+        self.origin = replace(self.origin, source=later.source)
+        return Part(begin, response.stream(response.length, STALL_TIMEOUT))

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from email.utils import parsedate_to_datetime
+from dataclasses import dataclass, field
 from urllib.parse import urljoin
 
 from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import NoSuchSource, NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import HttpsSource, parse_https
-from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import HttpClient, Response
 from audioproxy.http_client.errors import PrivateAddress, TransportError, UntrustedCertificate
 from audioproxy.observe.log_context import Logger
 
 _MAX_REDIRECTS = 5
-# Responses with which an origin may return one range (RFC 9110, 15.3.7).
-_MOST_PARTS = 8
 _REDIRECTS = (301, 302, 303, 307, 308)
 # Statuses of responses with the whole source.
 _WHOLE = (200, 203)
@@ -33,24 +30,19 @@ _UNAUTHORIZED = (401, 403)
 # Statuses of temporary errors, which do not tell whether the source exists.
 _TEMPORARY = (408, 425, 429)
 
-#: Bytes of the range that is requested first, and of what is read of the end. Most lengths are
-#: confirmed by these.
-WINDOW = 64 * 1024
-
 # Characters that a request target cannot have (RFC 3986, 2), though a source may be spelled with
-# them. ffmpeg percent-encodes them. This module does the same, so that both request the same URL.
+# them. They are sent percent-encoded.
 _UNSAFE = re.compile(r'["<>\\^`{|}]|%(?![0-9A-Fa-f]{2})')
 
 # Bytes, as Latin-1, that a URL cannot have, but that the Location of a careless server has.
 _NO_URL = re.compile(r"[^!-~]")
 
-# Seconds for all requests about one source, redirects included.
+# Seconds for all requests about one source, redirects included; and those before another attempt
+# after a temporary error, unless the origin states more.
 _LOOKUP_TIMEOUT = 30.0
+_DELAYS = (0.5, 2.0)
 # Replaces a semicolon, since `urljoin` drops an empty parameter after one.
 _SEMICOLON = "\ue000"
-
-_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
-_EMPTY_RANGE = re.compile(r"bytes \*/0+")
 
 # What differs between entity tags of the same bytes: the prefix of weak ones, and the suffixes of
 # servers that compress some responses.
@@ -66,8 +58,21 @@ class UnusableOrigin(UpstreamUnavailable):
     """The origin responds, but is not trusted, or redirects without end."""
 
 
-class Disagreement(Exception):
-    """Responses of an origin are not of one version, or not what was requested."""
+class Temporary(Exception):
+    """The origin is busy, or cannot be reached now.
+
+    :ivar message: for the client.
+    :ivar retry_after: seconds, where the origin states them.
+    :ivar is_repeated: whether another attempt may have another end at once.
+    """
+
+    def __init__(
+        self, text: str, message: str, retry_after: float | None = None, *, is_repeated: bool
+    ) -> None:
+        super().__init__(text)
+        self.message = message
+        self.retry_after = retry_after
+        self.is_repeated = is_repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +86,7 @@ class OriginState:
         distinguish versions.
     :ivar first: the first byte of the body; None where it is not known.
     :ivar last: the last byte of the body; None where it is not known.
-    :ivar has_interim: another response preceded it, such as 103, which ffmpeg 5.1 takes for the
-        final one.
     :ivar unreadable: why the body cannot be read as a source; empty where it can.
-    :ivar service_only: the service itself has to read it, since ffmpeg must not know the headers of
-        a host on the way, or does not check the addresses of hosts.
     """
 
     source: HttpsSource
@@ -94,9 +95,7 @@ class OriginState:
     modified: str = ""
     first: int | None = None
     last: int | None = None
-    has_interim: bool = False
     unreadable: str = ""
-    service_only: bool = False
 
     @property
     def validator(self) -> bytes:
@@ -107,7 +106,7 @@ class OriginState:
     @property
     def is_whole(self) -> bool:
         """Whether the body is the whole source."""
-        return self.first == 0 and (self.size is None or self.last == self.size - 1)
+        return self.first == 0 and self.last == (None if self.size is None else self.size - 1)
 
     def matches(self, later: OriginState) -> bool:
         """Return whether a later state is of the same bytes, as far as the headers tell.
@@ -145,15 +144,13 @@ class OriginClient:
     by address and validator, was read with the same headers.
 
     :ivar client: connects to public addresses alone, if private ones are denied.
-    :ivar headers: headers by name, by the authority of the only host that they are sent to.
-    :ivar deny_private: whether private addresses are denied.
+    :ivar headers: headers by name, by the authority of the origin whose sources they are for.
     """
 
     client: HttpClient
     allowlist: Sequence[str]
     clock: IReactorTime
     headers: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
-    deny_private: bool = False
 
     async def look_up(
         self, source: HttpsSource, byte_range: str | None = None
@@ -169,86 +166,84 @@ class OriginClient:
             busy, or redirects without end (D48).
         """
         deadline = Deadline(self.clock, _LOOKUP_TIMEOUT)
-        try:
-            return await deadline.limit(self._follow_redirects(source, byte_range))
-        except TimeoutError as error:
-            _log.warn("the origin {host} does not respond in time", host=source.host)
-            raise UpstreamUnavailable("The origin did not respond in time.") from error
+        for delay in (*_DELAYS, None):
+            try:
+                return await deadline.limit(self.walk(source, byte_range))
+            except TimeoutError as error:
+                _log.warn("the origin {host} does not respond in time", host=source.host)
+                raise UpstreamUnavailable("The origin did not respond in time.") from error
+            except Temporary as error:
+                wait = max(delay or 0.0, error.retry_after or 0.0)
+                if delay is None or not error.is_repeated or wait >= deadline.remaining:
+                    _log.warn("the origin {host} {why}", host=source.host, why=error)
+                    raise UpstreamUnavailable(error.message) from error
+            await deferLater(self.clock, wait)
+        raise AssertionError
 
-    async def state(self, source: HttpsSource) -> OriginState:
-        """Return the state of a source, as `look_up` does."""
-        state, response = await self.look_up(source, "0-0")
-        response.discard()
-        return state
-
-    async def get(self, source: HttpsSource, byte_range: str) -> tuple[OriginState, Response]:
-        """Request a byte range such as ``0-0``, without following redirects.
-
-        :raises NotFound, UpstreamUnavailable: as `look_up` does.
-        """
-        response = await self._send(source, byte_range)
-        return _read_state(source, response), response
-
-    async def read(self, state: OriginState, offset: int, count: int) -> bytes:
-        """Request bytes of a source, in as many ranges as its origin needs.
-
-        :raises Disagreement: where the origin returns something else, or another version.
-        :raises NotFound, UpstreamUnavailable: as `look_up` does.
-        """
-        data, last = b"", offset + count - 1
-        for _ in range(_MOST_PARTS):
-            first = offset + len(data)
-            part, response = await self.get(state.source, f"{first}-{last}")
-            is_served = part.first == first and part.last is not None and first <= part.last <= last
-            if not (is_served and state.matches(part)):
-                response.abort()
-                raise Disagreement
-            assert part.last is not None
-            data += await read_body(response, part.last + 1 - first)
-            if len(data) == count:
-                return data
-        raise Disagreement
-
-    async def _follow_redirects(
+    async def walk(
         self, source: HttpsSource, byte_range: str | None
     ) -> tuple[OriginState, Response]:
-        service_only = self.deny_private
+        """Follow redirects once, as `look_up` does.
+
+        :raises Temporary: where another attempt may succeed.
+        """
+        target = source
         for _ in range(_MAX_REDIRECTS + 1):
-            service_only |= source.authority in self.headers
-            response = await self._send(source, byte_range)
+            response = await self._send(target, source, byte_range)
             if byte_range and response.status in _RANGE_REFUSED and not _is_empty(response):
                 response.discard()
-                response = await self._send(source, None)
+                response = await self._send(target, source, None)
             if response.status not in _REDIRECTS:
-                state = _read_state(source, response)
-                return replace(state, service_only=service_only), response
+                return _read_state(target, response), response
             response.discard()
-            source = self._redirect_target(source, response)
+            target = self._redirect_target(target, response)
         _log.warn("the origin {host} redirects without end", host=source.host)
         raise UnusableOrigin(f"The source is behind more than {_MAX_REDIRECTS} redirects.")
 
-    async def _send(self, source: HttpsSource, byte_range: str | None) -> Response:
-        own_headers = self.headers.get(source.authority, {})
+    async def get(
+        self, target: HttpsSource, source: HttpsSource, byte_range: str | None
+    ) -> tuple[OriginState, Response]:
+        """Request a source where an earlier redirect has led to.
+
+        :raises NotFound: where it is not there, or is behind a redirect.
+        :raises Temporary: where another attempt may succeed.
+        """
+        response = await self._send(target, source, byte_range)
+        if response.status in _REDIRECTS:
+            response.discard()
+            raise NotFound("another redirect")
+        return _read_state(target, response), response
+
+    async def _send(
+        self, target: HttpsSource, source: HttpsSource, byte_range: str | None
+    ) -> Response:
+        # A redirect to another origin carries no headers, even if that one has its own (D79).
+        is_own = target.authority == source.authority
+        own_headers = self.headers.get(source.authority, {}) if is_own else {}
         headers = {**own_headers, "accept-encoding": "identity"}
         if byte_range:
             headers["range"] = f"bytes={byte_range}"
+        host = target.host
         try:
-            response = await self.client.request("GET", request_url(source), headers)
+            response = await self.client.request("GET", request_url(target), headers)
         except UntrustedCertificate as error:
-            _log.warn("the origin {host} is not trusted: {error}", host=source.host, error=error)
+            _log.warn("the origin {host} is not trusted: {error}", host=host, error=error)
             raise UnusableOrigin("The origin's certificate cannot be verified.") from error
         except PrivateAddress as error:
             text = "the origin {host} is refused by AP_SOURCE_DENY_PRIVATE: {error}"
-            _log.warn(text, host=source.host, error=error)
+            _log.warn(text, host=host, error=error)
             raise NotFound("the host has no public address") from error
         except TransportError as error:
             why = "the response is not HTTP" if own_headers and error.is_quote else error
-            _log.warn("the origin {host} is unreachable: {error}", host=source.host, error=why)
-            raise UpstreamUnavailable("The origin could not be reached.") from error
+            raise Temporary(
+                f"is unreachable: {why}",
+                "The origin could not be reached.",
+                is_repeated=error.is_closed,
+            ) from error
         if own_headers and response.status in _UNAUTHORIZED:
             text = "the origin {host} responds with {status}: its headers in AP_SOURCE_HEADERS_FILE"
             text += " may be wrong or expired"
-            _log.warn(text, host=source.host, status=response.status)
+            _log.warn(text, host=host, status=response.status)
         return response
 
     def _redirect_target(self, source: HttpsSource, response: Response) -> HttpsSource:
@@ -271,7 +266,7 @@ def _read_state(source: HttpsSource, response: Response) -> OriginState:
     """Return the state of a source from the response to a GET, which is discarded where refused.
 
     :raises NotFound: where the status says that there is no such source, or refuses it.
-    :raises UpstreamUnavailable: where the status is that of a temporary or a server error.
+    :raises Temporary: where the status is that of a temporary or a server error.
     """
     status = response.status
     if status >= 400 and status != 416:
@@ -279,14 +274,16 @@ def _read_state(source: HttpsSource, response: Response) -> OriginState:
         if status < 500 and status not in _TEMPORARY:
             refusal = NoSuchSource if status in _GONE else NotFound
             raise refusal(f"the origin responds with {status}")
-        _log.warn("the origin {host} responds with {status}", host=source.host, status=status)
-        raise UpstreamUnavailable("The origin is broken or busy.")
-    first, last, size = None, None, None
-    if status == 206:
-        if match := _CONTENT_RANGE.fullmatch(response.header("content-range") or ""):
-            first, last, size = map(int, match.groups())
+        raise Temporary(
+            f"responds with {status}",
+            "The origin is broken or busy.",
+            response.retry_after,
+            is_repeated=True,
+        )
+    first, last, size = None, None, response.total
+    if (found := response.range) is not None:
+        first, last = found.first, found.last
     elif status in _WHOLE:
-        size = response.length
         first, last = 0, None if size is None else size - 1
     return OriginState(
         source,
@@ -295,36 +292,17 @@ def _read_state(source: HttpsSource, response: Response) -> OriginState:
         _modified(response),
         first,
         last,
-        response.has_interim,
         _unreadable(response),
     )
-
-
-async def read_body(response: Response, count: int) -> bytes:
-    """Return the body of a response that has a range of ``count`` bytes.
-
-    :raises Disagreement: where the body has another length.
-    """
-    try:
-        data = await response.read(count, extend_timeout=True)
-    except BodyTooLarge as error:
-        raise Disagreement from error
-    except TransportError as error:
-        raise UpstreamUnavailable("The origin did not return the whole range.") from error
-    if len(data) != count:
-        raise Disagreement
-    return data
 
 
 def _modified(response: Response) -> str:
     """Return Last-Modified; empty where it is as recent as the response."""
     modified = response.header("last-modified") or ""
-    try:
-        sent = parsedate_to_datetime(response.header("date") or "")
-        age = (sent - parsedate_to_datetime(modified)).total_seconds()
-    except (TypeError, ValueError):
+    sent, changed = response.date("date"), response.date("last-modified")
+    if sent is None or changed is None:
         return modified
-    return modified if age >= _MODIFIED_MARGIN else ""
+    return modified if (sent - changed).total_seconds() >= _MODIFIED_MARGIN else ""
 
 
 def _comparable(etag: str) -> str:
@@ -334,8 +312,7 @@ def _comparable(etag: str) -> str:
 
 def _is_empty(response: Response) -> bool:
     """Return whether a response says that the source has no bytes, and so no range."""
-    stated = response.header("content-range") or ""
-    return response.status == 416 and _EMPTY_RANGE.fullmatch(stated) is not None
+    return response.status == 416 and response.total == 0
 
 
 def request_url(source: HttpsSource) -> str:

@@ -64,9 +64,10 @@ class OpenSource(SourceFile, Protocol):
         """
         ...
 
-    async def input(self, deadline: Deadline) -> Input:
-        """Return the input for ffmpeg, which reads the whole source.
+    async def input(self, deadline: Deadline, share: float = 1.0) -> Input:
+        """Return the input for ffmpeg, which may read the whole source.
 
+        :param share: how much of it is read, from its start on, by estimate.
         :raises Refusal: where the source cannot be read, or not before the deadline.
         """
         ...
@@ -101,9 +102,10 @@ class OpenSource(SourceFile, Protocol):
 class SourceStore(Protocol):
     """Opens sources of all schemes."""
 
-    async def open(self, source: Source) -> OpenSource:
+    async def open(self, source: Source, *, reads: bool = True) -> OpenSource:
         """Check and open a source.
 
+        :param reads: its bytes will be read, so a remote one requests the first ones at once.
         :raises NoSuchSource: where it is certainly missing.
         :raises NotFound: where it may be missing, is unreadable or not allowed.
         :raises NotConfigured: where this kind of source is not configured, or its configuration is

@@ -6,8 +6,9 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import ClassVar, TypeVar
 
 from cachetools import TTLCache
 
@@ -53,6 +54,9 @@ class OpenLocalSource:
     :ivar identity: all metadata that changes with the file, however its path was spelled.
     """
 
+    # The service does not learn of the failed reads of a child.
+    failure: ClassVar[None] = None
+
     def __init__(
         self,
         descriptor: int,
@@ -68,17 +72,25 @@ class OpenLocalSource:
         self._now = now
 
     @property
-    def descriptors(self) -> Mapping[int, int]:
-        """The descriptor of the file, which a child inherits."""
-        return {SOURCE_DESCRIPTOR: self._descriptor}
+    def descriptor(self) -> int:
+        """The descriptor of the file."""
+        return self._descriptor
+
+    @contextmanager
+    def inherit(self) -> Iterator[Mapping[int, int]]:
+        """Return the descriptor of the file, which a child inherits."""
+        yield {SOURCE_DESCRIPTOR: self._descriptor}
 
     async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
         """Return what a child sees of the inherited descriptor."""
         return await look(local_input())
 
-    async def input(self, deadline: Deadline) -> Input:
+    async def input(self, deadline: Deadline, share: float = 1.0) -> Input:
         """Return the inherited descriptor as the input."""
         return local_input()
+
+    async def complete(self, deadline: Deadline) -> None:
+        """Do nothing: all of the file is there."""
 
     async def read(self, offset: int, count: int) -> bytes:
         """Return bytes of the file."""
@@ -124,7 +136,7 @@ class LocalSources:
         self._root = os.path.abspath(os.fsencode(root))
         self._reported: TTLCache[bytes, None] = TTLCache(_MAX_REPORTED, _REPORT_INTERVAL, timer=now)
 
-    async def open(self, source: LocalSource) -> OpenLocalSource:
+    async def open(self, source: LocalSource, *, reads: bool = True) -> OpenLocalSource:
         """Open a source after following every symbolic link of its path inside the root.
 
         The path is resolved first, and then opened component by component without following

@@ -1,165 +1,72 @@
-"""Sources in an object store, which ffmpeg reads through a presigned URL."""
+"""Sources in an object store."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
 
-from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.errors import (
-    NoSuchSource,
-    NotFound,
-    Refusal,
-    UndecodableSource,
-    UpstreamUnavailable,
-)
+from audioproxy.errors import NoSuchSource, NotFound, Refusal, RenderFailed, UpstreamUnavailable
 from audioproxy.grammar.sources import S3Source
-from audioproxy.http_client.bodies import BodyTooLarge
-from audioproxy.http_client.client import USER_AGENT
-from audioproxy.http_client.errors import TransportError
-from audioproxy.media.command.inputs import Input, remote_input
+from audioproxy.http_client.client import Response
 from audioproxy.observe.log_context import Logger
 from audioproxy.s3.objects import (
+    Busy,
+    Changed,
     Denied,
-    Missing,
     ObjectStore,
     StoreError,
     StoreObject,
+    Unavailable,
     read_document,
     strong_etag,
 )
-from audioproxy.sources.interfaces import Look
-
-T = TypeVar("T")
+from audioproxy.sources import fetch
+from audioproxy.sources.far_source import START_BYTES, FarReading, FarSource, Found
+from audioproxy.sources.fetch import STALL_TIMEOUT, Part
 
 _log = Logger()
 
 
 @dataclass(frozen=True, slots=True)
-class OpenS3Source:
-    """An object that exists, in the version that its entity tag names.
-
-    :ivar is_encoded: it was stored with a content coding, which ffmpeg does not undo.
-    """
-
-    source: S3Source
-    size: int | None
-    etag: str | None
-    target: StoreObject
-    ca_file: str | None
-    lifetime: float
-    is_encoded: bool = False
-    # ffmpeg opens the URL.
-    descriptors: ClassVar[Mapping[int, int]] = {}
-
-    @property
-    def validator(self) -> bytes:
-        """The entity tag."""
-        return (self.etag or "").encode("ascii")
-
-    @property
-    def identity(self) -> bytes:
-        """The source and its entity tag."""
-        return self.source.canonical + b"\n" + self.validator
-
-    async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
-        """Return what a child sees of a presigned URL.
-
-        It is valid for as long as a render may take: the store's clock may be some seconds ahead of
-        this machine's.
-
-        :raises UndecodableSource: as `input` does.
-        """
-        return await look(self._presigned_input(self.lifetime))
-
-    async def input(self, deadline: Deadline) -> Input:
-        """Return the input for a presigned URL that is valid until the deadline.
-
-        :raises UndecodableSource: for an object that is empty, and so has no range, or encoded.
-        """
-        return self._presigned_input(deadline.remaining)
-
-    def _presigned_input(self, seconds: float) -> Input:
-        if self.size == 0:
-            raise UndecodableSource
-        if self.is_encoded:
-            raise UndecodableSource("The object has a Content-Encoding, such as gzip.")
-        return remote_input(
-            self.target.presign(max(1, int(seconds))),
-            USER_AGENT,
-            self.ca_file,
-            if_match=self.etag,
-        )
-
-    async def read(self, offset: int, count: int) -> bytes:
-        """Request bytes of the object."""
-        try:
-            response = await self.target.get(offset, offset + count, self.etag)
-            return await response.read(count, extend_timeout=True)
-        except StoreError as error:
-            raise _translate(error, self.target.store, self.source.bucket) from error
-        except (BodyTooLarge, TransportError) as error:
-            bucket = self.source.bucket
-            _log.warn("a source in {bucket} cannot be read: {error}", bucket=bucket, error=error)
-            raise UpstreamUnavailable from error
-
-    def has_certain_identity(self) -> bool:
-        """Return whether there is an entity tag, on which the bytes and all reads depend."""
-        return self.etag is not None
-
-    async def unchanged(self) -> bool:
-        """Return whether the object still has its entity tag.
-
-        ffmpeg reads nothing of another version, but reports the source as broken.
-        """
-        try:
-            _, response = await self.target.find()
-            return strong_etag(response) == self.etag or self.etag is None
-        except Missing:
-            return False
-        except StoreError:
-            # ffmpeg has already read the object to its end, so a failure of the store does no harm
-            # now.
-            return True
-
-    def close(self) -> None:
-        """Do nothing: nothing is open."""
-
-
-@dataclass(frozen=True, slots=True)
 class S3Sources:
-    """Opens objects of one store.
-
-    :ivar ca_file: PEM file of the certificates that ffmpeg trusts; None is the system's own.
-    :ivar lifetime: seconds that a render may take.
-    """
+    """Opens objects of one store."""
 
     object_store: ObjectStore
-    ca_file: str | None
-    lifetime: float
+    reading: FarReading
 
-    async def open(self, source: S3Source) -> OpenS3Source:
-        """Request an object's headers.
+    async def open(self, source: S3Source, *, reads: bool = True) -> FarSource:
+        """Request the start of an object, or its headers alone.
 
+        :param reads: its bytes will be read.
         :raises NotFound: where it does not exist, or access is denied.
         :raises NotConfigured: where the endpoint, the region or the addressing is wrong.
         :raises UpstreamUnavailable: where the store cannot be reached, or is broken.
         """
+        canonical = source.canonical
+        start = None
         try:
             target = self.object_store.object(source.bucket, source.key)
-            size, response = await target.find()
+            if reads and not self.reading.files.knows(canonical):
+                size, response = await target.get_start(START_BYTES)
+                start = Part(0, response.stream(response.length, STALL_TIMEOUT))
+            else:
+                size, response = await target.find()
         except StoreError as error:
             raise _translate(error, self.object_store, source.bucket) from error
-        return OpenS3Source(
-            source,
-            size,
-            strong_etag(response),
-            target,
-            self.ca_file,
-            self.lifetime,
-            response.is_encoded,
-        )
+        is_whole = response.range is None
+        if reads and size is None and not is_whole:
+            if start is not None:
+                start.stream.discard()
+            unknown = Unavailable("the store does not state the size of an object")
+            raise _translate(unknown, self.object_store, source.bucket)
+        etag = strong_etag(response)
+        unreadable = ""
+        if size == 0:
+            unreadable = "The source is empty."
+        elif response.is_encoded:
+            unreadable = "The object has a Content-Encoding, such as gzip."
+        version = _ObjectVersion(self, source, target, size, etag, is_whole)
+        found = Found(canonical, (etag or "").encode(), size, version, is_whole, start, unreadable)
+        return self.reading.open(found, reads=reads)
 
     async def request_bucket_list(self) -> None:
         """Request the list of buckets, and discard it.
@@ -171,6 +78,52 @@ class S3Sources:
             response.discard()
         else:
             await read_document(response)
+
+
+@dataclass(frozen=True, slots=True)
+class _ObjectVersion:
+    """One version of an object, as `fetch.Version`; without an entity tag, it may change unseen."""
+
+    sources: S3Sources
+    source: S3Source
+    target: StoreObject
+    size: int | None
+    etag: str | None
+    is_whole: bool
+
+    @property
+    def name(self) -> str:
+        """The bucket, for the log."""
+        return self.source.bucket
+
+    async def get(self, first: int, stop: int | None) -> Part:
+        """Request bytes: see `fetch.Version`."""
+        if self.is_whole and self.etag is None:
+            raise UpstreamUnavailable("The store did not return the whole source.")
+        try:
+            if self.is_whole or stop is None:
+                first = 0
+                _, response = await self.target.get_start(START_BYTES)
+            else:
+                response = await self.target.get_once(first, stop, self.etag)
+            if not self._is_in(response):
+                response.abort()
+                raise Changed("the store has another version")
+        except Changed as error:
+            raise RenderFailed("The source changed while it was read.") from error
+        except Busy as error:
+            raise fetch.Busy(str(error), error.retry_after) from error
+        except StoreError as error:
+            raise _translate(error, self.sources.object_store, self.source.bucket) from error
+        return Part(first, response.stream(response.length, STALL_TIMEOUT))
+
+    def _is_in(self, response: Response) -> bool:
+        """Return whether a response has bytes of this version; a store may ignore If-Match."""
+        return (
+            self.is_whole == (response.range is None)
+            and self.etag in (None, strong_etag(response))
+            and (self.size is None or response.total in (None, self.size))
+        )
 
 
 def _translate(error: StoreError, store: ObjectStore, bucket: str) -> Refusal:

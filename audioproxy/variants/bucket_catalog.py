@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import replace
-from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredQueue
@@ -88,10 +87,8 @@ class BucketCatalog:
             size, response = await _translated(self._object(key).find())
         except _Missing:
             return None
-        try:
-            stored = parsedate_to_datetime(response.header("last-modified") or "").timestamp()
-        except (TypeError, ValueError):
-            stored = 0.0
+        date = response.date("last-modified")
+        stored = 0.0 if date is None else date.timestamp()
         return Entry(key, size or 0, stored, None, response.header("etag"))
 
     async def read_records(

@@ -92,7 +92,7 @@ class StoredObject:
         """Return a byte range of the variant, forwarded from the store as it is sent."""
         try:
             response = await self.target.get(start, stop, self.etag)
-            self._check_version(response)
+            self._check_range(response, stop)
         except Changed as error:
             raise VariantChanged(str(error)) from error
         except StoreError as error:
@@ -103,15 +103,17 @@ class StoredObject:
             raise error.refusal() from error
         return _RangeStream(response.stream(stop - start))
 
-    def _check_version(self, response: Response) -> None:
-        """Raise `Changed` for a range of another object: a store may ignore If-Match."""
-        etag = response.header("etag")
-        total = (response.header("content-range") or "").rpartition("/")[2]
-        if (etag, total) != (self.etag, str(self.size)):
+    def _check_range(self, response: Response, stop: int) -> None:
+        """Raise `Changed` for a range of another object, or one that ends before ``stop``.
+
+        A store may ignore If-Match.
+        """
+        etag, total, found = response.header("etag"), response.total, response.range
+        if (etag, total) != (self.etag, self.size) or found is None or found.last + 1 != stop:
             response.discard()
             raise Changed(
                 f"the object has {total} bytes and the ETag {etag}, and had {self.size} bytes and"
-                f" the ETag {self.etag} in its lookup"
+                f" the ETag {self.etag} in its lookup, or its range is too short"
             )
 
     def close(self) -> None:

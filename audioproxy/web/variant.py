@@ -121,7 +121,7 @@ class VariantHandler:
 
         else:
             # HEAD of a variant that is not stored: only a source that exists has one.
-            source = await self.preparer.open(request.source)
+            source = await self.preparer.open(request.source, reads=False)
             source.close()
             exchange.respond(self._plan(request, conditions, "MISS"))
 

@@ -1,179 +1,147 @@
-"""Previews of remote sources: the time to the first byte, near the source and far from it."""
+"""Previews of remote sources, near the source and far from it."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from itertools import product
+import time
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, product
 from pathlib import Path
+from statistics import median
 
-from audioproxy.s3.signing import RequestSigner
 from bench.bare import first_byte, whole
 from bench.client import fetch
 from bench.figures import Figure
-from bench.peers import gateway, nginx
-from bench.programs import FFMPEG, Service, free_port, service, settled, started
+from bench.places import ROUND_TRIP, Place, bucket, origin
+from bench.programs import FFMPEG, Service, service, settled
 from bench.settings import Bench
-from tests.support.authority import Authority
 
-# The sources, and the targets beside them, on the loopback.
-_TARGETS = {"wav": 0.8, "flac": 0.9, "mp3": 0.85, "m4a": 0.55, "ogg": 0.5}
-_FAR_TARGET, _DEEP_TARGET = 1.05, 1.1
-# Milliseconds of a round trip to a far source.
-_ROUND_TRIP = 50
-# Seconds at which a deep preview starts, and the seconds of every preview.
-_DEEP, _PREVIEW = 150, 30
+# The sources, and the targets at a distance.
+_TARGETS = {"wav": 0.27, "flac": 0.4, "mp3": 0.4, "m4a": 0.24, "ogg": 0.27}
+# The targets on the loopback, of another variant at a distance, and of a late start.
+_NEAR, _AGAIN, _LATE = 0.25, 0.15, 1.15
+# Requests for a preview, and for another variant of the same source.
+_REQUESTS = (3, 1)
+# Seconds at which a late preview starts, and the seconds of every preview.
+_START, _PREVIEW = 150, 30
 
-_ROUND_TRIPS = "before the probe, the service looks the source up, which the peer does not"
 _PLAIN = (
-    "each source is new to the service; the peer is run with `-i` and the URL, and otherwise with"
-    " its defaults"
+    "each source is new to the service, and each round begins without a connection to the server;"
+    " the peer is run with `-i` and the URL, and otherwise with its defaults"
 )
+_KNOWN = "after the preview of the same source at 0"
 _FFPROBE = str(Path(FFMPEG).with_name("ffprobe"))
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A server that has the sources.
-
-    :ivar name: its name in the report.
-    :ivar settings: the service's settings for this server.
-    :ivar source: returns the source in a URL of the service, for a file name.
-    :ivar url: returns the URL that a peer opens.
-    """
-
-    name: str
-    settings: dict[str, str]
-    source: Callable[[str], str]
-    url: Callable[[str], str]
+_OVER_PAIR = "first byte over bare `ffprobe` then `ffmpeg`"
+_LOOPBACK = "on the loopback, the programs' own work is most of the time of both sides"
 
 
 def remote(bench: Bench) -> list[Figure]:
     """Measure previews of sources at an https origin and in a bucket."""
     figures: list[Figure] = []
     folder = bench.folder("remote")
-    with ExitStack() as stack:
-        places = product((_origin, _bucket), (0, _ROUND_TRIP))
-        # A far origin and a near bucket, on a smaller scale.
-        for make, delay in bench.some(places, slice(1, 3)):
-            place = stack.enter_context(make(bench, folder / f"{make.__name__}{delay}", delay))
-            figures += _measure(bench, place, folder, delay)
+    names = [f"{n}/three.{kind}" for n, kind in product(range(bench.few + 1), _TARGETS)]
+    places = product((origin, bucket), (0, ROUND_TRIP))
+    # A far origin and a near bucket, on a smaller scale.
+    for make, delay in bench.some(places, slice(1, 3)):
+        with make(bench, folder / f"{make.__name__}{delay}", delay, names) as place:
+            own = folder / f"service-{make.__name__}{delay}"
+            own.mkdir()
+            with service(own, place.settings) as ours:
+                figures += (_measure_far if delay else _measure_near)(bench, ours, place)
     return figures
 
 
-def _measure(bench: Bench, place: _Place, folder: Path, delay: int) -> Iterator[Figure]:
-    where = f"{place.name}, {delay} ms of round trip" if delay else place.name
-    own = folder / f"service-{place.name}{delay}"
-    own.mkdir(exist_ok=True)
-    with service(own, place.settings) as ours:
-        for name, near in bench.some(_TARGETS.items()):
-            figure = Figure(
-                f"a 30-second preview of a remote {name}, {where}",
-                "first byte over bare `ffprobe` then `ffmpeg`",
-                "ms",
-                target=_FAR_TARGET if delay else near,
-                peer="ffprobe and ffmpeg",
-                remark=_PLAIN,
-                reason=_ROUND_TRIPS if delay else "",
-                in_short=name == "flac",
-            )
-            _compare(bench, figure, ours, place, f"three.{name}", 0)
-            yield figure
-        if delay:
-            figure = Figure(
-                f"a 30-second preview at 150 seconds into a remote flac, {where}",
-                "first byte over bare `ffmpeg -ss 150`",
-                "ms",
-                target=_DEEP_TARGET,
-                peer="ffmpeg",
-                remark=_PLAIN,
-            )
-            _compare(bench, figure, ours, place, "three.flac", _DEEP)
-            yield figure
+def _measure_near(bench: Bench, ours: Service, place: Place) -> Iterator[Figure]:
+    for name in bench.some(_TARGETS):
+        yield (figure := _preview(name, place.name, _NEAR, _LOOPBACK))
+        for took, _, pair in _rounds(bench, ours, place, name, [0]):
+            figure.add(took[0], pair)
 
 
-def _compare(
-    bench: Bench, figure: Figure, ours: Service, place: _Place, name: str, start: int
-) -> None:
-    """Add the rounds of one figure, each with another source.
+def _measure_far(bench: Bench, ours: Service, place: Place) -> Iterator[Figure]:
+    where = f"{place.name}, {ROUND_TRIP} ms of round trip"
+    counts = [
+        Figure(f"{what}, {where}", "most requests of any container", "", target=most)
+        for what, most in zip(("a 30-second preview", f"another, {_KNOWN}"), _REQUESTS, strict=True)
+    ]
+    asked = []
+    for name in bench.some(_TARGETS):
+        figure = _preview(name, where, _TARGETS[name])
+        again = Figure(
+            f"another preview of a remote {name}, {where}",
+            _OVER_PAIR,
+            "ms",
+            target=_AGAIN,
+            peer="ffprobe and ffmpeg",
+            remark=_KNOWN,
+        )
+        late = Figure(
+            f"a 30-second preview at 150 seconds into a remote {name}, {where}",
+            "first byte over the preview at 0",
+            "ms",
+            target=_LATE,
+            peer="the preview at 0",
+            remark=_KNOWN,
+        )
+        rounds = list(_rounds(bench, ours, place, name, [0, 0, _START]))
+        for took, _, pair in rounds:
+            figure.add(took[0], pair)
+            again.add(took[1], pair)
+            late.add(took[2], took[0])
+        asked.append([requests for _, requests, _ in rounds])
+        yield from (figure, again, late)
+    for number, figure in enumerate(counts):
+        of_each = [[requests[number] for requests in rounds] for rounds in asked]
+        for of_round in zip(*of_each, strict=True):
+            figure.add(max(of_round))
+        words = (f"{name} {median(n):g}" for name, n in zip(_TARGETS, of_each, strict=False))
+        figure.remark = f"until the end of the preview: {', '.join(words)}"
+        yield figure
 
-    A deep preview is of a source that was probed before, so its peer does not probe it.
+
+def _preview(name: str, where: str, target: float, reason: str = "") -> Figure:
+    return Figure(
+        f"a 30-second preview of a remote {name}, {where}",
+        _OVER_PAIR,
+        "ms",
+        target=target,
+        peer="ffprobe and ffmpeg",
+        remark=_PLAIN,
+        reason=reason,
+        in_short=name == "flac",
+    )
+
+
+def _rounds(
+    bench: Bench, ours: Service, place: Place, name: str, starts: Sequence[float]
+) -> Iterator[tuple[list[float], list[int], float]]:
+    """Yield the results of each round, which has a source of its own.
+
+    :param starts: seconds at which the variants of the source start, in turn.
+    :returns: milliseconds to the first byte of each variant, requests for each, and milliseconds of
+        the peer for a preview at 0.
     """
     for number in bench.numbers(bench.few):
-        path = ours.path(f"f:mp3/{bench.part(start, _PREVIEW)}", place.source(f"{number}/{name}"))
-        took = fetch(ours.port, path, whole=False).first
-        settled(ours)
-        url = place.url(f"{number}/{name}")
-        probed = 0.0 if start else whole(_probe(url))
-        alone = first_byte(_encode(url, bench.seconds(start), bench.seconds(_PREVIEW)))
+        source = f"{number}/three.{name}"
+        took, times = [], [time.time()]
+        with place.line.open():
+            for variant, start in enumerate(starts):
+                options = f"f:mp3/{bench.part(start, _PREVIEW)}/cb:{variant}"
+                path = ours.path(options, place.source(source))
+                took.append(1000 * fetch(ours.port, path).first)
+                settled(ours)
+                times.append(time.time())
+            url = place.url(source)
+            pair = 1000 * (whole(_probe(url)) + first_byte(_encode(url, bench.seconds(_PREVIEW))))
+            requests = [place.line.requests(*ends) for ends in pairwise(times)]
         if number:
-            figure.add(1000 * took, 1000 * (probed + alone))
+            yield took, requests, pair
 
 
 def _probe(url: str) -> list[str]:
     return [_FFPROBE, "-v", "error", "-show_format", "-show_streams", "-of", "json", "-i", url]
 
 
-def _encode(url: str, start: float, length: float) -> list[str]:
-    words = [FFMPEG, "-nostdin", "-v", "error", *(["-ss", str(start)] if start else [])]
-    words += ["-t", str(length), "-i", url, "-map", "0:a:0", "-vn", "-c:a", "libmp3lame"]
-    return [*words, "-b:a", "192k", "-write_xing", "0", "-id3v2_version", "0", "-f", "mp3", "-"]
-
-
-@contextmanager
-def _origin(bench: Bench, folder: Path, delay: int) -> Iterator[_Place]:
-    """Serve the sources over https."""
-    folder.mkdir()
-    authority = Authority(folder / "authority")
-    issued = authority.issue("127.0.0.1", folder=folder)
-    port = free_port()
-    # Each number is a folder with all sources.
-    listens = f"listen 127.0.0.1:{port} ssl; root {bench.sounds}; rewrite ^/\\d+(/.*)$ $1 break;"
-    listens += "ssl_protocols TLSv1.2 TLSv1.3;"
-    listens += f"ssl_certificate {issued.chain}; ssl_certificate_key {issued.key};"
-    with nginx(folder, listens), _far(folder, port, delay) as reached:
-        base = f"https://127.0.0.1:{reached}"
-        settings = {
-            "AP_SOURCE_ALLOWLIST": "127.0.0.1",
-            "SSL_CERT_FILE": str(authority.bundle),
-        }
-        yield _Place("https origin", settings, lambda n: f"{base}/{n}", lambda n: f"{base}/{n}")
-
-
-@contextmanager
-def _bucket(bench: Bench, folder: Path, delay: int) -> Iterator[_Place]:
-    """Serve the sources from a bucket of the S3 gateway."""
-    with gateway(folder) as store:
-        name = store.make_bucket()
-        for extension in _TARGETS:
-            for number in range(bench.few + 1):
-                source = bench.sounds / f"three.{extension}"
-                store.put(name, f"{number}/{source.name}", source.read_bytes())
-        with _far(folder, store.port, delay) as reached:
-            signer = RequestSigner(store.access_key, store.secret_key, None, store.region)
-            settings = {
-                "AP_S3_ENDPOINT": f"https://127.0.0.1:{reached}",
-                "AP_S3_CA_BUNDLE": str(store.ca_bundle),
-                "AWS_ACCESS_KEY_ID": store.access_key,
-                "AWS_SECRET_ACCESS_KEY": store.secret_key,
-                "AWS_REGION": store.region,
-            }
-
-            def url(key: str) -> str:
-                return signer.presign("GET", f"https://127.0.0.1:{reached}/{name}/{key}", 600)
-
-            yield _Place("S3 gateway", settings, lambda key: f"s3://{name}/{key}", url)
-
-
-@contextmanager
-def _far(folder: Path, port: int, delay: int) -> Iterator[int]:
-    """Yield the port that leads to a server, at a distance where there is one."""
-    if not delay:
-        yield port
-        return
-    near = free_port()
-    words = [sys.executable, "-m", "bench.relay", str(near), str(port), str(delay)]
-    with started(words, folder, near):
-        yield near
+def _encode(url: str, length: float) -> list[str]:
+    words = [FFMPEG, "-nostdin", "-v", "error", "-t", str(length), "-i", url]
+    words += ["-map", "0:a:0", "-vn", "-c:a", "libmp3lame", "-b:a", "192k"]
+    return [*words, "-write_xing", "0", "-id3v2_version", "0", "-f", "mp3", "-"]

@@ -125,11 +125,16 @@ class LoadTests(SynchronousTestCase):
     """Output of wrk, parsed."""
 
     def test_rates(self) -> None:
-        """Requests, bytes and CPU time are converted to rates per second."""
-        load = read_report("Running 1s test\nsummary: 500000 60123 1000000000 0\n", 0.5)
+        """Requests, bytes and CPU time are converted to rates per second, and times to ms."""
+        load = read_report("Running 1s test\nsummary: 500000 60123 1000000000 0 1500\n", 0.5)
         self.assertEqual((120246, 2000, 1), (load.requests, load.megabytes, load.cpu))
+        self.assertEqual(1.5, load.p99)
 
     def test_errors(self) -> None:
         """Errors of wrk, no requests and no summary raise RuntimeError."""
-        for text in ("summary: 500000 60123 10 1\n", "summary: 500000 0 0 0\n", "no connection"):
+        for text in (
+            "summary: 500000 60123 10 1 9\n",
+            "summary: 500000 0 0 0 0\n",
+            "no connection",
+        ):
             self.assertRaisesRegex(RuntimeError, "wrk says", read_report, text, 0.5)

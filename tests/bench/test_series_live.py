@@ -25,6 +25,7 @@ SCALE = 1 / 120
 #: The programs of series beside the service and ffmpeg, which `make test` installs.
 PROGRAMS = {
     "remote": ["nginx"],
+    "far-renders": ["nginx", "wrk"],
     "large-hits": ["nginx", "wrk"],
     "small-hits": ["nginx", "wrk"],
     "beside-renders": ["wrk"],

@@ -63,7 +63,7 @@ class StoreCase(SynchronousTestCase):
         catalog = FolderCatalog(str(self.store), execute, 2)
         self.session = StoreSession(config, engine, catalog, 2, self.bar)
 
-    async def open(self, source: Any) -> Any:
+    async def open(self, source: Any, *, reads: bool = True) -> Any:
         """Open a source as the engine does."""
         return await self.sources.open(source)
 

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
-from audioproxy.config import Config, read_source_headers
-from audioproxy.config.source_headers import InvalidFile
+from audioproxy.config import Config, ConfigError, read_source_headers
+from audioproxy.config.source_headers import InvalidHeaders
 from tests.config.test_environment import SIGNED, ConfigCase
 
 NAME = "AP_SOURCE_HEADERS_FILE"
@@ -52,6 +52,10 @@ class SourceHeadersTests(ConfigCase):
             "a.example:0 X: s3cret": "the first word is not a host",
             "é.example X: s3cret": "the first word is not a host",
             "a.example, Authorization, s3cret": "the first word is not a host",
+            "a.example\u00a0X: s3cret": "the first word is not a host",
+            "1234567890 X: s3cret": "the first word is a number",
+            "10.0.0.01:8443 X: s3cret": "the first word is a number",
+            "0x7f.1 X: s3cret": "the first word is a number",
             "a.example Bearer s3cret": "no header and colon after the host",
             "a.example X s3cret: s3cret": "no header and colon after the host",
             "a.example : s3cret": "no header and colon after the host",
@@ -59,8 +63,9 @@ class SourceHeadersTests(ConfigCase):
             "a.example X: s3cret\u2026": "the value is empty, or has",
             "a.example X: s3\0cret": "the value is empty, or has",
             "a.example X: s3\rcret": "the value is empty, or has",
+            "a.example X: s3cret\f": "the value is empty, or has",
             "a.example Y: one": "",
-            "A.example y: s3cret": "the host and the header of line 16",
+            "A.example y: s3cret": "the host and the header of line 21",
             **{
                 f"a.example {name}: s3cret": f"the service itself decides about {name}"
                 for name in (
@@ -81,7 +86,46 @@ class SourceHeadersTests(ConfigCase):
             self.assertRegex(problem, pattern)
             self.assertNotIn("cret", problem)
         path = self.write(b"a.example X: \xff\xfe\nb X:")
-        self.assertEqual(2, len(self.assertRaises(InvalidFile, read_source_headers, path).mistakes))
+        error = self.assertRaises(InvalidHeaders, read_source_headers, path)
+        self.assertEqual(2, len(error.mistakes))
+
+    def test_encoding(self) -> None:
+        """A byte-order mark and UTF-16, which editors of Windows write, are named once."""
+        text = "a.example X: s3cret\nb.example X:"
+        for data, lines in (
+            (text.encode("utf-8-sig"), [2]),
+            (f"# s3cret\n{text}".encode("utf-8-sig"), [3]),
+            (text.encode("utf-16"), []),
+            (text.encode("utf-16-be"), []),
+        ):
+            first, *others = self.problems(SIGNED | {NAME: self.write(data)})
+            self.assertRegex(first, "is UTF-16|has a byte-order mark")
+            self.assertIn("UTF-8 without a byte-order mark is required", first)
+            self.assertNotIn("cret", first)
+            self.assertEqual([f"{NAME}: line {n}" for n in lines], [o[:30] for o in others])
+
+    def test_length(self) -> None:
+        """The headers of one host have at most 16 KiB, which is the most that servers accept.
+
+        The line is named with which there are more.
+        """
+        value = "v" * (16_384 - len("X: \r\n"))
+        read_source_headers(self.write(f"a.example X: {value}\nb.example X: {value}"))
+        for lines in (
+            ["a.example X: 1", f"a.example Y: {value}", "a.example Z: 1"],
+            ["b.example X: 1", f"a.example Y: {value}v", "a.example Z: 1"],
+            [f"a.example X: {value[:9000]}", f"a.example Y: {value[:9000]}", "a.example Z: 1"],
+            ["", f"a.example X: {'s3cret' * 40_000}"],
+        ):
+            (problem,) = self.problems(SIGNED | {NAME: self.write("\n".join(lines))})
+            self.assertIn("line 2: the headers of the host have more than 16384 bytes", problem)
+            self.assertLess(len(problem), 250)
+
+    def test_empty(self) -> None:
+        """A file without a header causes a warning."""
+        path = self.write("# Authorization: s3cret\n")
+        (warning,) = self.warnings(AP_SOURCE_HEADERS_FILE=path)
+        self.assertIn("the file has no header", warning)
 
     def test_access(self) -> None:
         """Only the owner may read or change the file; its mistakes are named too.
@@ -101,7 +145,7 @@ class SourceHeadersTests(ConfigCase):
             self.patch(os, "fstat", lambda _, status=status: status)
             try:
                 read_source_headers(self.write(""))
-            except InvalidFile:
+            except InvalidHeaders:
                 self.assertTrue(is_refused, (owner, mode))
             else:
                 self.assertFalse(is_refused, (owner, mode))
@@ -121,7 +165,37 @@ class SourceHeadersTests(ConfigCase):
                 self.assertIn(f"the headers for {host} are never sent", warning)
 
     def test_in_code(self) -> None:
-        """An embedding application passes the headers by host."""
-        headers = {"a.example": {"X": "s3cret"}}
+        """An embedding application passes the headers by host, in any spelling."""
+        headers = {"A.example:443": {"X": "s3cret"}}
         config = Config(allow_insecure=True, source_headers_file=headers, source_deny_private=True)
+        self.assertEqual({"a.example": {"X": "s3cret"}}, config.source_headers_file)
         self.assertNotIn("s3cret", repr(config))
+
+    def test_mistakes_in_code(self) -> None:
+        """Mistakes in the headers that an application passes are named as those of a file."""
+        no_text = "int in place of text; str is required"
+        for headers, text in (
+            ([], "list; a mapping of headers by host is required"),
+            ({5: {"X": "s3cret"}}, f"host 1: {no_text}"),
+            ({"b.example": {}, "a.example": "X: s3cret"}, "host 2: str; a mapping of values"),
+            ({"a.example": {"X": 5}}, f"host 1: {no_text}"),
+            ({"a.example": {5: "s3cret"}}, f"host 1: {no_text}"),
+            ({"a.example": {"X": b"s3cret"}}, "host 1: bytes in place of text"),
+            ({"5": {"X": "s3cret"}}, "host 1: the key is a number"),
+            ({"https://a.example": {"X": "s3cret"}}, "host 1: the key is not a host"),
+            ({"a.example": {"X s3cret": "s3cret"}}, "host 1: no header"),
+            ({"a.example": {"Range": "s3cret"}}, "host 1: the service itself decides about Range"),
+            ({"a.example": {"X": "s3cret\r\nY: 1"}}, "host 1: the value is empty, or has"),
+            ({"a.example": {"X": "1", "x": "2"}}, "host 1: the host and the header of host 1"),
+            ({"a.example": {"X": "1"}, "A.example.": {"x": "2"}}, "host 2: the host and the"),
+            ({"a.example": {"X": "s3cret" * 40_000}}, "host 1: the headers of the host have more"),
+        ):
+            error = self.assertRaises(
+                ConfigError,
+                Config,
+                allow_insecure=True,
+                source_headers_file=headers,
+            )
+            (problem,) = map(str, error.problems)
+            self.assertTrue(problem.startswith(f"{NAME}: {text}"), problem)
+            self.assertNotIn("cret", problem)

@@ -18,7 +18,6 @@ from audioproxy.grammar.sources import (
     leaves_root,
     log_name,
     parse_https,
-    parse_source,
     read_source,
 )
 from tests.support.strategies import DETERMINISTIC, encoded, escaped, junk, sources
@@ -281,15 +280,6 @@ class SchemeTests(SourceCase):
             *(b"local:", b"\xff://a"),
         )
         self.assert_refused("a source starts with local://, s3:// or https://", *refused)
-
-    def test_example_url(self) -> None:
-        """A source has a URL that ffmpeg opens, which `explain` shows, or is a file."""
-        for text, url in (
-            (b"local://a/b", None),
-            (b"s3://b/k", "https://PRESIGNED-URL"),
-            (b"https://H/a?b", "https://h/a?b"),
-        ):
-            self.assertEqual(url, parse_source(text).example_url)
 
 
 class EncodedTests(SourceCase):

@@ -27,6 +27,7 @@ from audioproxy.http_client.client import (
     load_trust_root,
 )
 from audioproxy.http_client.errors import NameMismatch, TransportError, UntrustedCertificate
+from audioproxy.http_client.ranges import ByteRange
 from tests.support.authority import Authority
 from tests.support.consumers import FakeConsumer
 from tests.support.http import Log
@@ -133,8 +134,7 @@ class ResponseTests(ClientCase):
     def test_headers(self) -> None:
         """Header lookups ignore case, repeated headers are joined, and a missing header is None.
 
-        Interim responses (1xx) are skipped, but the response says that there was one. A response
-        may arrive one byte at a time.
+        Interim responses (1xx) are skipped. A response may arrive one byte at a time.
         """
         data = (
             b"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n"
@@ -145,10 +145,62 @@ class ResponseTests(ClientCase):
             response = self.answer(*packets)
             for name, value in (("etag", '"x"'), ("Vary", "a, b"), ("x-l", "é"), ("link", None)):
                 self.assertEqual(response.header(name), value)
-            self.assertTrue(response.has_interim)
             self.assertEqual((response.status, self.result_of(response.read(5))), (200, b"hello"))
-        self.assertFalse(self.answer(reply(200)).has_interim)
         self.assertEqual(len(self.network.peers), 1)
+
+    def test_range(self) -> None:
+        """`Response.range` is what a 206 states, or a 200 that has exactly the requested range.
+
+        `Response.total` is the size of the whole file, of an empty one too (D41).
+        """
+        part, found = "bytes 5-9/20", ByteRange(5, 9, 20)
+        for status, asked, stated, length, expected, total in (
+            (206, "bytes=5-9", part, 5, found, 20),
+            (206, "bytes=0-9", part, 5, found, 20),
+            (206, "bytes=5-9", "bytes 5-9/*", 5, ByteRange(5, 9, None), None),
+            (206, "bytes=5-9", "", 5, None, None),
+            (206, "bytes=5-9", "bytes 9-5/20", 5, None, None),
+            (206, "bytes=5-9", "bytes */0", 5, None, None),
+            *((status, "bytes=5-9", part, 5, found, 20) for status in (200, 203)),
+            (200, "bytes=5-9", part, None, found, 20),
+            (200, "bytes=5-99", "bytes 5-19/20", 15, ByteRange(5, 19, 20), 20),
+            (200, "bytes=5-9", part, 20, None, 20),
+            (200, "bytes=5-8", part, 5, None, 5),
+            (200, "", part, 5, None, 5),
+            (200, "bytes=5-9", "", 20, None, 20),
+            (200, "bytes=5-9", "", None, None, None),
+            (416, "bytes=5-9", "bytes */0", 0, None, 0),
+            (416, "bytes=5-9", "", 0, None, None),
+            (404, "bytes=5-9", part, 5, None, None),
+        ):
+            reply_with = reply_without_length if length is None else reply
+            lines = {"Content-Range": stated} if stated else {}
+            self.network.scripts.append(reply_with(status, b"x" * (length or 0), lines))
+            headers = {"range": asked} if asked else {}
+            url = "http://s3.test/a"
+            response = self.result_of(self.client.request("GET", url, headers))
+            got = response.range, response.total
+            self.assertEqual((expected, total), got, (status, asked, stated, length))
+            response.abort()
+            self.network.run()
+
+    def test_retry_after(self) -> None:
+        """`Response.retry_after` is a number of seconds, or a date less that of the response."""
+        sent, later = "Sat, 21 Nov 2026 12:00:00", "Sat, 21 Nov 2026 12:01:30"
+        for text, date, seconds in (
+            ("0", "", 0),
+            ("120", "", 120),
+            ("9" * 5000, "", 999_999_999),
+            (f"{later} GMT", f"{sent} GMT", 90),
+            (f"{sent} GMT", f"{later} GMT", 0),
+            (f"{later} GMT", "", None),
+            (f"{later} GMT", f"{sent} -0000", None),
+            (f"{later} +{'9' * 30}", f"{sent} GMT", None),
+            *((text, f"{sent} GMT", None) for text in ("", "soon", "-1", "1.5", "1, 2")),
+        ):
+            response = self.answer(reply(503, headers={"Retry-After": text, "Date": date}))
+            self.assertEqual(seconds, response.retry_after, (text, date))
+            response.discard()
 
     def test_length(self) -> None:
         """`Response.length` is the Content-Length, or None without one."""
@@ -159,7 +211,7 @@ class ResponseTests(ClientCase):
             (reply_without_length(200, b"", CHUNKED), None),
         ):
             response = self.answer(data)
-            self.assertEqual((response.length, response.has_interim), (length, False))
+            self.assertEqual(response.length, length)
             response.discard()
 
     def test_not_http(self) -> None:
@@ -316,8 +368,14 @@ class ConnectionTests(ClientCase):
                 self.exactly(fetching, TransportError)
 
     def test_odd_host(self) -> None:
-        """A host name that is odd for IDNA is a TransportError if it does not respond."""
-        for host in ("under_score.s3.test", "r3---sn.s3.test", "-a.s3.test", "a..b"):
+        """A host name that is odd for IDNA is a TransportError if it does not respond.
+
+        One with a label that no name has is not looked up: Python's look-up fails unseen.
+        """
+        for host in ("a..b", ".a", "x" * 64, f"a.{'x' * 64}.test"):
+            self.exactly(self.fetch(url=f"https://{host}/"), TransportError)
+        self.assertEqual([], self.network.names)
+        for host in ("under_score.s3.test", "r3---sn.s3.test", "-a.s3.test"):
             fetching = self.fetch(url=f"https://{host}/")
             for peer in self.network.peers:
                 peer.close()
@@ -490,6 +548,27 @@ class TrustTests(ClientCase):
         self.serve(trustme.CA().issue_cert("*.s3.test"))
         self.exactly(self.get("an_other.s3.test"), UntrustedCertificate)
         self.assertEqual(len(self.network.requests), requests)
+
+    def test_numbers(self) -> None:
+        """A number in another spelling than that of an address is a name, as in the look-up.
+
+        A certificate for the address that it may stand for is for another name.
+        """
+        addresses = "127.0.0.1 93.184.216.34 10.0.0.1".split()
+        self.serve(self.AUTHORITY.issue_cert("*.s3.test", *addresses))
+        numbers = "2130706433 1572395042 1_0 0 0x7f.1 127.1 1.2.3 010.0.0.1 127.0.0.01 1.2.3.4.5"
+        for host in numbers.split():
+            error = self.exactly(self.get(host), NameMismatch)
+            self.assertEqual(str(error), "the certificate is for another name", host)
+        self.assertEqual([], self.network.requests)
+
+    def test_names(self) -> None:
+        """A certificate is for the names and addresses in it, and for nothing else."""
+        self.serve(self.AUTHORITY.issue_cert("one.s3.test", "192.0.2.7"))
+        for host in ("one.s3.test", "192.0.2.7"):
+            self.assertEqual(self.successResultOf(self.get(host, HELLO)), b"hello")
+        for host in ("two.s3.test", "a.one.s3.test", "other.test", "localhost", "192.0.2.8"):
+            self.exactly(self.get(host), NameMismatch)
 
     def test_untrusted(self) -> None:
         """A certificate of an unknown CA, for another name or address, or expired is rejected.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 
 from OpenSSL.SSL import Error as TlsError
-from service_identity import VerificationError
 from twisted.internet.defer import CancelledError
 from twisted.internet.error import (
     ConnectionDone,
@@ -22,6 +21,7 @@ from audioproxy.http_client.errors import (
     TransportError,
     UntrustedCertificate,
     translate_error,
+    without_secrets,
 )
 
 UNTRUSTED = TlsError([("SSL routines", "", "certificate verify failed")])
@@ -48,7 +48,7 @@ class TranslateErrorTests(SynchronousTestCase):
         other_tls_error = TlsError([("SSL routines", "", "wrong version number")])
         another_name = (NameMismatch, "the certificate is for another name")
         untrusted = (UntrustedCertificate, "the certificate is not trusted")
-        lost, name = ConnectionLost(), VerificationError([])
+        lost, name = ConnectionLost(), NameMismatch(another_name[1])
         refused = ConnectionRefusedError()
         for error, (kind, text) in (
             (CancelledError(), (CancelledError, "")),
@@ -82,3 +82,17 @@ class TranslateErrorTests(SynchronousTestCase):
         self.assertTrue(text.startswith("the response is not HTTP (wrong number of parts: "), text)
         self.assertIn("a.test/b", text)
         self.assertNotIn("s3cret", text)
+
+
+class SecretsTests(SynchronousTestCase):
+    """`without_secrets`"""
+
+    def test_urls(self) -> None:
+        """No query string and no user information reaches a log line (D45)."""
+        for text, kept in (
+            ("https://b.test/k?X-Amz-Signature=abc&d=e: 403", "https://b.test/k 403"),
+            ("opening 'https://b.test/k?secret' failed", "opening 'https://b.test/k' failed"),
+            ("https://user:password@b.test/k failed", "https://b.test/k failed"),
+            ("mail a@b.test", "mail a@b.test"),
+        ):
+            self.assertEqual(without_secrets(text), kept)

@@ -1,4 +1,4 @@
-"""Classification of ffmpeg's diagnostics: source, remote server or service."""
+"""Classification of ffmpeg's diagnostics: source or service."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import (
     EncryptedSource,
     MemoryExceeded,
-    NotFound,
     NothingDecoded,
     Refusal,
     UndecodableSource,
-    UpstreamUnavailable,
 )
 from audioproxy.media.diagnostics import (
     classify,
@@ -24,27 +22,25 @@ from audioproxy.media.diagnostics import (
     lacks_end,
     lacks_silence,
     lost_reader,
-    redact,
+    one_line,
     unsupported_container,
-    was_cut_short,
 )
 from audioproxy.media.messages import MESSAGES
 
-# How FFmpeg 7 and 9 report a file, and a remote source, that they could not open.
+# How FFmpeg 7 and 9 report a source that they could not open.
 _IN = b"[in#0 @ 0x1] Error opening input: "
 _FILE = b"\nError opening input file file:/dev/fd/3.\nError opening input files: "
-_REMOTE = b"\nError opening input file https://a.test/b.mp3.\nError opening input files: "
 _SUBMITTED = b"[aost#0:0 @ 0x1] Error submitting a packet to the muxer: "
 _TRAILER = b"[out#0/wav @ 0x1] Error writing trailer: "
 
 
-def not_opened(reason: bytes, what: bytes = _FILE) -> bytes:
+def not_opened(reason: bytes) -> bytes:
     """Return how FFmpeg 7 and 9 report that an input could not be opened."""
-    return _IN + reason + what + reason
+    return _IN + reason + _FILE + reason
 
 
 #: One failure in the words of FFmpeg 5.1, and in those of 7.1 and 9.0; and the refusal. Most are
-#: from runs; errors of decoders and lost connections are composed from the versions' phrases.
+#: from runs; errors of decoders are composed from the versions' phrases.
 WORDINGS: tuple[tuple[bytes, bytes, type[Refusal] | None], ...] = (
     *(
         (b"file:/dev/fd/3: " + reason, not_opened(reason), UndecodableSource)
@@ -99,34 +95,6 @@ WORDINGS: tuple[tuple[bytes, bytes, type[Refusal] | None], ...] = (
         b"[out#0/wav @ 0x1] Output file is empty, nothing was encoded(check -ss / -t)",
         NothingDecoded,
     ),
-    (
-        b"https://a.test/b.mp3: Input/output error",
-        not_opened(b"Input/output error", _REMOTE),
-        UndecodableSource,
-    ),
-    *(
-        (b"https://a.test/b.mp3: " + reason, not_opened(reason, _REMOTE), UpstreamUnavailable)
-        for reason in (
-            b"Connection refused",
-            b"Connection reset by peer",
-            b"Server returned 5XX Server Error reply",
-        )
-    ),
-    (
-        b"https://a.test/b.mp3: Connection timed out",
-        b"[in#0/flac @ 0x1] Error during demuxing: Connection timed out",
-        UpstreamUnavailable,
-    ),
-    (
-        b"https://a.test/b.mp3: No route to host",
-        b"[in#0/flac @ 0x1] Error during demuxing: No route to host",
-        UpstreamUnavailable,
-    ),
-    (
-        b"https://a.test/b.mp3: Server returned 404 Not Found",
-        not_opened(b"Server returned 404 Not Found", _REMOTE),
-        NotFound,
-    ),
     (b"Unknown encoder 'libx'", b"[aost#0:0 @ 0x1] Unknown encoder 'libx'", None),
     (
         b"av_interleaved_write_frame(): No space left on device\n"
@@ -177,72 +145,6 @@ SERVICE_FAILURES = (
     b"Unrecognized option 'tls_verify'.",
 )
 
-
-_URL = b"https://a.test/b.mp3"
-_TLS = b"[tls @ 0x55] Error in the pull function.\n[tls @ 0x55] IO error: "
-
-#: Messages about a connection that was lost, at the beginning or later.
-LOST_CONNECTIONS = (
-    _URL + b": Connection timed out",
-    _TLS + b"Connection reset by peer\n" + _URL + b": Connection reset by peer",
-)
-
-#: Messages of ffmpeg 5.1 with GnuTLS about remote sources, as observed. Lines that precede the
-#: message about the failed URL belong to the same diagnostic.
-REMOTE_FAILURES: dict[type[Refusal] | None, tuple[bytes, ...]] = {
-    NotFound: (
-        _URL + b": Server returned 401 Unauthorized (authorization failed)",
-        _URL + b": Server returned 403 Forbidden (access denied)",
-        _URL + b": Server returned 404 Not Found",
-    ),
-    UpstreamUnavailable: (
-        _URL + b": Server returned 400 Bad Request",
-        _URL + b": Server returned 5XX Server Error reply",
-        b"[tcp @ 0x55] Connection to tcp://a.test:443 failed: Connection refused\n"
-        + (_URL + b": Connection refused"),
-        b"[tcp @ 0x55] Failed to resolve hostname a.test: Name or service not known\n"
-        + (_URL + b": Input/output error"),
-        *LOST_CONNECTIONS,
-        _URL + b": Network is unreachable",
-        _URL + b": No route to host",
-        _URL + b": Broken pipe",
-        # An untrusted certificate is also reported as 502 for the service's own requests (D48).
-        b"[tls @ 0x55] Peer certificate failed verification\n" + _URL + b": Input/output error",
-        b"[tls @ 0x55] The certificate's owner does not match hostname a.test\n"
-        + (_URL + b": Input/output error"),
-        # A range that the server refuses, for example because of If-Match, looks like a body that
-        # ends early.
-        b"[https @ 0x55] Stream ends prematurely at 2646078, should be 18446744073709551615\n"
-        + (_URL + b": Input/output error"),
-    ),
-    UndecodableSource: (
-        # A redirect, which ffmpeg does not follow.
-        _URL + b": Input/output error",
-        # The body of a response that is not the source.
-        b"Cannot determine format of input stream 0:0 after EOF",
-        _URL + b": Invalid data found when processing input",
-    ),
-    # An error of the system, or an unknown error.
-    None: (_URL + b": Too many open files", _URL + b": What?"),
-}
-
-#: Messages about a source that was cut short; the exit status is 0.
-CUT_SHORT = (
-    b"[https @ 0x55] Stream ends prematurely at 897505, should be 1795011\n"
-    + (_URL + b": Input/output error"),
-    _TLS + b"End of file\n[https @ 0x55] Stream ends prematurely at 44, should be 1795011\n"
-    b"    Last message repeated 1 times\n" + _URL + b": Input/output error",
-    *LOST_CONNECTIONS,
-    b"[http @ 0x55] Will reconnect at 3352 in 0 second(s).\n"
-    b"[http @ 0x55] Will reconnect at 3352 in 1 second(s).",
-    b"[https @ 0x55] Will reconnect at 78 in 3 second(s), error=Connection timed out.",
-    b"[https @ 0x55] HTTP error 412 Precondition Failed\n    Last message repeated 1 times",
-    b"[in#0/flac @ 0x55] Error during demuxing: Connection reset by peer",
-    # Without a known length, every end of a body gives this message, even the correct one.
-    b"[https @ 0x55] Stream ends prematurely at 9, should be 18446744073709551615\n"
-    + (_URL + b": Input/output error"),
-)
-
 #: Messages about output whose last bytes could not be written; ffmpeg 5 exits with 0 even then.
 END_LOST = (
     b"Error writing trailer of pipe:1: No space left on device\n"
@@ -259,13 +161,8 @@ SILENCE_LOST = (
 #: Messages about sources that are complete.
 COMPLETE_SOURCES = (
     b"[flac @ 0x55] invalid residual",
-    # A connection that was lost, and recovered at the first attempt.
-    b"[http @ 0x55] Stream ends prematurely at 1323078, should be 2646078\n"
-    b"[http @ 0x55] Will reconnect at 1323078 in 0 second(s), error=Input/output error.",
     b"[matroska,webm @ 0x55] File ended prematurely",
     b"file:/dev/fd/3: Input/output error",
-    b"file:/dev/fd/3: Connection reset by peer",
-    b"[mp3 @ 0x55] see [tls @ 0x55] IO error",
 )
 
 
@@ -336,30 +233,19 @@ class ClassifyTests(SynchronousTestCase):
         for stderr in (b"", SERVICE_FAILURES[0], SOURCE_FAILURES[0]):
             self.assertIs(classify(cover + stderr), classify(stderr), stderr)
 
-    def test_remote(self) -> None:
-        """The cause of a failing remote source decides the error code (Errors, 8)."""
-        for refusal, diagnostics in REMOTE_FAILURES.items():
-            for stderr in diagnostics:
-                self.assertIs(classify(stderr + b"\n"), refusal, stderr)
-
     def test_several_causes(self) -> None:
-        """A failure of the service precedes one of a server or a broken source (Errors, 500)."""
-        broken = (SOURCE_FAILURES[0], b"[flac @ 0x1] invalid residual", b"Empty output")
-        remote = [stderr for diagnostics in REMOTE_FAILURES.values() for stderr in diagnostics]
+        """A failure of the service precedes a broken source (Errors, 500)."""
         memory = (
             b"Error while filtering: Cannot allocate memory",
             b"[mov @ 0x1] error reading header\nfile:/dev/fd/3: Cannot allocate memory",
             b"x std::bad_alloc",
             SILENCE_LOST,
         )
-        unavailable = (*REMOTE_FAILURES[UpstreamUnavailable], *CUT_SHORT)
         for refusal, first, then in (
             (None, SOURCE_FAILURES[:1], SERVICE_FAILURES),
             (None, SERVICE_FAILURES, (b"Empty output",)),
-            (None, remote, SERVICE_FAILURES[:2]),
             (None, SERVICE_FAILURES, memory),
             (MemoryExceeded, SOURCE_FAILURES[:1], memory),
-            (UpstreamUnavailable, broken, unavailable),
         ):
             for stderr, more in product(first, then):
                 self.assertIs(classify(stderr + b"\n" + more), refusal, (stderr, more))
@@ -386,16 +272,9 @@ class ClassifyTests(SynchronousTestCase):
             for stderr in (*detected, *others):
                 self.assertIs(detects(stderr), stderr in detected, stderr)
 
-    def test_local_is_not_remote(self) -> None:
-        """Messages about a local source or the output are never attributed to a remote server."""
-        for what in (b"Connection reset by peer", b"Connection refused", b"Broken pipe"):
-            for place in (b"file:/dev/fd/3", b"pipe:1", b"see https://a.test/b"):
-                self.assertIs(classify(place + b": " + what + b"\n"), None, what)
-        self.assertIs(classify(b"pipe:1: Input/output error"), None)
-
 
 class ReaderTests(SynchronousTestCase):
-    """`lost_reader` and `was_cut_short`"""
+    """`lost_reader`"""
 
     def test_messages(self) -> None:
         """Only a write to a pipe without a reader counts, in the words of ffmpeg 5 and 7."""
@@ -404,42 +283,21 @@ class ReaderTests(SynchronousTestCase):
             (b"[aost#0:0 @ 0x5] Error submitting a packet to the muxer: Broken pipe\n", True),
             (b"[out#0/s32le @ 0x55] Error muxing a packet: Broken pipe\n", True),
             (b"[out#0/s32le @ 0x55] Error writing trailer: Broken pipe\n", True),
-            (b"https://a.test/b: Broken pipe\n", False),
-            (CUT_SHORT[0] + b"\nav_interleaved_write_frame(): Broken pipe\n", False),
             (b"", False),
         ):
             self.assertIs(lost_reader(stderr), expected, stderr)
 
-    def test_lost(self) -> None:
-        """A lost connection is recognized among other messages, never as a service failure."""
-        for stderr in CUT_SHORT:
-            self.assertIsNotNone(classify(stderr), stderr)
-            for text in (stderr, b"[flac @ 0x1] invalid residual\n" + stderr + b"\nmore\n"):
-                self.assertTrue(was_cut_short(text), text)
-        for stderr in (b"", *SOURCE_FAILURES, *SERVICE_FAILURES, *COMPLETE_SOURCES):
-            self.assertFalse(was_cut_short(stderr + b"\n"), stderr)
 
+class OneLineTests(SynchronousTestCase):
+    """`one_line`"""
 
-class RedactTests(SynchronousTestCase):
-    """`redact`"""
-
-    def test_secrets(self) -> None:
-        """No query string and no user information reaches a log line (D45)."""
-        for stderr, line in (
-            (b"https://b.test/k?X-Amz-Signature=abc&d=e: 403", "https://b.test/k 403"),
-            (b"opening 'https://b.test/k?secret' failed", "opening 'https://b.test/k' failed"),
-            (b"https://user:password@b.test/k failed", "https://b.test/k failed"),
-            (b"mail a@b.test", "mail a@b.test"),
-        ):
-            self.assertEqual(redact(stderr), line)
-
-    def test_one_line(self) -> None:
+    def test_printable(self) -> None:
         """A diagnostic is one printable line (D28)."""
-        self.assertEqual(redact(b" a \n\n\r\n b\tc\n"), "a / b?c")
-        self.assertEqual(redact(b"a\x1b[31m\xff\x00\xe2\x80\xa8b"), "a?[31m\ufffd? / b")
-        self.assertEqual(redact(b""), "")
+        self.assertEqual(one_line(b" a \n\n\r\n b\tc\n"), "a / b?c")
+        self.assertEqual(one_line(b"a\x1b[31m\xff\x00\xe2\x80\xa8b"), "a?[31m\ufffd? / b")
+        self.assertEqual(one_line(b""), "")
 
     def test_length(self) -> None:
         """A long diagnostic keeps its end, which names the cause."""
-        self.assertEqual(redact(b"x" * 500), "x" * 500)
-        self.assertEqual(redact(b"begin" + b"x" * 600 + b"end"), "..." + "x" * 497 + "end")
+        self.assertEqual(one_line(b"x" * 500), "x" * 500)
+        self.assertEqual(one_line(b"begin" + b"x" * 600 + b"end"), "..." + "x" * 497 + "end")

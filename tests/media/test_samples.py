@@ -11,10 +11,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import NothingDecoded, UndecodableSource
 from audioproxy.media.command.inputs import RawSamples
 from audioproxy.media.info_document import SourceInfo
+from audioproxy.media.lengths.containers import run_reader
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.probe import Probe
-from audioproxy.media.samples import check_samples, probe_samples
+from audioproxy.media.samples import Start, check_samples, examine_start, probe_samples
 from tests.media.lengths.test_padded import extensible
 from tests.media.lengths.test_pcm import FORMAT, chunk, wav
 from tests.media.lengths.test_sphere import sphere
@@ -216,6 +217,41 @@ class CheckTests(SynchronousTestCase):
                     self.assertIn(name, error.message)
                 else:
                     self.assertEqual(check(file, probe), replace(probe, unchecked=False))
+
+
+class StartTests(SynchronousTestCase):
+    """`examine_start`"""
+
+    def examine(self, file: bytes) -> Start | None:
+        """Return what the start of a file tells; None for other files."""
+        size = len(file)
+        return run_in_memory(lambda read: run_reader(read, size, examine_start(size)), file)
+
+    def test_samples(self) -> None:
+        """Samples are certainly uncompressed if the form says so, and they encode nothing.
+
+        In plain AIFF and AU, ffmpeg looks for nothing else.
+        """
+        adpcm = chunk(b"fmt ", struct.pack("<HHIIHH", 2, 2, 8000, 4000, 1024, 4))
+        data = chunk(b"data", SOUND)
+        for file, expected in (
+            (stating(len(SOUND)), Start(is_pcm=True)),
+            (wav(chunk(b"fmt ", FORMAT), chunk(b"data", bytes(9999) + SOUND)), Start(is_pcm=True)),
+            (wav(chunk(b"fmt ", FORMAT), chunk(b"data", BURSTS)), Start(is_pcm=False)),
+            (
+                wav(chunk(b"fmt ", FORMAT), chunk(b"data", bytes(9999 * 4) + BURSTS)),
+                Start(is_pcm=False),
+            ),
+            (wav(adpcm, data), Start(is_pcm=False)),
+            (stating(len(SOUND), bytes(MUCH_SPACE + 1)), Start(is_pcm=True, has_space=True)),
+            (b"FORM\0\0\0\0AIFFCOMM", Start(is_pcm=True)),
+            (b"FORM\0\0\0\0AIFCCOMM", None),
+            (b".snd" + bytes(11) + b"\3", Start(is_pcm=True)),
+            (b".snd" + bytes(11) + b"\x17", None),
+            (TAG + stating(len(SOUND)), None),
+            (b"RIFF", None),
+        ):
+            self.assertEqual(self.examine(file), expected, file[:16])
 
 
 class ProbeTests(SynchronousTestCase):

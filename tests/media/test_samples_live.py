@@ -7,15 +7,18 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions, UndecodableSource
+from audioproxy.media.command.decoding import open_source
 from audioproxy.media.command.inputs import Input
 from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.probe import probe_arguments
@@ -27,6 +30,7 @@ from tests.support.audio import (
     convert,
     convert_all,
     decode,
+    input_of,
     measure_loudness,
     noise,
     probe,
@@ -101,6 +105,16 @@ def spheres() -> Iterator[tuple[str, bytes]]:
         fields["sample_count"] = f"-i {len(SOUND)}" if order == ">" else ""
         behind = b"junk" if order == ">" else b""
         yield f"{depth}, {name}", sphere(stored(depth, order) + behind, **common, **fields)
+
+
+def read_by_ffprobe(path: str, opened: Input) -> tuple[dict[str, Any], int]:
+    """Return what ffprobe finds in a file, and how many bytes it reads."""
+    # The counts of a process include those of its children.
+    script = 'exec 3<"$0" && "$@" && exec cat /proc/self/io'
+    words = ["/bin/sh", "-c", script, path, *probe_arguments(FFPROBE, opened)]
+    output = subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout
+    document, _, counts = output.rpartition(b"}\n")
+    return json.loads(document + b"}"), int(counts.split()[1])
 
 
 class WavTests(SynchronousTestCase):
@@ -240,14 +254,31 @@ class WavTests(SynchronousTestCase):
             with tempfile.NamedTemporaryFile() as file:
                 file.write(wav(form(), chunk(b"data", stored()[: int(seconds * 192_000)])))
                 file.truncate(64 * MUCH_SPACE)
-                opened = Input(f"file:{file.name}", ("file",), forward=True)
-                # The counts of a process include those of its children.
-                script = '"$@" && exec cat /proc/self/io'
-                words = ["/bin/sh", "-c", script, "sh", *probe_arguments(FFPROBE, opened)]
-                output = subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout
-            document, _, counts = output.rpartition(b"}\n")
-            self.assertEqual(float(json.loads(document + b"}")["format"]["duration"]), seconds)
-            self.assertLess(int(counts.split()[1]), 8 * MUCH_SPACE)
+                output, count = read_by_ffprobe(file.name, Input(forward=True))
+            self.assertEqual(float(output["format"]["duration"]), seconds)
+            self.assertLess(count, 8 * MUCH_SPACE)
+
+    def test_few_samples(self) -> None:
+        """Of certainly uncompressed samples, few are examined, and found out the same."""
+        names = "wav", "wav, 24 bits", "wav, floats", "aiff", "au"
+        forms = {name: CONTAINERS[name] for name in names} | {"rf64": "-f wav -rf64 always"}
+        loud = write_wav(noise(RATE, 8 * RATE, 2))
+        for name, source in convert_all(loud, forms).items():
+            found = probe(source)
+            self.assertTrue(found.is_pcm, name)
+            with tempfile.NamedTemporaryFile() as file:
+                file.write(source)
+                file.flush()
+                few, usual = (
+                    read_by_ffprobe(file.name, Input(is_pcm=is_pcm)) for is_pcm in (True, False)
+                )
+            self.assertEqual(few[0], usual[0], name)
+            self.assertLess(few[1], usual[1], name)
+            sums = set()
+            for opened in (input_of(found), replace(input_of(found), is_pcm=False)):
+                words = [*open_source(FFMPEG, opened, found), "-c:a", "pcm_f64le", "-f", "md5", "-"]
+                sums.add(run(words, source).stdout)
+            self.assertEqual(len(sums), 1, name)
 
 
 MUSIC = write_wav(tone(48000, 6 * 48000, 440, 440, amplitude=0.1))

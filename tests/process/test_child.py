@@ -16,6 +16,7 @@ from audioproxy.process.spawn import Launcher, SpawnFailed
 from audioproxy.process.starters import Starter, UtilLinuxStarter
 from tests.support.http import Log
 from tests.support.processes import FakeSpawner
+from tests.support.stores import FakeSourceFile
 
 
 class ChildTests(SynchronousTestCase):
@@ -81,6 +82,9 @@ class ChildTests(SynchronousTestCase):
             self.spawner.refusal = error
             self.assertRaises(SpawnFailed, launcher.launch, ["x"], {}, 5)
             self.assertEqual(3, len(failures), error)
+        self.spawner.refusal = None
+        source = FakeSourceFile({3: -1})
+        self.assertRaises(SpawnFailed, launcher.launch, ["x"], {}, 5, source=source)
 
     def test_exits(self) -> None:
         """An exit status or a signal is reported, and only exit status 0 is a success."""
@@ -108,9 +112,10 @@ class ChildTests(SynchronousTestCase):
         return self.successResultOf(waiting).stderr
 
     def test_long_stderr(self) -> None:
-        """The last 8 KiB of stderr are kept, from the first whole word."""
+        """The last 8 KiB of stderr are kept, from the start of a line where there is one."""
         end = b"y" * 8000 + b"the cause"
-        self.assertEqual(self.stderr(b"x" * 300_000 + b" " + end), end)
+        self.assertEqual(self.stderr(b"x" * 300_000 + b"\n" + b"z" * 200 + end), b"z" * 200 + end)
+        self.assertEqual(self.stderr(b"x" * 300_000 + end), b"x" * (8192 - len(end)) + end)
         self.assertEqual(self.stderr(b"x y" + b"z" * 8189), b"x y" + b"z" * 8189)
 
     def test_kept_stderr(self) -> None:
@@ -122,7 +127,7 @@ class ChildTests(SynchronousTestCase):
         self.assertTrue(found.endswith(b"noise\nthe cause"))
         self.assertLess(len(found), 9000)
         length = len(self.stderr(b"lost 1\n" * 100_000, pattern))
-        self.assertTrue(8192 + 2000 < length <= 8192 + 2048, length)
+        self.assertTrue(8192 + 2000 < length <= 8192 + 2048 + len(b"lost 1\n"), length)
 
     def test_endless_stderr(self) -> None:
         """After a megabyte of stderr, half a megabyte a second is read, until the child exits.

@@ -19,6 +19,7 @@ from audioproxy.errors import (
     IrregularSource,
     MemoryExceeded,
     NothingDecoded,
+    OutputDiffers,
     OutputTooLarge,
     RenderFailed,
     RenderTimeout,
@@ -33,13 +34,12 @@ from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.spawn import Launcher
 from tests.media.test_diagnostics import (
     COMPLETE_SOURCES,
-    CUT_SHORT,
     END_LOST,
-    REMOTE_FAILURES,
     SILENCE_LOST,
 )
 from tests.support.http import Log
 from tests.support.processes import FakeChild, FakeSpawner, open_descriptors, opened_since
+from tests.support.stores import FakeSourceFile
 
 # For each failed run: what the child wrote to stderr, its exit status and signal, and the refusal.
 FAILURES = (
@@ -61,15 +61,9 @@ FAILURES = (
     (b"", 0, signal.SIGXFSZ, OutputTooLarge),
     (b"av_interleaved_write_frame(): File too large\nError closing file", 1, None, OutputTooLarge),
     (b"Error closing file pipe:1: File too large\n", 0, None, OutputTooLarge),
-    # The output lacks its end, or the input was cut short, although ffmpeg 5 exits with 0 (D35).
+    # The output lacks its end, although ffmpeg 5 exits with 0 (D35).
     *((text, 0, None, DiskFull if b"No space" in text else RenderFailed) for text in END_LOST),
-    *((text, 0, None, UpstreamUnavailable) for text in CUT_SHORT),
     (SILENCE_LOST, 0, None, MemoryExceeded),
-    *(
-        (text, 1, None, refusal or RenderFailed)
-        for refusal, diagnostics in REMOTE_FAILURES.items()
-        for text in diagnostics
-    ),
 )
 
 COMMAND = Pipeline(["ffmpeg"])
@@ -82,6 +76,7 @@ class EncoderCase(SynchronousTestCase):
         self.clock = Clock()
         self.spawner = FakeSpawner()
         self.ffmpeg = Ffmpeg(Launcher(self.spawner, self.clock, {}))
+        self.source = FakeSourceFile()
         self.output = os.open(self.mktemp(), os.O_RDWR | os.O_CREAT)
         self.addCleanup(os.close, self.output)
         self.addCleanup(self.spawner.kill_all)
@@ -96,7 +91,7 @@ class EncoderCase(SynchronousTestCase):
         os.lseek(self.output, 0, os.SEEK_SET)
 
         async def encode() -> bytes:
-            running = self.ffmpeg.encode(pipeline, {}, self.output, 1000, self.deadline())
+            running = self.ffmpeg.encode(pipeline, self.source, self.output, 1000, self.deadline())
             async with running as self.encoding:
                 return await self.encoding.wait()
 
@@ -111,16 +106,20 @@ class EncoderCase(SynchronousTestCase):
         """Start a run that writes to a pipe."""
         pipe = os.open(os.devnull, os.O_WRONLY) if pipe is None else pipe
         deadline = self.deadline()
-        running = self.ffmpeg.run_to_pipe(pipeline, {}, pipe, deadline, lambda: has_reader_failed)
-        return Deferred.fromCoroutine(running)
+        return Deferred.fromCoroutine(
+            self.ffmpeg.run_to_pipe(
+                pipeline, self.source, pipe, deadline, lambda: has_reader_failed
+            )
+        )
 
     def measure(self) -> Deferred[int]:
         """Start a decode pass."""
-        return Deferred.fromCoroutine(self.ffmpeg.measure(["ffmpeg"], {}, self.deadline()))
+        return Deferred.fromCoroutine(self.ffmpeg.measure(["ffmpeg"], self.source, self.deadline()))
 
     def read_piece(self) -> Deferred[bytes]:
         """Start the decoding of a piece."""
-        return Deferred.fromCoroutine(self.ffmpeg.read_piece(["ffmpeg"], {}, self.deadline()))
+        reading = self.ffmpeg.read_piece(["ffmpeg"], self.source, self.deadline())
+        return Deferred.fromCoroutine(reading)
 
     def refused(self, running: Deferred[Any], refusal: type[Exception], row: object = "") -> Any:
         """Return the refusal, and assert that no timer is left."""
@@ -152,7 +151,7 @@ class EndTests(EncoderCase):
                 self.refused(running, refusal, (stderr, code, number))
 
     def test_success(self) -> None:
-        """Messages of ffmpeg about recovered connections or other faults do not fail a run."""
+        """Messages of ffmpeg about faults of the source do not fail a run."""
         for stderr in (b"", *COMPLETE_SOURCES):
             for running in self.start_each():
                 self.assertNoResult(running)
@@ -193,6 +192,46 @@ class EndTests(EncoderCase):
                 (line,) = [formatEvent(event) for event in log.events]
                 message = f"the encoder was stopped: {RenderTimeout.default_message}{more}"
                 self.assertEqual(line, message)
+
+    def test_failed_source(self) -> None:
+        """A source that could not be read is the cause of every end of its child.
+
+        The child takes a failed read for the end of the source, and exits with 0 or anything else.
+        """
+        for code, number, stderr in (
+            (0, None, b""),
+            (0, None, b"lavfi.silence_end=7\n"),
+            (1, None, b"Empty output"),
+            (1, None, b"Invalid data found when processing input"),
+            (None, 15, b""),
+        ):
+            for running in self.start_each():
+                self.source.failure = UpstreamUnavailable()
+                if number is not None:
+                    self.clock.advance(100)
+                self.spawner.last.exit_and_end(
+                    code, number, stdout=b"total_size=500\n", stderr=stderr
+                )
+                self.refused(running, UpstreamUnavailable, (code, number, stderr))
+                self.source.failure = None
+
+    def test_failed_source_of_stopped_child(self) -> None:
+        """A source that could not be read explains why a child was stopped."""
+        encoding = self.encode()
+        self.source.failure = UpstreamUnavailable()
+        self.encoding.stop(OutputDiffers())
+        self.spawner.last.exit_and_end(255)
+        self.refused(encoding, UpstreamUnavailable)
+
+    def test_source(self) -> None:
+        """Each child inherits its source."""
+        null = os.open(os.devnull, os.O_RDONLY)
+        self.addCleanup(os.close, null)
+        self.source.descriptors = {3: null, 4: null, 5: null}
+        for running in self.start_each():
+            self.assertLessEqual({3, 4, 5}, set(self.spawner.last.inherited))
+            self.spawner.last.exit_and_end(stdout=b"total_size=500\n")
+            self.successResultOf(running)
 
     def test_missing_program(self) -> None:
         """Without ffmpeg a run is a 500 (D34)."""
@@ -338,17 +377,21 @@ class DecoderTests(EncoderCase):
 
         It takes that end for the end of the source. A decoder that has ended well changes nothing.
         """
-        lost = b"https://h/: Connection reset by peer\n"
-        for code, stderr, readable in ((0, b"", True), (0, lost, False), (1, b"", False)):
+        for code, failure, readable in (
+            (0, None, True),
+            (0, UpstreamUnavailable(), False),
+            (1, None, False),
+        ):
+            self.source.failure = None
             running = self.encode(pipeline=self.PIPELINE)
             self.assertTrue(self.encoding.is_readable)
-            self.decoder.write_stderr(stderr)
-            self.assertEqual(not stderr, self.encoding.is_readable)
+            self.source.failure = failure
+            self.assertEqual(failure is None, self.encoding.is_readable)
             self.decoder.exit(code)
             # How it has ended is not known before its pipes are closed.
             self.assertFalse(self.encoding.is_readable)
             self.decoder.end()
-            self.assertEqual(readable, self.encoding.is_readable, (code, stderr))
+            self.assertEqual(readable, self.encoding.is_readable, (code, failure))
             self.spawner.last.exit_and_end()
             (self.successResultOf if readable else self.failureResultOf)(running)
 
@@ -395,9 +438,6 @@ class DecoderTests(EncoderCase):
     def test_failures(self) -> None:
         """A run fails with the cause of its decoder, or else of its encoder."""
         reader = b"av_interleaved_write_frame(): Broken pipe\n"
-        lost = (
-            b"https://h/: Broken pipe\nStream ends prematurely at 5, should be 18446744073709551615"
-        )
         invalid, full = b"Invalid data found when processing input", b"No space left on device"
         for code, number, decoder_stderr, encoder_code, stderr, refusal in (
             (0, None, b"", 0, b"lavfi.silence_end=7\n", None),
@@ -408,7 +448,6 @@ class DecoderTests(EncoderCase):
                 (*decoder, encoder_code, b"End of file", refusal)
                 for *decoder, refusal in (
                     (1, None, invalid, UndecodableSource),
-                    (0, None, lost, UpstreamUnavailable),
                     (None, signal.SIGKILL, b"", RenderFailed),
                     (None, signal.SIGTERM, b"", RenderFailed),
                     (255, None, b"", RenderFailed),
@@ -423,6 +462,25 @@ class DecoderTests(EncoderCase):
                     self.successResultOf(running)
                 else:
                     self.refused(running, refusal, (code, number, decoder_stderr, encoder_code))
+
+    def test_failed_source(self) -> None:
+        """The failure of the source is raised, even if the encoder has ended before its decoder.
+
+        The encoder itself inherits nothing of the source.
+        """
+        null = os.open(os.devnull, os.O_RDONLY)
+        self.addCleanup(os.close, null)
+        self.source.descriptors = {3: null, 4: null, 5: null}
+        for encoder_is_first in (False, True):
+            for running in self.start_each():
+                self.assertLessEqual({3, 4, 5}, set(self.decoder.inherited))
+                self.assertEqual(set(), {3, 4, 5} & set(self.spawner.last.inherited))
+                self.source.failure = UpstreamUnavailable()
+                ends = [self.decoder, self.spawner.last]
+                for child in reversed(ends) if encoder_is_first else ends:
+                    child.exit_and_end()
+                self.refused(running, UpstreamUnavailable)
+                self.source.failure = None
 
     def test_cancelled(self) -> None:
         """If the run is cancelled, both children are stopped; it ends when both are dead."""

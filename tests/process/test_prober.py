@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from signal import SIGXCPU
 from typing import Any, ClassVar, TypeVar
@@ -22,11 +23,12 @@ from audioproxy.errors import (
     ProbeTimeout,
     QueueFull,
     RenderFailed,
+    SourceTooLarge,
     UndecodableSource,
     UpstreamUnavailable,
     VideoSource,
 )
-from audioproxy.media.command.inputs import Input, local_input, remote_input
+from audioproxy.media.command.inputs import Input, local_input
 from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.probe import CONTAINER_TAGS, NAMED_TAGS, Probe
 from audioproxy.process import child as child_module
@@ -41,10 +43,11 @@ from tests.media.lengths.test_pcm import chunk, wav
 from tests.media.lengths.test_sphere import sphere
 from tests.media.lengths.test_wavpack import TAG, wavpack
 from tests.media.test_bursts import SYNCS, bursts_of, pack
-from tests.media.test_diagnostics import COMPLETE_SOURCES, CUT_SHORT, REMOTE_FAILURES
+from tests.media.test_diagnostics import COMPLETE_SOURCES
 from tests.media.test_encryption import CLEAR, TYPE, entry, movie, track
 from tests.media.test_flac_frames import BLOCK, NOISE, SILENCE
 from tests.support.processes import FakeSpawner
+from tests.support.stores import FakeSourceFile
 
 AUDIO = {"codec_type": "audio", "codec_name": "mp3", "sample_rate": "44100", "channels": 1}
 VIDEO = {"codec_type": "video", "codec_name": "h264"}
@@ -62,12 +65,17 @@ def probe_output(*streams: dict[str, object], container: str = "mp3", **extra: o
     return json.dumps({"streams": streams, "format": form}, indent=4).encode()
 
 
+#: A source of which only the start can be read.
+START = local_input(seekable=False)
+
+
 @dataclass(eq=False)
-class FakeSource:
+class FakeSource(FakeSourceFile):
     """Source whose behavior each test sets.
 
     :ivar state: distinguishes its versions; empty where they cannot be distinguished.
-    :ivar refusal: raised by `inspect`, `input` and `read`, if it is set.
+    :ivar refusal: raised by `inspect`, `input`, `complete` and `read`, if it is set.
+    :ivar arriving: `complete` waits for it; None for a source that is complete.
     :ivar input_calls: for each `inspect` or `input` its seconds, and whether it was an `input`.
     :ivar replacement: the input of a second look, which `replacing` starts.
     """
@@ -81,9 +89,13 @@ class FakeSource:
     data: bytes = b""
     size: int | None = 0
     reads: int = 0
-    descriptors: dict[int, int] = field(default_factory=dict)
+    descriptor: int | None = None
+    arriving: Deferred[None] | None = None
     replacement: Input | None = None
     replacing: Callable[[], object] = lambda: None
+
+    def __post_init__(self) -> None:
+        super().__init__()
 
     @property
     def identity(self) -> bytes:
@@ -109,6 +121,11 @@ class FakeSource:
         self.input_calls.append((deadline.remaining, True))
         self._refuse()
         return self.opened
+
+    async def complete(self, deadline: Deadline) -> None:
+        self._refuse()
+        if self.arriving is not None:
+            await deadline.limit(self.arriving)
 
     async def read(self, offset: int, count: int) -> bytes:
         self.reads += 1
@@ -279,15 +296,14 @@ class ResultTests(ProberCase):
             self.assert_refused(probing, refusal, (stdout, stderr, code, signal))
 
     def test_copy(self) -> None:
-        """A complete copy is probed apart from a source that is still downloaded (D61).
+        """A complete source is probed apart from one that still arrives (D61).
 
         Its probe is kept, the other one is not. A render that holds a slot needs none for it.
         """
         partial, whole = (
-            FakeSource(state=b"1", opened=replace(local_input(), seekable=seekable))
-            for seekable in (False, True)
+            FakeSource(state=b"1", opened=opened) for opened in (START, local_input())
         )
-        whole.descriptors = {3: 3}
+        whole.descriptor = 3
         self.assertFalse(self.answer(self.fetch(source=partial)).saw_end)
         running = [self.fetch(source=partial), self.fetch(b"b")]
         again = Deferred.fromCoroutine(self.prober.probe(whole, pooled=False))
@@ -395,11 +411,10 @@ class ResultTests(ProberCase):
     def test_no_signature(self) -> None:
         """Without a signature, what ffprobe finds counts; where it is not needed, none is read."""
         mpegts = probe_output(AUDIO, container="mpegts")
-        whole = remote_input("https://a", "b", ranges=False)
         for output, source, reads in (
             (mpegts, FakeSource(data=b"G" + bytes(60), size=61), 1),
             (probe_output(AUDIO), FakeSource(data=b"RIFF", size=4), 0),
-            (mpegts, FakeSource(data=b"RIFF", size=4, opened=whole), 0),
+            (mpegts, FakeSource(data=b"RIFF", size=4, opened=START), 0),
         ):
             found = self.answer(self.fetch(source=source), output)
             self.assertEqual((found.demuxer, source.reads), (None, reads))
@@ -476,8 +491,7 @@ class JoinedTests(ProberCase):
 
     def test_not_examined(self) -> None:
         """A source without an end that can be read is examined later."""
-        whole = remote_input("https://a", "b", ranges=False)
-        source = FakeSource(data=b"", size=9, opened=whole)
+        source = FakeSource(data=b"", size=9, opened=START)
         found = self.answer(self.fetch(source=source), probe_output(self.STREAM, container="wv"))
         self.assertTrue(found.may_be_joined)
         self.assertEqual(source.reads, 0)
@@ -507,11 +521,10 @@ class DescribeTests(ProberCase):
         """
         file = tagged(MPEG_1, 100)
         stream = {**AUDIO, "start_time": "0.025057"}
-        whole = remote_input("https://a", "b", ranges=False)
         for container, start, opened, duration, reads in (
             ("mp3", "0.025057", local_input(), "2.576508", 1),
             ("mp3", "0.000000", local_input(), "2.612245", 0),
-            ("mp3", "0.025057", whole, "2.612245", 0),
+            ("mp3", "0.025057", START, "2.612245", 0),
             ("avi", "0.025057", local_input(), "2.612245", 0),
         ):
             source = FakeSource(data=file, size=len(file), opened=opened)
@@ -605,7 +618,7 @@ class PaddedTests(ProberCase):
         for _ in range(2):
             probe = self.successResultOf(self.probe_padded(source))
             self.assertEqual((probe.codec, probe.decoder), ("pcm_s32le", "pcm_s32le"))
-            self.assertEqual(source.input_calls, [(10, False), (10, True)])
+            self.assertEqual(source.input_calls, [(10, False)])
             reads = source.reads
         self.assertEqual((len(self.spawner.children), source.reads), (1, reads))
 
@@ -622,14 +635,32 @@ class PaddedTests(ProberCase):
             self.spawner.last.exit_and_end(stdout=output)
             self.assert_refused(probing, refusal)
 
-    def test_unseekable(self) -> None:
-        """The samples of a source that cannot be read at will are checked once it is downloaded."""
-        opened = replace(local_input(), seekable=False)
-        source = FakeSource(b"1", size=99, data=self.CONTENT, opened=opened)
+    def test_arriving(self) -> None:
+        """The samples of a source that arrives are checked by the render, which waits for it.
+
+        Padded ones are checked at once, as far as the time suffices: only the header tells them.
+        A source that is too large for a render has an info document.
+        """
         plain = AUDIO | {"codec_name": "pcm_s16le"}
+        source = FakeSource(b"1", size=99, data=self.CONTENT, opened=START)
         probing = self.fetch(source=source)
         self.assertTrue(self.answer(probing, probe_output(plain, container="wav")).unchecked)
         self.assertEqual(source.reads, 0)
+        size = len(self.CONTENT)
+        for outcome in ("arrives", "is late", "is too large"):
+            source = FakeSource(data=self.CONTENT, size=size, opened=START, arriving=Deferred())
+            probing = self.probe_padded(source)
+            self.assertNoResult(probing)
+            if outcome == "arrives":
+                source.arriving.callback(None)
+            elif outcome == "is late":
+                self.clock.advance(10)
+            else:
+                source.arriving.errback(SourceTooLarge())
+            probe = self.successResultOf(probing)
+            codec = "pcm_s32le" if outcome == "arrives" else "pcm_f24le"
+            self.assertEqual((probe.codec, probe.saw_end), (codec, False))
+            self.assert_released()
 
     def test_flac(self) -> None:
         """Of flac that looks like noise, a piece is decoded in a slot, once while it is unchanged.
@@ -679,69 +710,83 @@ class PaddedTests(ProberCase):
         self.spawner.last.exit_and_end(1, stderr=INVALID)
         self.assertIn("NIST SPHERE", self.failureResultOf(probing, UndecodableSource).value.message)
 
-    def test_reserved_space(self) -> None:
-        """Space behind the samples is looked for where that costs no request, or is worth one."""
+    def test_examined_start(self) -> None:
+        """The start of a large file tells of space behind the samples, and of plain samples."""
         chunks = chunk(b"fmt ", extensible(32, 24)), chunk(b"data", bytes(80))
-        for size, descriptors, data, expected in (
-            (MUCH_SPACE + 999, {3: 3}, wav(*chunks), True),
-            (MUCH_SPACE + 999, {}, wav(*chunks), False),
-            (99 * MUCH_SPACE, {}, wav(*chunks), True),
-            (MUCH_SPACE, {3: 3}, wav(*chunks), False),
-            (MUCH_SPACE + 999, {3: 3}, b"ID3", False),
+        for size, opened, data, expected in (
+            (MUCH_SPACE + 999, local_input(), wav(*chunks), True),
+            (MUCH_SPACE + 999, START, wav(*chunks), False),
+            (MUCH_SPACE, local_input(), wav(*chunks), False),
+            (MUCH_SPACE + 999, local_input(), b"ID3", False),
         ):
             padded = data.ljust(200_000, b"\0")
-            source = FakeSource(data=padded, size=size, descriptors=descriptors)
+            source = FakeSource(data=padded, size=size, opened=opened)
             probing = self.fetch(source=source)
-            self.assertIs("-ignore_length" in self.spawner.last.arguments, expected)
-            if not (descriptors or expected):
+            for option in ("-ignore_length", "-probesize"):
+                self.assertIs(option in self.spawner.last.arguments, expected, option)
+            if opened is START:
                 self.assertEqual(source.reads, 0)
-            self.answer(probing)
+            found = self.answer(probing)
+            self.assertIs(found.open_with(local_input()).is_pcm, expected)
 
 
-class RemoteTests(ProberCase):
-    """A remote source"""
-
-    URL = "https://a.test/b.mp3"
+class SourceTests(ProberCase):
+    """How a source is opened, and its failures"""
 
     def test_how_it_is_opened(self) -> None:
         """A source is opened with AP_PROBE_TIMEOUT; if it cannot be, no child starts."""
         source = FakeSource(refusal=UpstreamUnavailable())
         self.assert_refused(self.fetch(source=source), UpstreamUnavailable)
         self.assertEqual(self.spawner.children, [])
-        source = FakeSource(opened=remote_input(self.URL, "us/1"))
+        null = os.open(os.devnull, os.O_RDONLY)
+        self.addCleanup(os.close, null)
+        source = FakeSource()
+        source.descriptors = {3: null, 4: null}
         probing = self.fetch(source=source)
         self.assertEqual(source.input_calls, [(10, False)])
-        self.assertEqual(self.spawner.last.arguments[-2:], ["-i", self.URL])
+        self.assertLessEqual({3, 4}, set(self.spawner.last.inherited))
+        self.assertEqual(self.spawner.last.arguments[-2:], ["-i", "file:/dev/fd/3"])
         self.answer(probing)
 
-    def probe_remote(self, stderr: bytes, code: int = 0, ranges: bool = True) -> Deferred[Probe]:
-        """Probe a remote source, of which ffprobe reports a stream."""
-        source = FakeSource(opened=remote_input(self.URL, "us/1", ranges=ranges))
-        probing = self.fetch(source=source)
-        self.spawner.last.exit_and_end(code, stdout=probe_output(AUDIO), stderr=stderr)
-        return probing
+    def test_failed(self) -> None:
+        """A source that could not be read is refused, however ffprobe has ended.
 
-    def test_diagnostics(self) -> None:
-        """A connection that is lost or refused, and nothing else, fails a probe."""
-        for refusal, diagnostics in REMOTE_FAILURES.items():
-            for stderr in diagnostics:
-                self.assert_refused(self.probe_remote(stderr, 1), refusal or ProbeFailed, stderr)
-        for stderr in CUT_SHORT:
-            self.assert_refused(self.probe_remote(stderr), UpstreamUnavailable, stderr)
-        whole = [self.probe_remote(stderr) for stderr in COMPLETE_SOURCES]
-        for probing in (*whole, *(self.probe_remote(each, ranges=False) for each in CUT_SHORT)):
+        Nothing is remembered of it: neither what ffprobe has found, nor that it took too long.
+        """
+        self.patch(child_module, "_read_cpu_seconds", lambda pid: 9.0)
+        for failure, refusal in (
+            (UpstreamUnavailable(), UpstreamUnavailable),
+            (RenderFailed("The source changed while it was read."), ProbeFailed),
+        ):
+            for code, number, stderr in ((0, None, b""), (1, None, INVALID), (None, 15, b"")):
+                source = FakeSource(state=b"1")
+                probing = self.fetch(source=source)
+                source.failure = failure
+                if number is not None:
+                    self.clock.advance(10)
+                self.spawner.last.exit_and_end(
+                    code, number, stdout=probe_output(AUDIO), stderr=stderr
+                )
+                self.assert_refused(probing, refusal, (code, number, stderr))
+        self.answer(self.fetch(source=FakeSource(state=b"1")))
+
+    def test_complaints(self) -> None:
+        """Messages of ffprobe about faults of a source do not fail its probe."""
+        for stderr in COMPLETE_SOURCES:
+            probing = self.fetch()
+            self.spawner.last.exit_and_end(stdout=probe_output(AUDIO), stderr=stderr)
             self.assertEqual(self.successResultOf(probing).codec, "mp3")
 
     def test_replaced(self) -> None:
-        """If the source turns out to be unreadable, the child is stopped, and looks again."""
-        source = FakeSource(opened=remote_input(self.URL, "us/1"), replacement=local_input())
+        """If the end of the source does not arrive, the child is stopped, and reads the start."""
+        source = FakeSource(replacement=START)
         probing = self.fetch(source=source)
         first = self.spawner.last
         source.replacing()
         self.assertEqual(first.signals, ["TERM"])
         first.exit_and_end(signal=15)
-        self.assertEqual(self.spawner.last.arguments[-2:], local_input().probe_arguments()[-2:])
-        self.assertEqual(self.answer(probing).codec, "mp3")
+        self.assertEqual(self.spawner.last.arguments[-4:], START.probe_arguments()[-4:])
+        self.assertFalse(self.answer(probing).saw_end)
 
 
 class EncryptedTests(ProberCase):
@@ -769,9 +814,8 @@ class EncryptedTests(ProberCase):
         self.assertEqual((source.reads, len(self.spawner.children)), (1, 2))
 
     def test_without_ranges(self) -> None:
-        """A source that can only be read from its start is left to the render, which copies it."""
-        remote = remote_input("https://a.test/b", "us/1", ranges=False)
-        for source in (FakeSource(opened=remote), FakeSource(size=None)):
+        """A source that still arrives is left to the render, which waits for its end."""
+        for source in (FakeSource(opened=START), FakeSource(size=None)):
             source.data = self.ENCRYPTED
             probe = self.successResultOf(self.probe_mp4(source))
             self.assertTrue(probe.may_be_encrypted)
@@ -784,7 +828,7 @@ class EncryptedTests(ProberCase):
             (RenderFailed("The source changed while it was read."), ProbeFailed),
             (ProbeTimeout(), ProbeTimeout),
         ):
-            source = FakeSource(data=self.ENCRYPTED)
+            source = FakeSource(data=self.ENCRYPTED, size=len(self.ENCRYPTED))
             probing = self.fetch(source=source)
             source.refusal = refusal
             self.spawner.last.exit_and_end(stdout=self.OUTPUT)

@@ -25,6 +25,7 @@ from audioproxy.errors import (
     Refusal,
     RenderFailed,
     RenderTimeout,
+    UpstreamUnavailable,
 )
 from audioproxy.media import waveform as waveform_module
 from audioproxy.media.command.decoding import Pipeline
@@ -37,6 +38,7 @@ from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.waveforms import Waveforms
 from tests.support.processes import FakeSpawner, open_descriptors, opened_since
+from tests.support.stores import FakeSourceFile
 from tests.support.threads import FakeThreads
 from tests.support.waveforms import Frames, noisy_frames, parse_waveform, render_waveform
 
@@ -46,6 +48,17 @@ STEREO = WaveformSpec(8000, 2, 2, 2, 16, "dat")
 def samples(*values: int) -> bytes:
     """Return samples as ffmpeg outputs them."""
     return struct.pack(f"<{len(values)}h", *values)
+
+
+class OpenFile(FakeSourceFile):
+    """A source in a file.
+
+    :ivar descriptor: of the file; None where blocks of it may be missing.
+    """
+
+    def __init__(self, descriptor: int, *, is_far: bool) -> None:
+        super().__init__({SOURCE_DESCRIPTOR: descriptor})
+        self.descriptor = None if is_far else descriptor
 
 
 def full_file(size: int, **_: object) -> IO[bytes]:
@@ -80,10 +93,12 @@ class WaveformTests(SynchronousTestCase):
         in_thread: Callable[[Any], Any] | None = None,
         source: bytes | None = None,
         codec: str = "pcm_s16le",
+        is_far: bool = False,
     ) -> Deferred[None]:
         """Start to render a waveform.
 
         :param source: the content of a source of two frames that needs no decoder.
+        :param is_far: blocks of the source may be missing.
         """
         in_thread = in_thread or self.threads.in_thread
 
@@ -91,10 +106,11 @@ class WaveformTests(SynchronousTestCase):
             with tempfile.TemporaryFile() as file:
                 file.write(source or b"")
                 file.flush()
+                self.source = OpenFile(file.fileno(), is_far=is_far)
                 await Waveforms(Decoder(self.ffmpeg, in_thread), in_thread).write(
                     Pipeline(["ffmpeg"]),
                     None if source is None else PcmSamples(codec, 0, 2, 2),
-                    {SOURCE_DESCRIPTOR: file.fileno()},
+                    self.source,
                     spec,
                     self.output if output is None else output,
                     1000,
@@ -307,6 +323,20 @@ class WaveformTests(SynchronousTestCase):
         self.threads.run()
         self.assertEqual(self.read_values(reading), [1, 1, -2, -2, 3, 3, -4, -4])
         self.assertEqual(self.spawner.children, [])
+
+    def test_far_file(self) -> None:
+        """ffmpeg decodes the samples of a source of which blocks may be missing."""
+        reading = self.start(source=samples(1, -2, 3, -4), is_far=True)
+        self.end(stdout=samples(1, -2))
+        self.assertEqual(self.read_values(reading), [1, 1, -2, -2, 0, 0, 0, 0])
+
+    def test_failed_source(self) -> None:
+        """A source that could not be read is the cause, whatever the samples up to there give."""
+        for output in (samples(1, -2), b""):
+            reading = self.start()
+            self.source.failure = UpstreamUnavailable()
+            self.end(stdout=output)
+            self.refused(reading, UpstreamUnavailable)
 
     def test_file_refused(self) -> None:
         """A timeout, or an output that is too large, refuses the waveform."""

@@ -13,7 +13,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import (
     InvalidOptions,
     NoSuchSource,
-    NotFound,
     NothingDecoded,
     OutputDiffers,
     OutputTooLarge,
@@ -514,8 +513,6 @@ class RefusalTests(RenderCase):
         for options, said, code, stderr, refusal in (
             ("f:flac", b"", 1, INVALID, UndecodableSource),
             ("f:flac", b"x" * 9999, 1, INVALID, UndecodableSource),
-            ("f:flac", b"", 1, b"https://a.test/b: Server returned 404 Not Found", NotFound),
-            ("f:flac", b"", 1, b"https://a.test/b: Connection reset by peer", UpstreamUnavailable),
             ("f:flac", b"", 1, b"", RenderFailed),
             ("f:flac", b"h" * ENCODERS["flac"].header_bytes, 0, b"", NothingDecoded),
             (PEAKS, b"x" * 9998, 1, INVALID, UndecodableSource),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Coroutine
 from datetime import datetime
+from functools import partial
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
 
@@ -19,6 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.config import S3Config
 from audioproxy.errors import NotConfigured, NotFound, UpstreamUnavailable
 from audioproxy.http_client.client import Response
+from audioproxy.http_client.ranges import ByteRange
 from audioproxy.s3 import objects
 from audioproxy.s3.objects import (
     Busy,
@@ -218,6 +220,20 @@ class RequestTests(StoreCase):
             self.assertTrue(is_signed(self.last, SECRET))
             self.assertEqual(self.result_of(response.read(5)), b"hello")
 
+    def test_get_less(self) -> None:
+        """A store may return less than the requested range, or send it with 200 (D41)."""
+        for status, stated, body in (
+            (206, "bytes 5-6/20", b"he"),
+            (206, "bytes 5-9/*", b"hello"),
+            (200, "bytes 5-9/20", b"hello"),
+            (200, "bytes 5-7/8", b"hel"),
+        ):
+            self.network.scripts.append(reply(status, body, {"Content-Range": stated}))
+            response = self.result_of(self.target.get(5, 10, None))
+            assert response.range is not None
+            self.assertEqual((5, len(body)), (response.range.first, response.range.size))
+            self.assertEqual(body, self.result_of(response.read(5)))
+
     def test_put(self) -> None:
         """PUT sends headers, body and the body's SHA-256, with a valid signature."""
         self.network.scripts.append(reply(200))
@@ -351,9 +367,14 @@ class RefusalTests(StoreCase):
         self.exactly(fetching, CancelledError)
 
     def test_another_range(self) -> None:
-        """A 200 raises Unavailable, and a 206 with another range Changed; no body is read."""
+        """A 200 raises Unavailable, and a 206 with another range Changed; no body is read.
+
+        A 200 with another range than the requested one has the whole object.
+        """
         for status, headers, message in (
             (200, {}, "status 200"),
+            (200, {"Content-Range": "bytes 5-9/20"}, "status 200"),
+            (200, {"Content-Range": "bytes 5-8/20"}, "status 200"),
             (206, {}, "a range that was not requested"),
             (206, {"Content-Range": "bytes 0-4/20"}, "a range that was not requested"),
             (206, {"Content-Range": "bytes 5-99/100"}, "a range that was not requested"),
@@ -447,6 +468,46 @@ class FindTests(StoreCase):
         self.assertEqual(len(self.network.requests), 4)
 
 
+class GetStartTests(StoreCase):
+    """The method `StoreObject.get_start`."""
+
+    def test_start(self) -> None:
+        """The first bytes are requested, and returned unread with the size of the object.
+
+        A store without ranges sends the whole object. An empty object has no range.
+        """
+        start = ByteRange(0, 4, 20)
+        for response, size, found, body in (
+            (reply(206, b"hello", {"Content-Range": "bytes 0-4/20"}), 20, start, b"hello"),
+            (reply(200, b"hello", {"Content-Range": "bytes 0-4/20"}), 20, start, b"hello"),
+            (
+                reply(206, b"he", {"Content-Range": "bytes 0-1/*"}),
+                None,
+                ByteRange(0, 1, None),
+                b"he",
+            ),
+            (reply(200, b"hello, world"), 12, None, b"hello, world"),
+            (reply(416, error("InvalidRange")), 0, None, error("InvalidRange")),
+        ):
+            self.network.scripts.append(response)
+            stated, response = self.result_of(self.target.get_start(5))
+            self.assertEqual((size, found), (stated, response.range))
+            self.assertEqual(body, self.result_of(response.read(1000)))
+            self.assertEqual((self.last.method, self.last.headers["range"]), ("GET", "bytes=0-4"))
+            self.assertTrue(is_signed(self.last, SECRET))
+
+    def test_errors(self) -> None:
+        """A range that does not begin at the start, or is not stated, raises Unavailable."""
+        for stated in ({}, {"Content-Range": "bytes 1-5/20"}, {"Content-Range": "bytes */0"}):
+            self.network.scripts.append((reply(206, b"", stated, 10**9), b"x" * 1000))
+            self.error_of(self.target.get_start(5), Unavailable)
+            self.network.run()
+            self.assertTrue(self.peer.aborted)
+        for status, kind in ((404, Missing), (403, Denied), (204, Unavailable)):
+            self.network.scripts.append(reply(status))
+            self.error_of(self.target.get_start(5), kind)
+
+
 class RetryTests(StoreCase):
     """Lookups and reads of a store that is busy"""
 
@@ -456,7 +517,8 @@ class RetryTests(StoreCase):
 
     def attempts(self) -> list[Callable[[], Coroutine[Any, Any, Any]]]:
         """Return what is attempted again."""
-        return [self.target.find, lambda: self.target.get(0, 1, '"abc"')]
+        get = partial(self.target.get, 0, 1, '"abc"')
+        return [self.target.find, partial(self.target.get_start, 1), get]
 
     def test_busy(self) -> None:
         """A store that is busy, or closes the connection, is asked again after a second."""
@@ -478,6 +540,21 @@ class RetryTests(StoreCase):
                 self.network.advance(0.1)
                 self.successResultOf(begun)
                 self.assertEqual(len(self.network.requests), 2)
+
+    def test_retry_after(self) -> None:
+        """The second attempt follows after Retry-After, and within five seconds.
+
+        An error has the seconds that the store states.
+        """
+        for text, seconds in (("0", 1), ("1", 1), ("3", 3), ("600", 5), ("soon", 1)):
+            busy = reply(503, error("SlowDown"), {"Retry-After": text})
+            self.network.scripts[:] = [busy, busy]
+            begun = self.begin(self.target.find())
+            self.network.advance(seconds - 0.1)
+            self.assertNoResult(begun)
+            self.network.advance(0.1)
+            stated = float(text) if text.isdigit() else None
+            self.assertEqual(stated, self.exactly(begun, Busy).retry_after)
 
     def test_busy_for_long(self) -> None:
         """There is one more attempt; it counts whether it fails or not.

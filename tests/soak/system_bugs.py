@@ -15,7 +15,7 @@ from audioproxy import _twisted
 from audioproxy.concurrency import blocking_calls, threads
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.concurrency.shared_result import SharedCalls
-from audioproxy.media import diagnostics
+from audioproxy.http_client import errors
 from audioproxy.observe.log_writer import LogWriter
 from audioproxy.process import prober, starters
 from audioproxy.process.cell import CellStarter
@@ -84,9 +84,9 @@ def probe_for_each_request(self: Any, key: Any, start: Any) -> Any:
     return Deferred.fromCoroutine(start())
 
 
-@replace_(diagnostics, "without_secrets", "tests.media.test_diagnostics")
+@replace_(errors, "without_secrets", "tests.http_client.test_errors")
 def log_query_strings(text: Any) -> Any:
-    """A diagnostic is quoted with its query string."""
+    """An error is quoted with the query string of its URL."""
     return text
 
 

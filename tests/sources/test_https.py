@@ -1,16 +1,14 @@
-"""Https sources: requests to the origin, interpretation of responses, and local copies."""
+"""Https sources: requests to the origin, and the interpretation of its responses."""
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred, execute
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionRefusedError
-from twisted.logger import formatEvent
+from twisted.logger import LogLevel, formatEvent
 
 from audioproxy.errors import (
     NoSuchSource,
@@ -21,47 +19,42 @@ from audioproxy.errors import (
     UndecodableSource,
     UpstreamUnavailable,
 )
-from audioproxy.files.scratch_files import AnonymousFile
 from audioproxy.grammar.sources import parse_https
-from audioproxy.http_client.client import USER_AGENT, HttpClient, Response
+from audioproxy.http_client.client import HttpClient, Response
 from audioproxy.http_client.errors import PrivateAddress, UntrustedCertificate
-from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input, local_input
-from audioproxy.sources.https import HttpsSources, OpenHttpsSource
+from audioproxy.sources.far_source import FarSource
+from audioproxy.sources.https import HttpsSources
 from audioproxy.sources.https_origin import OriginClient, OriginState, UnusableOrigin
+from tests.support.far_versions import (
+    END,
+    LONG,
+    MIDDLE,
+    START,
+    TAGGED,
+    FarClientCase,
+    busy,
+    cut,
+    ranged,
+    serve,
+)
 from tests.support.http import Log
-from tests.support.stores import FakeStore
-from tests.support.wire import ClientCase, Peer, Script, chunk, reply, reply_without_length
+from tests.support.wire import (
+    Peer,
+    Script,
+    chunk,
+    reply,
+    reply_without_length,
+)
 
 SOURCE = parse_https(b"https://origin.test/a/b?c")
-TAGGED = {"ETag": '"1"', "Last-Modified": "then"}
 CHUNKED = {**TAGGED, "Transfer-Encoding": "chunked"}
-LIMIT = 300_000
 #: A source of ten bytes, and of seven bytes whose body is on its way.
 WHOLE = reply(200, b"0123456789", TAGGED)
-SAME = reply(200, b"0123456", TAGGED)
 COMING = reply(200, length=7, headers=TAGGED)
-UNSIZED = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
+UNSIZED = reply_without_length(200, b"", CHUNKED)
 
-#: A source that is longer than what is read of both of its ends.
-LONG = bytes(range(250)) * 800
-START = "0-65535"
-
-
-def ranged(first: int, last: int, headers: Mapping[str, str] = TAGGED) -> bytes:
-    """Return a response with a range of the long source."""
-    lines = {**headers, "Content-Range": f"bytes {first}-{last}/{len(LONG)}"}
-    return reply(206, LONG[first : last + 1], lines)
-
-
-#: Responses to the first request and to the test.
-FIRST = ranged(0, 65_535)
-TESTED = reply(206, length=len(LONG), headers={**TAGGED, "Content-Range": "bytes 0-199999/200000"})
-
-
-async def look(opened: Input) -> Input:
-    """Look at a source without a child."""
-    return opened
-
+#: The long source's first response, the one with its end, and the one for a place in the middle.
+FIRST, LAST, MIDST = ranged(0, 262_143), ranged(917_504, 999_999), ranged(393_216, 917_503)
 
 EARLY_HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -77,16 +70,6 @@ def reset_connection(peer: Peer, _: object) -> None:
     peer.reset()
 
 
-def cut(response: bytes) -> Script:
-    """Return a script that sends a response and closes the connection."""
-
-    def respond(peer: Peer, _: object) -> None:
-        peer.send(response)
-        peer.close()
-
-    return respond
-
-
 class PlaintextClient:
     """`HttpClient` wrapper that requests https URLs without TLS."""
 
@@ -98,28 +81,23 @@ class PlaintextClient:
         return await self._outbound.request(method, "http" + url[5:], headers)
 
 
-class OriginCase(ClientCase):
+class OriginCase(FarClientCase):
     """One source of one fake origin at a time, with a fake clock."""
 
     def setUp(self) -> None:
         super().setUp()
-        self.space = FakeStore()
-        self.thread_error: OSError | None = None
         client: Any = PlaintextClient(self.client)
         origins = OriginClient(client, ("origin.test", "*.origin.test"), self.network)
-        self.origins = HttpsSources(origins, self.space, self.in_thread, LIMIT, 300, "/trust.pem")
-        self.last: OpenHttpsSource | None = None
+        self.sources = HttpsSources(origins, self.reading)
 
-    def tearDown(self) -> None:
-        self.close_last()
-        self.assertEqual(0, self.copies, "a copy was left")
-        super().tearDown()
+    def forget(self) -> None:
+        """Forget what is known of the source."""
+        super().forget()
+        self.sources.unreliable.clear()
 
-    def in_thread(self, work: Any) -> Any:
-        """Run disk work at once, or raise ``thread_error`` if it is set."""
-        if self.thread_error is not None:
-            raise self.thread_error
-        return execute(work)
+    def send_headers(self, headers: Mapping[str, Mapping[str, str]]) -> None:
+        """Send headers to some origins."""
+        self.sources.origins = replace(self.sources.origins, headers=headers)
 
     @property
     def recorded_requests(self) -> list[str]:
@@ -129,29 +107,20 @@ class OriginCase(ClientCase):
             for each in self.network.requests
         ]
 
-    @property
-    def copies(self) -> int:
-        """The number of open copies."""
-        return sum(not copy._file.closed for copy in self.space.scratches)
-
-    def close_last(self) -> None:
-        """Close the source that was opened last."""
-        if self.last is not None:
-            self.last.close()
-            self.assertEqual({}, dict(self.last.descriptors))
-
-    def opened(self, *responses: Any) -> OpenHttpsSource:
+    def opened(self, *responses: Script, reads: bool = True) -> FarSource:
         """Open the source with these responses of the origin, and close the one before it."""
         self.close_last()
         self.network.requests.clear()
         self.network.scripts += responses
-        self.last = self.result_of(self.origins.open(SOURCE))
+        self.last = self.result_of(self.sources.open(SOURCE, reads=reads))
+        # The end of the source is requested when the start is there.
+        self.network.run()
         return self.last
 
-    def refused(self, kind: type[Refusal], *responses: Any) -> None:
+    def refused(self, kind: type[Refusal], *responses: Script) -> None:
         """Assert that opening the source is refused after these responses."""
         self.network.scripts += responses
-        self.error_of(self.origins.open(SOURCE), kind)
+        self.error_of(self.sources.open(SOURCE), kind)
         self.assertEqual([], self.network.scripts)
 
     def respond(self, *packets: bytes) -> None:
@@ -159,57 +128,134 @@ class OriginCase(ClientCase):
         self.peer.send(*packets)
         self.network.run()
 
-    def content(self, found: OpenHttpsSource) -> bytes:
-        """Return the content of a copy."""
-        return os.pread(found.descriptors[SOURCE_DESCRIPTOR], 10**6, 0)
-
-    def fetch(self, found: OpenHttpsSource, *responses: Any, seconds: float = 60) -> Deferred[Any]:
-        """Start to fetch the whole source."""
-        self.network.scripts += responses
-        return self.begin(found.input(self.deadline(seconds)))
-
-    def see(self, found: OpenHttpsSource, *responses: Any, seconds: float = 60) -> Deferred[Input]:
-        """Start to look at a source."""
-        self.network.scripts += responses
-        return self.begin(found.inspect(self.deadline(seconds), look))
-
 
 class OpenTests(OriginCase):
     """`HttpsSources.open`: requests, and interpretation of the responses."""
 
     def test_one_request(self) -> None:
-        """One GET of the start is sufficient; it accepts no compression."""
-        for response, size in ((WHOLE, 10), (FIRST, 200_000)):
-            found = self.opened(response)
-            self.assertEqual([f"GET /a/b?c bytes={START}"], self.recorded_requests)
+        """One GET of the start is sufficient; it accepts no compression (D41)."""
+        for responses, size, requests in (
+            ((WHOLE,), 10, [START]),
+            ((FIRST, LAST), 10**6, [START, END]),
+        ):
+            self.forget()
+            found = self.opened(*responses)
+            self.assertEqual(
+                [f"GET /a/b?c bytes={each}" for each in requests], self.recorded_requests
+            )
             self.assertEqual("identity", self.network.requests[0].headers["accept-encoding"])
             self.assertEqual((size, b'"1" %d' % size), (found.size, found.validator))
-            self.assertEqual({}, dict(found.descriptors))
+            self.assertEqual(SOURCE.canonical + b"\n" + found.validator, found.identity)
+
+    def test_stat(self) -> None:
+        """A HEAD asks for 64 KiB, and reads nothing more."""
+        found = self.opened(ranged(0, 65_535), reads=False)
+        self.assertEqual((10**6, ["0-65535"]), (found.size, self.ranges))
+
+    def test_known(self) -> None:
+        """A source whose blocks are kept is looked up with one byte, on a kept connection."""
+        self.opened(FIRST, LAST)
+        peers = len(self.network.peers)
+        for reads in (True, False):
+            found = self.opened(serve, reads=reads)
+            self.assertEqual(["0-0"], self.ranges)
+            self.assertEqual(peers, len(self.network.peers))
+        found = self.opened(serve)
+        self.assertEqual(LONG[5:15], self.successResultOf(self.read(found, place=5)))
+        self.assertEqual(["0-0"], self.ranges)
+
+    def test_known_and_changed(self) -> None:
+        """Another version than the one that is kept is read from the origin."""
+        self.opened(FIRST, LAST)
+        other = {"ETag": '"2"'}
+        found = self.opened(
+            ranged(0, 0, other), ranged(0, 262_143, other), ranged(917_504, 999_999, other)
+        )
+        self.assertEqual(["0-0", START, END], self.ranges)
+        self.assertEqual(LONG[5:15], self.successResultOf(self.read(found, place=5)))
 
     def test_ranges_that_are_refused(self) -> None:
         """If an error may be for the range alone, the service requests the whole."""
         for status in (400, 416, 501):
-            self.assertEqual(10, self.opened(reply(status), WHOLE).size)
-            self.assertEqual([f"GET /a/b?c bytes={START}", "GET /a/b?c"], self.recorded_requests)
+            self.forget()
+            found = self.opened(reply(status), WHOLE)
+            self.assertEqual([START, ""], self.ranges)
+            self.successResultOf(self.complete(found))
+            self.assertEqual(b"0123456789", self.content(found))
 
-    def test_size(self) -> None:
-        """The size is that of the whole source, or None if the origin does not send it."""
-        sizes = {
-            SAME: 7,
-            reply(206, b"x", {"Content-Range": "bytes 0-0/9"}): 9,
-            reply(206, b"x", {"Content-Range": "bytes 0-0/*"}): None,
-            reply(206, b"x", {"Content-Range": "bytes 0-0/" + "9" * 5000}): None,
-            reply(206, b"x"): None,
-            reply(203, b"x" * 7): 7,
-            UNSIZED: None,
-        }
-        self.assertEqual(sizes, {response: self.opened(response).size for response in sizes})
+    def test_first_response(self) -> None:
+        """A first range that cannot be read on from is followed by one request for the whole.
+
+        Its size must be known, and a validator must distinguish the versions.
+        """
+        whole = reply(200, LONG, TAGGED)
+        for first in (
+            ranged(0, 262_142),
+            ranged(1, 262_143),
+            ranged(0, 262_144),
+            ranged(0, 262_143, {}),
+            reply(206, LONG[:262_144], {**TAGGED, "Content-Range": "bytes 0-262143/*"}),
+            reply(206, LONG[:262_144], {**TAGGED, "Content-Range": "bytes=0-262143/1000000"}),
+            reply(206, b"x", {**TAGGED, "Content-Range": "bytes 0-0/" + "9" * 5000}),
+            reply(206, LONG[:262_144], TAGGED),
+        ):
+            self.forget()
+            found = self.opened(first, whole)
+            self.assertEqual([START, ""], self.ranges, first[:200])
+            self.successResultOf(self.complete(found))
+            self.assertEqual(LONG, self.content(found))
+        for part in (reply(206, b"x"), ranged(0, 262_143), ranged(5, 999_999)):
+            self.forget()
+            self.refused(UpstreamUnavailable, ranged(1, 262_143), part)
+        for interim in (EARLY_HINTS, CONTINUE):
+            self.forget()
+            self.opened(interim + FIRST, LAST)
+            self.assertEqual([START, END], self.ranges)
+
+    def test_status_of_a_range(self) -> None:
+        """A 200 or 203 with exactly the range that was asked for is a 206 (D41).
+
+        With any other range, it has the whole source.
+        """
+        for status in (200, 203):
+            self.forget()
+            found = self.opened(ranged(0, 262_143, status=status), LAST)
+            self.assertEqual([START, END], self.ranges)
+            middle = self.read(found, ranged(393_216, 917_503, status=status))
+            self.assertEqual(LONG[400_000:400_010], self.successResultOf(middle))
+            self.forget()
+            other = {**TAGGED, "Content-Range": "bytes 0-262142/1000000"}
+            found = self.opened(reply(status, LONG, other))
+            self.assertEqual([START], self.ranges)
+            self.successResultOf(self.complete(found))
+            self.assertEqual(LONG, self.content(found))
+
+    def test_small(self) -> None:
+        """A source that is smaller than the first range needs one request, with a validator or not.
+
+        Nothing is asked for again where no validator can tell its versions apart.
+        """
+        for headers in (TAGGED, {}):
+            self.forget()
+            small = {**headers, "Content-Range": "bytes 0-9/10"}
+            found = self.opened(reply(206, b"0123456789", small))
+            self.assertEqual(b"0123456789", self.successResultOf(self.read(found, place=0)))
+            self.assertIs(bool(headers), found.has_certain_identity())
+            self.forget()
+            rest = reply(206, b"56789", {**headers, "Content-Range": "bytes 5-9/10"})
+            first = cut(reply(206, b"01234", small, length=10))
+            reading = self.read(self.opened(first, *[rest] * bool(headers)), place=0)
+            self.network.advance(0.25)
+            if headers:
+                self.assertEqual(b"0123456789", self.successResultOf(reading))
+            else:
+                self.exactly(reading, UpstreamUnavailable)
 
     def test_validator(self) -> None:
         """The validator is the ETag, or else Last-Modified, with the size.
 
         All forms of one tag are the same validator. A date that is as recent as the response is
-        none. The identity of a source that is read in place is certain, where it has a validator.
+        none. The identity of a source is certain, where it has a validator.
         """
         then, recent = "Wed, 25 Nov 2026 10:00:00 GMT", "Wed, 25 Nov 2026 10:00:01 GMT"
         late = "Wed, 25 Nov 2026 10:00:02 GMT"
@@ -228,24 +274,22 @@ class OpenTests(OriginCase):
             ({"ETag": '"\xe9"'}, '"\xe9"'),
             ({}, ""),
         ):
-            found = self.opened(ranged(0, 65_535, headers))
-            validator = f"{version} 200000".encode("latin-1") if version else b""
+            self.forget()
+            found = self.opened(reply(200, LONG, headers))
+            validator = f"{version} 1000000".encode("latin-1") if version else b""
             self.assertEqual(validator, found.validator, headers)
             self.assertIs(bool(validator), found.has_certain_identity())
-            self.assertEqual(SOURCE.canonical + b"\n" + validator, found.identity)
 
     def test_statuses(self) -> None:
         """Each error status is the same refusal with and without a range."""
         for kind, statuses in (
             (NotFound, (401, 403, 409, 499)),
             (NoSuchSource, (404, 410)),
-            (UpstreamUnavailable, (408, 425, 429, 500, 503, 599)),
         ):
             for status in statuses:
                 self.refused(kind, reply(status))
                 self.refused(kind, reply(416), reply(status))
-        for status, kind in ((400, NotFound), (501, UpstreamUnavailable)):
-            self.refused(kind, reply(status), reply(status))
+        self.refused(NotFound, reply(400), reply(400))
 
     def test_no_source(self) -> None:
         """A source whose status has no source body can be opened; reading it is a 415 (D48).
@@ -259,34 +303,41 @@ class OpenTests(OriginCase):
             *((reply(status),) for status in statuses),
             *((reply(416), reply(status)) for status in (*statuses, 416)),
             *((reply(200, length=7, headers={"Content-Encoding": it}),) for it in codings),
-            *((ranged(0, 65_535, {**TAGGED, "Content-Encoding": it}),) for it in codings),
+            *((ranged(0, 262_143, {**TAGGED, "Content-Encoding": it}),) for it in codings),
             (reply(416, b"", {"Content-Range": "bytes */0"}),),
         ):
             found = self.opened(*responses)
-            requests = len(self.recorded_requests)
             self.exactly(self.see(found), UndecodableSource)
-            self.exactly(self.fetch(found), UndecodableSource)
-            self.assertEqual(requests, len(self.recorded_requests))
+            self.exactly(self.begin(found.input(self.deadline(60))), UndecodableSource)
+            self.assertEqual(len(responses), len(self.recorded_requests))
         for coding in ("identity", "Identity", "aws-chunked", "none", "utf-8", "identity, binary"):
-            self.origins.reliable.clear()
-            found = self.opened(ranged(0, 65_535, {**TAGGED, "Content-Encoding": coding}))
-            self.assertTrue(self.successResultOf(self.see(found, TESTED)).seekable)
+            self.forget()
+            found = self.opened(reply(200, LONG, {**TAGGED, "Content-Encoding": coding}))
+            self.successResultOf(self.see(found))
 
     def test_unreachable(self) -> None:
         """An origin that cannot be reached, or is not trusted, is a 502, and is logged."""
         log = Log(self)
         self.network.refusal = ConnectionRefusedError()
         self.network.unknown.add("origin.test")
-        self.error_of(self.origins.open(SOURCE), UpstreamUnavailable)
+        self.error_of(self.sources.open(SOURCE), UpstreamUnavailable)
 
         async def refuse(*_: object) -> Response:
             raise UntrustedCertificate("it has expired")
 
         self.patch(PlaintextClient, "request", refuse)
-        self.error_of(self.origins.open(SOURCE), UnusableOrigin)
+        self.error_of(self.sources.open(SOURCE), UnusableOrigin)
         first, second = map(formatEvent, log.events)
         self.assertIn("the origin origin.test is unreachable: ", first)
         self.assertEqual("the origin origin.test is not trusted: it has expired", second)
+
+    def test_unused_response(self) -> None:
+        """The body of a response that is not needed is not read."""
+        for first, reads in ((COMING, True), (ranged(0, 65_535)[:-1], False)):
+            self.opened(first, reads=reads)
+            for _ in range(2):
+                self.close_last()
+            self.assertTrue(self.peer.closed)
 
 
 class RedirectTests(OriginCase):
@@ -295,7 +346,7 @@ class RedirectTests(OriginCase):
     def follow(self, *locations: str, status: int = 302) -> list[str]:
         """Follow redirects, and return the requests after the first, each as host and target."""
         hops = [reply(status, b"", {"Location": to}) for to in locations]
-        self.assertEqual(1, self.opened(*hops, reply(200, length=1)).size)
+        self.assertEqual(1, self.opened(*hops, reply(200, length=1), reads=False).size)
         return [f"{each.headers['host']}{each.target}" for each in self.network.requests[1:]]
 
     def test_locations(self) -> None:
@@ -345,6 +396,12 @@ class RedirectTests(OriginCase):
         self.refused(NotFound, reply(302))
         self.assertEqual({"origin.test"}, {*self.network.names})
 
+    def test_number(self) -> None:
+        """A host that is a number is looked up like any name, also behind a redirect."""
+        self.sources.origins = replace(self.sources.origins, allowlist=("*",))
+        self.assertEqual(["1572395042/x"], self.follow("https://1572395042/x"))
+        self.assertIn("1572395042", self.network.names)
+
     def test_five(self) -> None:
         """Five redirects are followed; a sixth is a 502, as in a loop (D41, D48)."""
         self.assertEqual(5, len(self.follow(*(f"/{n}" for n in range(5)))))
@@ -369,15 +426,16 @@ class RedirectTests(OriginCase):
 
 
 class PrivateTests(OriginCase):
-    """Headers for origins, and origins at private addresses (D59)."""
+    """Headers for origins, and origins at private addresses (D59, D79)."""
 
     def setUp(self) -> None:
         super().setUp()
-        headers = {
-            "origin.test": {"Authorization": "Bearer s3cret", "X-Key": "a, b"},
-            "b.origin.test:8443": {"Cookie": "s3cret=1"},
-        }
-        self.origins.origins = replace(self.origins.origins, headers=headers)
+        self.send_headers(
+            {
+                "origin.test": {"Authorization": "Bearer s3cret", "X-Key": "a, b"},
+                "b.origin.test:8443": {"Cookie": "s3cret=1"},
+            }
+        )
 
     @property
     def sent(self) -> list[list[str]]:
@@ -386,56 +444,39 @@ class PrivateTests(OriginCase):
         return [sorted(each.headers.keys() - usual) for each in self.network.requests]
 
     def test_one_host(self) -> None:
-        """A header is sent to its host and port alone, also behind redirects and for a copy."""
-        key, cookie, none = ["authorization", "x-key"], ["cookie"], list[str]()
+        """A header goes to the origin that the source's own URL names, and to no other (D79).
+
+        A redirect to another origin carries none, even if that one has headers of its own, and one
+        back carries them again. Later ranges do the same.
+        """
+        key, none = ["authorization", "x-key"], list[str]()
         for places, sent in (
             (("/x",), [key, key]),
             (("https://origin.test:8443/x", "https://ORIGIN.test.:443/x"), [key, none, key]),
-            (("https://b.origin.test/x", "https://b.origin.test:8443/x"), [key, none, cookie]),
-            (("https://b.origin.test:8443/x", SOURCE.url), [key, cookie, key]),
+            (("https://b.origin.test/x", "https://b.origin.test:8443/x"), [key, none, none]),
+            (("https://b.origin.test:8443/x", SOURCE.url), [key, none, key]),
             (("https://a.b.origin.test:8443/x",), [key, none]),
         ):
-            hops = [redirect(place) for place in places]
-            found = self.opened(*hops, FIRST)
-            self.assertEqual(sent, self.sent)
-            self.successResultOf(self.see(found, *hops, reply(200, LONG, TAGGED)))
-            self.assertEqual(sent * 2, self.sent)
+            self.forget()
+            found = self.opened(*map(redirect, places), FIRST, LAST)
+            self.assertEqual([*sent, sent[-1]], self.sent)
+            self.network.requests.clear()
+            # Where the target of a redirect refuses, redirects are followed again.
+            refusal = [reply(403)] * (places[-1] != SOURCE.url)
+            self.successResultOf(self.read(found, *refusal, *map(redirect, places), MIDST))
+            self.assertEqual(sent[-1:] * len(refusal) + sent, self.sent)
             for request, names in zip(self.network.requests, self.sent, strict=True):
                 if names == key:
                     self.assertEqual("Bearer s3cret", request.headers["authorization"])
                     self.assertEqual("a, b", request.headers["x-key"])
 
-    def test_copied(self) -> None:
-        """A source behind a host with headers is never given to ffmpeg or ffprobe as a URL.
-
-        It is downloaded, or refused where that takes too long or it is too large. The download has
-        a time limit of its own.
-        """
-        public = "https://a.origin.test/x"
-        for first in ((FIRST,), (redirect(public), FIRST)):
-            found = self.opened(*first)
-            whole = (*first[:-1], reply(200, LONG, TAGGED))
-            self.assertEqual(local_input(), self.successResultOf(self.see(found, *whole)))
-            self.assertEqual(local_input(), self.successResultOf(self.fetch(found)))
-            self.assertEqual(LONG, self.content(found))
-        self.exactly(self.see(self.opened(FIRST), reply(200, length=LIMIT + 1)), SourceTooLarge)
-        self.origins.download_timeout = 20
-        for rest, seconds in ((b"456", 19), (b"", 20)):
-            looking = self.see(self.opened(FIRST), COMING + b"0123", seconds=9)
-            self.network.advance(seconds)
-            self.respond(rest)
-            if rest:
-                self.assertEqual(local_input(), self.successResultOf(looking))
-            else:
-                self.exactly(looking, TimeoutError)
-
-    def test_other_target_later(self) -> None:
-        """A render fails if a redirect leads to a host with headers once the source is open."""
-        old = parse_https(b"https://a.origin.test/old")
-        self.network.scripts += (redirect("https://a.origin.test/x"), FIRST)
-        found = self.last = self.result_of(self.origins.open(old))
-        self.network.advance(5)
-        self.exactly(self.fetch(found, redirect(SOURCE.url), FIRST), RenderFailed)
+    def test_origin_without_headers(self) -> None:
+        """A source without headers gets no private audio behind a redirect (D79)."""
+        self.send_headers({"b.origin.test": {"Cookie": "s3cret=1"}})
+        log = Log(self)
+        self.refused(NotFound, redirect("https://b.origin.test/private"), reply(401))
+        self.assertEqual([[], []], self.sent)
+        self.assertEqual([], log.events)
 
     def test_log(self) -> None:
         """Refused headers are a 404 as any, and a line in the log; no line has a value.
@@ -456,18 +497,14 @@ class PrivateTests(OriginCase):
         )
 
     def test_private_address(self) -> None:
-        """A host without a public address is a 404, and is logged; sources are copied."""
-        self.origins.origins = replace(self.origins.origins, headers={}, deny_private=True)
-        found = self.opened(FIRST)
-        whole = reply(200, LONG, TAGGED)
-        self.assertEqual(local_input(), self.successResultOf(self.see(found, whole)))
+        """A host without a public address is a 404, and is logged."""
         log = Log(self)
 
         async def refuse(*_: object) -> Response:
             raise PrivateAddress("no address of it is public")
 
         self.patch(PlaintextClient, "request", refuse)
-        self.error_of(self.origins.open(SOURCE), NotFound)
+        self.error_of(self.sources.open(SOURCE), NotFound)
         (line,) = map(formatEvent, log.events)
         text = "the origin origin.test is refused by AP_SOURCE_DENY_PRIVATE: no address of it is"
         self.assertEqual(f"{text} public", line)
@@ -505,561 +542,374 @@ class OriginStateTests(OriginCase):
             self.assertIs(bool(verdict), one.matches(other), (first, second))
             self.assertIs(verdict is False, one.contradicts(other), (first, second))
 
-    def test_unchanged(self) -> None:
-        """The change check requests the original URL; an unavailable origin counts as unchanged."""
-        byte = {"Content-Range": "bytes 0-0/200000"}
-        same = reply(206, b"x", {**TAGGED, **byte})
-        for verdict, rows in (
-            (
-                True,
-                (
-                    (same,),
-                    (reply(416), reply(200, length=200_000, headers=TAGGED)),
-                    (redirect("/new"), same),
-                    (reply(206, b"x", byte),),
-                    (reply(503),),
-                    (reset_connection, reset_connection),
-                ),
-            ),
-            (
-                False,
-                (
-                    (reply(206, b"x", {**TAGGED, "Content-Range": "bytes 0-0/8"}),),
-                    (reply(200, length=8, headers=TAGGED),),
-                    (reply(206, b"x", {"ETag": '"2"', **byte}),),
-                    *((reply(status),) for status in (404, 204, 302)),
-                    (redirect("https://c.test/"),),
-                    (reply(206, b"x", {**TAGGED, **byte, "Content-Encoding": "br"}),),
-                    (redirect("/x"),) * 6,
-                ),
-            ),
+
+class RangeTests(OriginCase):
+    """Ranges of a version, each of which is compared with the first response."""
+
+    def test_ranges(self) -> None:
+        """A place is requested when it is read, and then all up to what is there."""
+        found = self.opened(FIRST, LAST)
+        self.assertEqual(LONG[400_000:400_010], self.successResultOf(self.read(found, MIDST)))
+        self.assertEqual([START, END, MIDDLE], self.ranges)
+        self.assertEqual(
+            LONG[900_000:900_010], self.successResultOf(self.read(found, place=900_000))
+        )
+        self.assertEqual(3, len(self.recorded_requests))
+        self.assertTrue(self.result_of(found.unchanged()))
+
+    def test_same_version(self) -> None:
+        """A range may state its version in another form, and may be shorter than asked."""
+        for headers, last in (
+            ({"ETag": 'W/"1-gzip"'}, 917_503),
+            ({"ETag": '"2"', "Last-Modified": "then"}, 917_503),
+            (TAGGED, 500_000),
         ):
-            for responses in rows:
-                self.origins.unreliable.clear()
-                found = self.opened(redirect("/old"), FIRST)
-                self.network.scripts += responses
-                self.network.requests.clear()
-                self.assertIs(verdict, self.result_of(found.unchanged()), responses)
-                self.assertEqual("GET /a/b?c bytes=0-0", self.recorded_requests[0])
-
-    def test_nothing_to_compare(self) -> None:
-        """Without ETag and Last-Modified, or with a copy, the origin is not asked for changes."""
-        for responses in ((ranged(0, 65_535, {}), reply(200, LONG)), (WHOLE,)):
-            found = self.opened(responses[0])
-            self.successResultOf(self.fetch(found, *responses[1:]))
-            self.network.requests.clear()
-            self.assertTrue(self.result_of(found.unchanged()))
-            self.assertEqual([], self.recorded_requests)
-
-
-class InputTests(OriginCase):
-    """`OpenHttpsSource.inspect` and `input`: reading from the origin, or from a local copy."""
-
-    def assert_in_place(self, opened: Input) -> None:
-        """Assert that ffmpeg reads the source at the origin."""
-        self.assertEqual((SOURCE.url, True), (opened.url, opened.seekable))
-        self.assertEqual("1", opened.options[opened.options.index("-seekable") + 1])
-        self.assertIn("/trust.pem", opened.options)
-        self.assertIn(USER_AGENT, opened.options)
-
-    def test_in_place(self) -> None:
-        """A source with ranges is read in place; its origin is tested with one request only."""
-        for responses in ((TESTED,), ()):
-            found = self.opened(FIRST)
-            self.assert_in_place(self.successResultOf(self.see(found, *responses)))
-            self.assert_in_place(self.successResultOf(self.fetch(found)))
-            requests = [f"GET /a/b?c bytes={each}" for each in (START, "0-")[: len(responses) + 1]]
-            self.assertEqual(requests, self.recorded_requests)
-
-    def test_tested_without_a_probe(self) -> None:
-        """A render whose probe is cached tests the origin, too."""
-        for response in (TESTED, reply(200, length=len(LONG), headers=TAGGED)):
-            self.origins.reliable.clear()
-            self.assert_in_place(self.successResultOf(self.fetch(self.opened(FIRST), response)))
-            self.assertEqual("GET /a/b?c bytes=0-", self.recorded_requests[-1])
-
-    def test_copied_for_the_first_response(self) -> None:
-        """Any other first response is followed by a copy, which is tried once for all."""
-        part = {"Content-Range": "bytes 0-65535/200000"}
-        for first in (
-            EARLY_HINTS + FIRST,
-            CONTINUE + FIRST,
-            ranged(0, 65_534),
-            ranged(1, 65_535),
-            ranged(0, 65_536),
-            ranged(0, 65_535, {}),
-            reply(206, LONG[:65_536], {**TAGGED, "Content-Range": "bytes 0-65535/*"}),
-            reply(206, LONG[:65_536], {**TAGGED, "Content-Range": "bytes=0-65535/200000"}),
-            reply(206, LONG[:65_536], TAGGED),
-        ):
-            found = self.opened(first)
-            self.network.requests.clear()
-            seen = self.successResultOf(self.see(found, reply(200, LONG, TAGGED)))
-            self.assertEqual([local_input()] * 2, [seen, self.successResultOf(self.fetch(found))])
-            self.assertEqual((["GET /a/b?c"], LONG), (self.recorded_requests, self.content(found)))
-        found = self.opened(reply(200, b"x", {"Accept-Ranges": "bytes", **part}))
-        self.assertEqual(local_input(), self.successResultOf(self.see(found)))
-        self.assertEqual((1, b"x"), (len(self.recorded_requests), self.content(found)))
-
-    def test_copied_for_the_test(self) -> None:
-        """If the origin limits its ranges or contradicts itself, the child looks at a copy.
-
-        The next request for the source downloads it at once.
-        """
-        whole = {**TAGGED, "Content-Range": "bytes 0-199999/200000"}
-        looked: list[Input] = []
-
-        async def look_forever(opened: Input) -> Input:
-            looked.append(opened)
-            if opened.seekable and opened != local_input():
-                await Deferred()
-            return opened
-
-        for responses in (
-            [ranged(0, 100_000)],
-            [EARLY_HINTS + TESTED],
-            *(
-                [reply(206, length=size, headers={**whole, **more})]
-                for size, more in (
-                    (200_000, {"Content-Range": "bytes 0-199999/*"}),
-                    (200_001, {"Content-Range": "bytes 0-200000/200001"}),
-                    (200_000, {"ETag": '"2"', "Last-Modified": "now"}),
-                    (200_000, {"Content-Encoding": "gzip"}),
-                )
-            ),
-            [reply(206, length=200_000, headers={"Content-Range": whole["Content-Range"]})],
-            [reply_without_length(200, b"", CHUNKED)],
-            [reply(404)],
-            [reply(503)],
-            [reset_connection] * 2,
-        ):
-            self.origins.unreliable.clear()
-            looked.clear()
-            found = self.opened(FIRST)
-            self.network.scripts += [*responses, reply(200, LONG, TAGGED)]
-            seen = self.result_of(found.inspect(self.deadline(60), look_forever))
-            self.assertEqual((local_input(), 2), (seen, len(looked)), responses)
-            self.assertEqual(local_input(), self.successResultOf(self.fetch(found)))
+            self.forget()
+            found = self.opened(FIRST, LAST)
+            rest = [serve] * (last < 917_503)
+            reading = self.read(found, ranged(393_216, last, headers), *rest)
+            self.assertEqual(LONG[400_000:400_010], self.successResultOf(reading))
             self.assertTrue(found.has_certain_identity())
-            found = self.opened(FIRST)
-            self.network.requests.clear()
-            seen = self.successResultOf(self.see(found, reply(200, LONG, {"ETag": '"3"'})))
-            self.assertEqual((local_input(), ["GET /a/b?c"]), (seen, self.recorded_requests))
-            self.assertEqual(b'"1" 200000', found.validator)
-            self.assertFalse(found.has_certain_identity())
-            self.close_last()
-            self.network.advance(3600)
-            self.assertNotIn(SOURCE.canonical, self.origins.unreliable)
 
-    def test_look_that_fails(self) -> None:
-        """A failed look counts if the origin passes the test, which is awaited."""
+    def test_disagreement(self) -> None:
+        """Another version, or something else than the range, ends the version.
 
-        async def fail(opened: Input) -> Input:
-            if opened == local_input():
-                return opened
-            raise UndecodableSource
-
-        for response, passes in ((TESTED, True), (ranged(0, 100_000), False)):
-            looking = self.begin(self.opened(FIRST).inspect(self.deadline(60), fail))
-            self.assertNoResult(looking)
-            self.network.scripts[:] = [reply(200, LONG, TAGGED)] * (not passes)
-            self.respond(response)
-            self.origins.reliable.clear()
-            if passes:
-                self.exactly(looking, UndecodableSource)
-            else:
-                self.assertEqual(local_input(), self.successResultOf(looking))
-
-    def test_dying_look_that_is_cancelled(self) -> None:
-        """A look that nobody waits for is not repeated, and ends its test.
-
-        Its child takes time to die, so the test may fail before or after the cancellation.
+        The source is refused once; opened again, it is read with one request without a range, for
+        an hour. A HEAD, which reads nothing, still asks for a range.
         """
-        for rejected_first in (False, True):
-            deaths: list[Deferred[None]] = []
-
-            async def look_and_die(opened: Input, deaths: Any = deaths) -> None:
-                try:
-                    await Deferred()
-                finally:
-                    deaths.append(Deferred())
-                    await deaths[-1]
-
-            looking = self.begin(self.opened(FIRST).inspect(self.deadline(60), look_and_die))
-            steps = [lambda: self.peer.send(reply(404)), looking.cancel]
-            for step in steps if rejected_first else steps[::-1]:
-                step()
-                self.network.run()
-            self.assertNoResult(looking)
-            deaths[0].callback(None)
-            self.exactly(looking, CancelledError)
-            self.network.run()
-            self.assertEqual(1, len(deaths))
-            self.assertTrue(self.peer.closed or rejected_first)
-            self.assertEqual([], [each for each in self.recorded_requests if "bytes" not in each])
-
-    def test_look_after_close(self) -> None:
-        """A look that other requests share goes on when the source is closed."""
-        for first, later in ((FIRST, TESTED), (COMING, b"0123456")):
-            looking = self.see(self.opened(first))
-            self.close_last()
-            self.respond(later)
-            self.successResultOf(looking)
-            self.close_last()
-            self.assertEqual(0, self.copies)
-
-    def test_kept_response(self) -> None:
-        """A whole body that nobody needed for ten seconds is requested again.
-
-        If that is another version, the source is refused once, since it was probed before.
-        """
-        other = reply(200, b"0123456789", {"ETag": '"2"'})
-        for seconds, responses, refused in (
-            (10, (), False),
-            (10.1, (WHOLE,), False),
-            (11, (other,), True),
-            (11, (other,), False),
-            (11, (reply(200, b"0123456789"),), False),
+        coded = {**TAGGED, "Content-Encoding": "gzip"}
+        shorter = {**TAGGED, "Content-Range": "bytes 393216-917503/999999"}
+        for response in (
+            ranged(393_216, 917_503, {"ETag": '"2"', "Last-Modified": "now"}),
+            ranged(393_216, 917_503, {}),
+            ranged(393_216, 917_503, coded),
+            ranged(393_215, 917_503),
+            ranged(393_216, 917_504),
+            reply(206, LONG[393_216:917_504], shorter),
+            reply(206, LONG[393_216:917_504], TAGGED),
+            reply(200, LONG, TAGGED),
+            reply(200, LONG, {**TAGGED, "Content-Range": "bytes 393216-917502/1000000"}),
+            reply(200, length=5, headers=TAGGED),
+            reply(204),
+            reply(416, b"", {"Content-Range": "bytes */5"}),
         ):
-            found = self.opened(WHOLE)
-            self.network.advance(seconds)
-            fetching = self.fetch(found, *responses)
-            if refused:
-                self.exactly(fetching, RenderFailed)
-            else:
-                self.assertEqual(local_input(), self.successResultOf(fetching))
-                self.assertEqual(b"0123456789", self.content(found))
+            self.forget()
+            found = self.opened(FIRST, LAST)
+            retried = [reply(416)] * response.startswith(b"HTTP/1.1 416")
+            error = self.exactly(self.read(found, response, *retried), RenderFailed)
+            self.assertEqual("The source changed while it was read.", error.message)
+            self.assertIs(error, found.failure)
+            self.assertFalse(self.result_of(found.unchanged()))
+            self.assertFalse(found.has_certain_identity())
+            found = self.opened(reply(200, LONG, {"ETag": '"3"'}))
+            self.assertEqual([""], self.ranges)
+            self.assertEqual(LONG[400_000:400_010], self.successResultOf(self.read(found)))
+        self.close_last()
+        self.files.close()
+        self.opened(ranged(0, 65_535), reads=False)
+        self.assertEqual(["0-65535"], self.ranges)
+        self.network.advance(3600)
+        self.opened(FIRST, LAST)
+        self.assertEqual([START, END], self.ranges)
 
-    def test_unused_response(self) -> None:
-        """The body of a response that is not needed is not read."""
-        for first in (COMING, FIRST[:-1]):
-            self.opened(first)
-            for _ in range(2):
-                self.close_last()
-            self.network.run()
-            self.assertTrue(self.peer.closed)
-
-    def test_too_large(self) -> None:
-        """A source past the limit is inspected in place (Info endpoint, 4); its render is refused.
-
-        That is so with and without a length.
-        """
-        unsized = (reply_without_length(200, b"", CHUNKED), chunk(b"x" * (LIMIT + 1)), chunk(b""))
-        for response in (unsized, reply(200, length=LIMIT + 1, headers=TAGGED)):
-            found = self.opened(response)
-            for _ in range(2):
-                seen = self.successResultOf(self.see(found))
-                self.assertEqual((SOURCE.url, False), (seen.url, seen.seekable))
-                self.assertEqual("0", seen.options[seen.options.index("-seekable") + 1])
-            self.assertEqual((0, False), (self.copies, found.has_certain_identity()))
-            self.exactly(self.fetch(found), SourceTooLarge)
-            self.assertTrue(self.peer.aborted)
-            self.assertEqual(1, len(self.recorded_requests))
-
-    def test_slow(self) -> None:
-        """If a copy takes half of the time of a look, the source is inspected in place.
-
-        The download continues, and a render waits for it.
-        """
-        found = self.opened(COMING)
-        looking = self.see(found, seconds=10)
-        self.network.advance(4.9)
-        self.assertNoResult(looking)
-        self.network.advance(0.1)
-        self.assertFalse(self.successResultOf(looking).seekable)
-        fetching = self.fetch(found)
-        self.respond(b"0123456")
-        self.assertEqual(local_input(), self.successResultOf(fetching))
-        self.assertEqual((b"0123456", 1), (self.content(found), len(self.recorded_requests)))
+    def test_gone(self) -> None:
+        """A source that vanishes, or is refused, while it is read is the refusal of its status."""
+        for status, kind in ((404, NoSuchSource), (410, NoSuchSource), (403, NotFound)):
+            self.forget()
+            found = self.opened(FIRST, LAST)
+            self.exactly(self.read(found, reply(status)), kind)
+            self.assertIsInstance(found.failure, kind)
 
     def test_behind_a_redirect(self) -> None:
-        """ffmpeg gets the URL at the end of the redirects."""
-        found = self.opened(redirect("https://b.origin.test/x|y"), FIRST)
-        seen = self.successResultOf(self.see(found, TESTED))
-        self.assertEqual("https://b.origin.test/x%7Cy", seen.url)
-        requests = [f"GET /x%7Cy bytes={each}" for each in (START, "0-")]
-        self.assertEqual(requests, self.recorded_requests[1:])
+        """Ranges are requested at the end of the redirects, with its characters encoded."""
+        found = self.opened(redirect("https://b.origin.test/x|y"), FIRST, LAST)
+        self.successResultOf(self.read(found, MIDST))
+        hosts = [f"{each.headers['host']}{each.target}" for each in self.network.requests]
+        self.assertEqual(["origin.test/a/b?c", *["b.origin.test/x%7Cy"] * 3], hosts)
 
     def test_short_lived(self) -> None:
-        """Redirects are followed again before a render that has waited for five seconds."""
-        found = self.opened(redirect("/old"), FIRST)
-        self.successResultOf(self.see(found, TESTED))
-        byte = {"Content-Range": "bytes 0-0/200000"}
-        for seconds, responses, url in (
-            (4, (), "/old"),
-            (1, (redirect("/new"), reply(206, b"x", {**TAGGED, **byte})), "/new"),
-            (4, (), "/new"),
+        """If the target of a redirect refuses later, redirects are followed again.
+
+        URLs may be signed for seconds. What they lead to must be the same version.
+        """
+        refusals = (*map(reply, (400, 401, 403, 404, 410)), redirect("https://b.origin.test/login"))
+        for refusal in refusals:
+            self.forget()
+            found = self.opened(redirect("/old"), FIRST, LAST)
+            reading = self.read(found, refusal, redirect("/new"), MIDST)
+            self.assertEqual(LONG[400_000:400_010], self.successResultOf(reading))
+            targets = [each.target for each in self.network.requests]
+            self.assertEqual(["/a/b?c", "/old", "/old", "/old", "/a/b?c", "/new"], targets)
+            # From now on, the new target is requested.
+            self.successResultOf(self.read(found, serve, place=270_000))
+            self.assertEqual("/new", self.network.requests[-1].target)
+        for later, kind in (
+            ((redirect("/new"), ranged(393_216, 917_503, {"ETag": '"2"'})), RenderFailed),
+            ((redirect("https://c.test/"),), NotFound),
+            ((redirect("http://origin.test/"),), NotFound),
+            ((redirect("/new"), reply(404)), NoSuchSource),
+            ((redirect("/x"),) * 6, UnusableOrigin),
         ):
-            self.network.advance(seconds)
-            opened = self.successResultOf(self.fetch(found, *responses))
-            self.assertEqual(f"https://origin.test{url}", opened.url)
-        self.network.advance(5)
-        other = reply(206, b"x", {**byte, "ETag": '"2"', "Last-Modified": "now"})
-        self.exactly(self.fetch(found, redirect("/new"), other), RenderFailed)
-        self.assertIn(SOURCE.canonical, self.origins.unreliable)
+            self.forget()
+            found = self.opened(redirect("/old"), FIRST, LAST)
+            self.exactly(self.read(found, reply(403), *later), kind)
+
+
+class RetryTests(OriginCase):
+    """Requests that are sent again: busy origins and lost connections."""
+
+    def test_look_up(self) -> None:
+        """A busy origin is asked again for the state of a source, after Retry-After if it has one.
+
+        One that stays busy, or names more time than there is, is a 502.
+        """
+        for status in (408, 425, 429, 500, 503, 599):
+            for responses, seconds in (
+                ([busy(status)], [0.5]),
+                ([busy(status, "7")], [7.0]),
+                ([busy(status), busy(status)], [0.5, 2.0]),
+                ([reply(416), busy(status)], [0.5]),
+                ([redirect("/x"), busy(status)], [0.5]),
+            ):
+                opening = self.asked_again(seconds, *responses, WHOLE)
+                self.successResultOf(opening).close()
+        log = Log(self)
+        opening = self.asked_again([0.5, 2], busy(), busy(), busy())
+        self.exactly(opening, UpstreamUnavailable)
+        self.exactly(self.asked_again([], busy(429, "30")), UpstreamUnavailable)
+        lines = [(event["log_level"], formatEvent(event)) for event in log.events]
+        self.assertEqual(
+            [
+                (LogLevel.warn, f"the origin origin.test responds with {status}")
+                for status in (503, 429)
+            ],
+            lines,
+        )
+        self.network.scripts += [reply(501), reply(501), WHOLE]
+        opening = self.begin(self.sources.open(SOURCE))
+        self.network.advance(0.5)
+        self.successResultOf(opening).close()
+
+    def asked_again(self, seconds: list[float], *responses: Script) -> Deferred[FarSource]:
+        """Start to open a source; the origin is asked again after each of some times."""
+        self.forget()
+        self.network.scripts += responses
+        opening = self.begin(self.sources.open(SOURCE))
+        for delay in seconds:
+            self.assertNoResult(opening)
+            self.network.advance(delay - 0.01)
+            self.assertNoResult(opening)
+            self.network.advance(0.02)
+        self.assertEqual([], self.network.scripts)
+        return opening
+
+    def test_connection_lost_at_the_look_up(self) -> None:
+        """An origin that closes the connection in place of a response is asked again."""
+        opening = self.asked_again([0.5], reset_connection, WHOLE)
+        self.successResultOf(opening).close()
+
+    def test_range(self) -> None:
+        """A busy origin is asked again for a range, soon or after Retry-After."""
+        for status in (408, 425, 429, 500, 503):
+            for seconds, delay in (("", 0.25), ("0", 0.25), ("9", 9)):
+                self.forget()
+                found = self.opened(FIRST, LAST)
+                reading = self.read(found, busy(status, seconds), MIDST)
+                self.network.advance(delay - 0.01)
+                self.assertNoResult(reading)
+                self.network.advance(0.02)
+                self.assertEqual(LONG[400_000:400_010], self.successResultOf(reading))
+                self.assertIsNone(found.failure)
+
+    def test_each_range(self) -> None:
+        """A single 503 at any request of a source does no harm."""
+        for number in range(3):
+            self.forget()
+            responses = [FIRST, LAST, MIDST]
+            responses.insert(number, busy())
+            self.network.scripts += responses
+            self.network.requests.clear()
+            opening = self.begin(self.sources.open(SOURCE))
+            self.network.advance(0.5)
+            found = self.successResultOf(opening)
+            reading = self.read(found)
+            self.network.advance(0.5)
+            self.assertEqual(LONG[400_000:400_010], self.successResultOf(reading))
+            self.assertEqual(4, len(self.recorded_requests))
+            found.close()
+
+    def test_origin_that_stays_busy(self) -> None:
+        """An origin that does not serve a range in five attempts, or names long times, is a 502.
+
+        The log says why. Later readers ask again.
+        """
+        for responses, delays in (
+            ([busy()] * 5, (0.25, 1, 2, 4)),
+            ([busy(429, "21")], ()),
+            ([reset_connection] * 10, (0.25, 1, 2, 4)),
+        ):
+            self.forget()
+            log = Log(self)
+            found = self.opened(FIRST, LAST)
+            reading = self.read(found, *responses)
+            for delay in delays:
+                self.assertNoResult(reading)
+                self.network.advance(delay)
+            self.exactly(reading, UpstreamUnavailable)
+            (event,) = (each for each in log.events if each["log_level"] is LogLevel.warn)
+            self.assertIn("the origin origin.test does not serve a range: ", formatEvent(event))
+            self.network.scripts.clear()
+            found = self.opened(serve)
+            self.assertEqual(LONG[400_000:400_010], self.successResultOf(self.read(found, serve)))
+
+    def test_cut(self) -> None:
+        """After a lost connection, only what is missing is requested."""
+        found = self.opened(FIRST, LAST)
+        self.network.requests.clear()
+        self.successResultOf(self.read(found, cut(MIDST[:-100_000]), serve))
+        reading = self.read(found, place=900_000)
+        self.assertEqual(LONG[900_000:900_010], self.successResultOf(reading))
+        self.assertEqual([MIDDLE, "817504-917503"], self.ranges)
+
+    def test_stall(self) -> None:
+        """A range without progress for fifteen seconds is requested again."""
+        found = self.opened(FIRST, LAST)
+        reading = self.read(found, MIDST[:200])
+        self.network.advance(14.9)
+        self.assertNoResult(reading)
+        self.network.scripts.append(serve)
+        self.network.advance(0.1)
+        self.network.advance(0.25)
+        self.assertEqual(LONG[400_000:400_010], self.successResultOf(reading))
 
 
 class CopyTests(OriginCase):
-    """Copies of whole sources"""
+    """Sources whose origin serves no ranges: one response brings the whole, in order."""
+
+    def test_growing(self) -> None:
+        """What has arrived is read while the rest arrives; what lies ahead waits."""
+        found = self.opened(reply(200, length=len(LONG), headers=TAGGED))
+        self.successResultOf(self.see(found))
+        early, late = self.read(found, place=0), self.read(found, place=500_000)
+        self.respond(LONG[:100_000])
+        self.assertEqual(LONG[:10], self.successResultOf(early))
+        self.assertNoResult(late)
+        self.assertIsNone(found.descriptor)
+        self.respond(LONG[100_000:])
+        self.assertEqual(LONG[500_000:500_010], self.successResultOf(late))
+        self.assertEqual((LONG, [START]), (self.content(found), self.ranges))
 
     def test_copy(self) -> None:
-        """The first response is the copy, if it has the whole source; it is removed at the end.
-
-        A copy certainly is what the response said that it is, if that had a validator.
-        """
-        small = reply(206, b"0123456789", {"Content-Range": "bytes 0-9/10"})
-        in_chunks = (reply_without_length(200, b"", CHUNKED), chunk(b"0123456789"), chunk(b""))
+        """A body of any form is read to its end; its identity is certain if it has a validator."""
+        in_chunks = (UNSIZED, chunk(b"01234"), chunk(b"56789"), chunk(b""))
         for response, is_certain in (
             (WHOLE, True),
-            (small, False),
+            (reply(203, b"0123456789", TAGGED), True),
             (in_chunks, True),
             (EARLY_HINTS + WHOLE, True),
             (reply(200, b"0123456789"), False),
         ):
+            self.forget()
             found = self.opened(response)
-            self.assertFalse(found.has_certain_identity())
-            self.assertEqual(local_input(), self.successResultOf(self.fetch(found)))
-            self.assertEqual(1, len(self.recorded_requests))
+            self.successResultOf(self.complete(found))
             self.assertEqual((10, b"0123456789"), (found.size, self.content(found)))
             self.assertIs(is_certain, found.has_certain_identity())
-            for _ in range(2):
-                self.close_last()
+            self.assertEqual(1, len(self.recorded_requests))
 
-    def test_refusals(self) -> None:
-        """If the response is an error, has no source or is cut, the copy fails and is removed.
+    def test_cut(self) -> None:
+        """A body that is cut is requested again, and what is there already is dropped.
 
-        That is a 502 for a body that is truncated or has another length than announced, and for one
-        of unknown length that ends with the connection, without TLS (D48).
+        So is a body without a length whose chunks end early.
         """
-        unknown = reply(206, b"x")
-        for kind, responses in (
-            (NoSuchSource, (unknown, reply(404))),
-            (UpstreamUnavailable, (unknown, reply(503))),
-            (UpstreamUnavailable, (unknown, reply(206, b"x", {"Content-Range": "bytes 0-0/10"}))),
-            (UndecodableSource, (unknown, reply(204))),
-            (UndecodableSource, (unknown, reply(200, b"01", {"Content-Encoding": "br"}))),
-            (UpstreamUnavailable, (cut(reply(200, b"01234", TAGGED, length=10)),)),
-            (UpstreamUnavailable, (cut(reply_without_length(200, chunk(b"01234"), CHUNKED)),)),
-            (UpstreamUnavailable, (cut(reply_without_length(200, b"8\r\n01234", CHUNKED)),)),
-            (UpstreamUnavailable, (cut(reply_without_length(200, b"01234", TAGGED)),)),
+        for first, later in (
+            (cut(reply(200, LONG[:-5], TAGGED, length=len(LONG))), reply(200, LONG, TAGGED)),
+            (cut(UNSIZED + chunk(LONG[:-5])), (UNSIZED, chunk(LONG), chunk(b""))),
+            (cut(UNSIZED + chunk(LONG)[:-9]), (UNSIZED, chunk(LONG), chunk(b""))),
         ):
-            found = self.opened(responses[0])
-            for begin in (self.see, self.fetch):
-                self.exactly(begin(found, *responses[1:]), kind)
-                responses = ()
-            self.assertEqual(({}, 0), (dict(found.descriptors), self.copies))
+            self.forget()
+            found = self.opened(first, later)
+            self.successResultOf(self.complete(found))
+            self.assertEqual((LONG, [START, ""]), (self.content(found), self.ranges))
+
+    def test_cut_and_changed(self) -> None:
+        """If a body that was cut is of another version later, or of none, the source has failed."""
+        first = cut(reply(200, LONG[:-5], TAGGED, length=len(LONG)))
+        for later, kind in (
+            (reply(200, LONG, {"ETag": '"2"'}), RenderFailed),
+            (reply(200, LONG), RenderFailed),
+            (reply(200, LONG + b"x", TAGGED), RenderFailed),
+            (reply(204), RenderFailed),
+            (reply(404), NoSuchSource),
+        ):
+            self.forget()
+            found = self.opened(first, later)
+            self.exactly(self.complete(found), kind)
+            self.assertIsInstance(found.failure, kind)
+            self.assertFalse(found.has_certain_identity())
+        self.forget()
+        found = self.opened(cut(reply(200, LONG[:-5], length=len(LONG))))
+        self.exactly(self.complete(found), UpstreamUnavailable)
+
+    def test_without_a_marked_end(self) -> None:
+        """A body that ends with the connection, without TLS, may be cut, and is a 502 (D48)."""
+        ended = cut(reply_without_length(200, b"01234", TAGGED))
+        found = self.opened(*[ended] * 6)
+        completing = self.complete(found)
+        for delay in (0.25, 1, 2, 4):
+            self.assertNoResult(completing)
+            self.network.advance(delay)
+        self.exactly(completing, UpstreamUnavailable)
 
     def test_too_much(self) -> None:
-        """A body of unknown length is copied up to the limit; past it, reading stops with 413.
-
-        If the copy's Content-Length exceeds the limit, no scratch file is created.
-        """
-        for size in (LIMIT, LIMIT + 1):
-            body = (reply_without_length(200, b"", CHUNKED), chunk(b"x" * size), chunk(b""))
-            fetching = self.fetch(self.opened(body))
-            if size == LIMIT:
-                self.successResultOf(fetching)
+        """A body of unknown length is read up to the limit; past it, reading stops with 413."""
+        for size in (self.limit, self.limit + 1):
+            self.forget()
+            found = self.opened((UNSIZED, chunk(b"x" * size), chunk(b"")))
+            if size == self.limit:
+                self.successResultOf(self.complete(found))
+                self.assertEqual(self.limit, found.size)
             else:
-                self.assertIn(str(LIMIT), self.exactly(fetching, SourceTooLarge).message)
+                self.assertIn(
+                    str(self.limit), self.exactly(self.complete(found), SourceTooLarge).message
+                )
                 self.assertTrue(self.peer.aborted)
-        made = len(self.space.scratches)
-        large = reply(200, length=10 * LIMIT, headers=TAGGED)
-        self.exactly(self.fetch(self.opened(large)), SourceTooLarge)
-        self.assertEqual(made, len(self.space.scratches))
 
-    def test_no_room(self) -> None:
-        """If a copy cannot be created or written, the response is 500."""
-        full = OSError(errno.ENOSPC, "No space left on device")
-        for response, refusal, thread_error in (
-            (WHOLE, full, None),
-            (reply(200, b"0" * 9, TAGGED, length=10), full, None),
-            (WHOLE, None, full),
-        ):
-            found = self.opened(response)
-            self.space.create_error, self.thread_error = refusal, thread_error
-            self.exactly(self.fetch(found), RenderFailed)
-            self.space.create_error = self.thread_error = None
-
-    def test_copy_that_nobody_awaits(self) -> None:
-        """A copy that ends when all who waited for it are gone is removed with its source.
-
-        If its source is closed first, it is aborted before or during the body.
-        """
-        for first, closed_first in ((COMING, False), (COMING, True), (reply(206, b"x"), True)):
-            fetching = self.fetch(self.opened(first))
-            self.assertNoResult(fetching)
-            fetching.cancel()
-            self.exactly(fetching, CancelledError)
-            if closed_first:
-                self.close_last()
-                self.network.run()
-                self.assertTrue(self.peer.closed)
-            else:
-                self.respond(b"0123456")
-            self.close_last()
-            self.assertEqual(0, self.copies)
-
-    def test_no_file_for_a_copy(self) -> None:
-        """If the creation of the file is given up, so is the response."""
+    def test_closed(self) -> None:
+        """If nobody reads a source any more, its response is given up."""
         found = self.opened(COMING)
-        creating: Deferred[AnonymousFile] = Deferred()
-        self.patch(self.space, "create", lambda seconds: creating)
-        fetching = self.fetch(found)
-        found.close()
-        self.network.run()
-        self.exactly(fetching, CancelledError)
+        completing = self.complete(found)
+        completing.cancel()
+        self.exactly(completing, CancelledError)
+        self.assertFalse(self.peer.closed)
+        self.close_last()
         self.assertTrue(self.peer.closed)
 
-
-class ReadTests(OriginCase):
-    """`OpenHttpsSource.read`"""
-
-    def test_ranges(self) -> None:
-        """A range is requested, again where the origin returns only its beginning (D57)."""
-        found = self.opened(FIRST)
-        for ends in ((70_002,), (70_001, 70_002), (70_000, 70_001, 70_002)):
-            starts = (70_000, *(end + 1 for end in ends[:-1]))
-            self.network.requests.clear()
-            self.network.scripts += map(ranged, starts, ends)
-            self.assertEqual(self.result_of(found.read(70_000, 3)), LONG[70_000:70_003])
-            asked = [f"GET /a/b?c bytes={start}-70002" for start in starts]
-            self.assertEqual(asked, self.recorded_requests)
-
-    def test_both_ends(self) -> None:
-        """The start is read with the first request, the end with one more, when it is needed.
-
-        Bytes of the start that did not arrive are requested again.
-        """
-        found = self.opened(FIRST)
-
-        def read(offset: int, count: int) -> None:
-            expected = LONG[offset : offset + count]
-            self.assertEqual(expected, self.result_of(found.read(offset, count)), offset)
-
-        read(0, 9)
-        read(65_000, 536)
-        self.assertEqual(1, len(self.recorded_requests))
-        self.network.scripts.append(ranged(134_464, 199_999))
-        read(199_999, 1)
-        read(134_464, 65_536)
-        read(150_000, 9)
-        self.assertEqual(["GET /a/b?c bytes=134464-199999"], self.recorded_requests[1:])
-        self.network.scripts.append(ranged(65_000, 65_999))
-        read(65_000, 1000)
-        found = self.opened(FIRST[:-1])
-        self.peer.reset()
-        self.network.run()
-        self.network.scripts.append(ranged(0, 8))
-        read(0, 9)
-
-    def test_errors(self) -> None:
-        """An error status, or a body that is cut off, is a failed source."""
-        for refusal, response in (
-            (UpstreamUnavailable, reply(503)),
-            (NoSuchSource, reply(404)),
-            (UpstreamUnavailable, cut(ranged(70_000, 70_002)[:-1])),
-        ):
-            found = self.opened(FIRST)
-            self.network.scripts.append(response)
-            self.error_of(found.read(70_000, 3), refusal)
-
-    def test_disagreement(self) -> None:
-        """Another version, or something else than the range, is followed by a copy.
-
-        The copy must be what was probed: it has the same size and the same start.
-        """
-        other_tag = {"ETag": '"2"', "Last-Modified": "now"}
-        for responses in (
-            [ranged(70_000, 70_009, other_tag)],
-            [ranged(70_000, 70_009, {})],
-            [ranged(69_999, 70_009)],
-            [ranged(70_000, 70_010)],
-            *(
-                [reply(206, b"0" * count, {**TAGGED, "Content-Range": f"bytes 70000-70009/{size}"})]
-                for count, size in ((9, 200_000), (11, 200_000), (10, "*"))
-            ),
-            [reply(200, length=200_000, headers=TAGGED)],
-            [reply(204)],
-            # An origin that returns a byte at a time does not hold a render.
-            [ranged(first, first) for first in range(70_000, 70_008)],
-        ):
-            for copy, refusal in (
-                (reply(200, LONG, {"ETag": '"3"'}), None),
-                (reply(200, LONG + b"x"), RenderFailed),
-                (reply(200, b"x" + LONG[1:]), RenderFailed),
-                (reply(404), NoSuchSource),
-            ):
-                self.origins.unreliable.clear()
-                found = self.opened(FIRST)
-                self.network.scripts += [*responses, copy]
-                reading = self.begin(found.read(70_000, 10))
-                if refusal is None:
-                    self.assertEqual(LONG[70_000:70_010], self.successResultOf(reading))
-                    self.assertEqual(local_input(), self.successResultOf(self.fetch(found)))
-                else:
-                    self.exactly(reading, refusal)
-                self.assertIn(SOURCE.canonical, self.origins.unreliable)
-
-    def test_copy(self) -> None:
-        """A copy is read without a request, and has the size of the file."""
-        found = self.opened(reply_without_length(200, b"", CHUNKED))
-        self.peer.send(chunk(b"0123456789"), chunk(b""))
-        self.assertEqual(self.result_of(found.read(3, 4)), b"3456")
-        self.assertEqual((10, 1), (found.size, len(self.recorded_requests)))
-        self.thread_error = OSError(11, "no thread")
-        self.error_of(found.read(3, 4), RenderFailed)
-        self.thread_error = None
-
-
-class DeadlineTests(OriginCase):
-    """Deadlines and cancellation of requests to the origin."""
-
-    def test_body(self) -> None:
-        """A render that waits for a copy ends with TimeoutError when the given time is over."""
+    def test_deadline(self) -> None:
+        """Who waits for a source ends with TimeoutError when the given time is over."""
         found = self.opened(reply(200, length=10, headers=TAGGED))
-        fetching = self.fetch(found, seconds=9)
+        completing = self.complete(found, seconds=9)
         for _ in range(8):
             self.network.advance(1)
             self.respond(b"x")
-        self.assertNoResult(fetching)
+        self.assertNoResult(completing)
         self.network.advance(1)
-        self.exactly(fetching, TimeoutError)
-        found.close()
-        self.network.run()
-        self.assertEqual((True, 0), (self.peer.aborted, self.copies))
+        self.exactly(completing, TimeoutError)
 
-    def test_stall(self) -> None:
-        """A copy without progress for thirty seconds is a 502."""
-        fetching = self.fetch(self.opened(COMING), seconds=90)
-        self.network.advance(29.9)
-        self.assertNoResult(fetching)
-        self.network.advance(0.1)
-        self.exactly(fetching, UpstreamUnavailable)
 
-    def test_silence(self) -> None:
-        """A test without a response ends with TimeoutError when the given time is over.
-
-        If no time is left, it ends at once.
-        """
-        for seconds in (5, -1):
-            for begin in (self.see, self.fetch):
-                asking = begin(self.opened(FIRST), seconds=seconds)
-                self.network.advance(max(0, seconds))
-                self.exactly(asking, TimeoutError)
-                self.network.run()
-                self.assertTrue(self.peer.closed or seconds < 0)
+class DeadlineTests(OriginCase):
+    """Deadlines and cancellation of requests for the state of a source."""
 
     def test_stalling_everywhere(self) -> None:
-        """Each request of a lookup may take fifteen seconds."""
+        """Each request of a look-up may take fifteen seconds."""
         for responses in ((), (reply(416),)):
             self.network.scripts += responses
-            asking = self.begin(self.origins.open(SOURCE))
+            asking = self.begin(self.sources.open(SOURCE))
             self.network.advance(15)
             self.exactly(asking, UpstreamUnavailable)
 
     def test_slow_everywhere(self) -> None:
-        """All requests of a lookup, redirects included, may take thirty seconds together."""
-        asking = self.begin(self.origins.open(SOURCE))
+        """All requests of a look-up, redirects included, may take thirty seconds together."""
+        asking = self.begin(self.sources.open(SOURCE))
         for hop in range(2):
             self.network.advance(14)
             self.peer.send(reply(302, b"", {"Location": f"/{hop}"}))
@@ -1072,9 +922,11 @@ class DeadlineTests(OriginCase):
         self.assertTrue(self.peer.closed)
 
     def test_cancelled_open(self) -> None:
-        """A cancelled lookup aborts its request."""
-        asking = self.begin(self.origins.open(SOURCE))
-        asking.cancel()
-        self.network.run()
-        self.exactly(asking, CancelledError)
-        self.assertTrue(self.peer.closed)
+        """A cancelled look-up aborts its request, and is not repeated."""
+        for responses in ((), (busy(),)):
+            self.network.scripts += responses
+            asking = self.begin(self.sources.open(SOURCE))
+            asking.cancel()
+            self.network.run()
+            self.exactly(asking, CancelledError)
+            self.assertTrue(self.peer.closed or responses)

@@ -6,8 +6,7 @@ import contextlib
 import os
 import re
 import sys
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -38,6 +37,8 @@ from tests.support.service import (
 )
 from tests.support.wire import Request
 
+#: The range that is requested first where a render or a probe follows.
+START = "0-262143"
 SINE = "sine=frequency=330:sample_rate=16000:duration="
 NO_RANGES: dict[str, Any] = {"ranges": False}
 CHUNKED: dict[str, Any] = {"ranges": False, "framing": "chunked"}
@@ -56,6 +57,13 @@ def sound(name: str, seconds: str = "1") -> bytes:
 
 
 @cache
+def noise(name: str) -> bytes:
+    """Return a minute of noise, which no format makes small."""
+    words = ("-f", "lavfi", "-i", "anoisesrc=amplitude=0.1:sample_rate=44100:duration=60:seed=1")
+    return generate_audio(Path("sounds/https", f"noise-{name}").resolve(), *words).read_bytes()
+
+
+@cache
 def authority() -> Authority:
     """Return the authority that services in these tests trust."""
     return Authority(Path("authority").resolve())
@@ -67,22 +75,9 @@ def certificate(*names: str) -> Certificate:
     return authority().issue(*names)
 
 
-def is_state_request(request: Request) -> bool:
-    """Return whether a request asks for the state of a source: before the probe, and at the end."""
-    return request.headers.get("range") in ("bytes=0-65535", "bytes=0-0")
-
-
-def is_test(request: Request) -> bool:
-    """Return whether a request tests the origin, as ffmpeg would ask it."""
-    return request.headers.get("range") == "bytes=0-" and "accept-encoding" in request.headers
-
-
-def is_whole(request: Request) -> bool:
-    """Return whether a request is ffmpeg's for the whole file.
-
-    ffprobe and then the render send such a request first.
-    """
-    return request.headers.get("range") == "bytes=0-" and "accept-encoding" not in request.headers
+def ranges_of(requests: Iterable[Request]) -> list[str]:
+    """Return the ranges that requests ask for; empty for the whole."""
+    return [each.headers.get("range", "").removeprefix("bytes=") for each in requests]
 
 
 class HttpsCase(ServiceCase):
@@ -157,29 +152,86 @@ class SameAudioTests(HttpsCase):
                 self.assertEqual((200, True), (remote.status, remote.complete), row)
                 self.assertEqual(local.body, remote.body, row)
 
-    async def test_requests(self) -> None:
+    async def test_shared_requests(self) -> None:
         """Ten concurrent requests share few requests to the origin.
 
         A small source is read with its first request.
         """
         service = self.start()
-        start, test, probe, render, end = "0-65535", "0-", "0-", "0-", "0-0"
         for name, length, ranges in (
-            ("small.wav", "1", [start]),
-            ("large.flac", "60", [start, test, probe, render, end]),
+            ("small.wav", "1", [START]),
+            ("large.flac", "60", [START, "262144-355876"]),
         ):
             url = self.origin.put(f"/{name}", sound(name, length))
             responses = await self.fetch_all(service.port, [self.path(url, "f:opus")] * 10)
             self.assertEqual({(200, True)}, {(each.status, each.complete) for each in responses})
-            requests = self.origin.requests_for(f"/{name}")
-            expected = sorted(f"bytes={each}" for each in ranges)
-            self.assertEqual(expected, sorted(each.headers["range"] for each in requests))
-        # The next variant needs neither the probe nor the test.
-        await fetch(service.port, self.path(url, "f:opus/br:64"))
-        requests = self.origin.requests_for("/large.flac")
-        counted_ranges = Counter(each.headers["range"].removeprefix("bytes=") for each in requests)
-        self.assertEqual(Counter([start, render, end]), counted_ranges - Counter(ranges))
-        self.assertEqual({"GET"}, {each.method for each in self.origin.requests})
+            self.assertEqual(ranges, ranges_of(self.origin.requests_for(f"/{name}")))
+
+
+class RequestTests(HttpsCase):
+    """Requests to an origin, by container"""
+
+    async def test_preview(self) -> None:
+        """A preview needs at most three requests, and another one of the source a small one (D74).
+
+        All use kept connections.
+        """
+        service = self.start()
+        for name in ("a.wav", "a.flac", "a.mp3", "last.m4a", "a.ogg"):
+            data = noise(name)
+            # More than the start and the end.
+            self.assertGreater(len(data), 262_144 + 65_536)
+            origin = open_origin(self, certificate("localhost"))
+            url = origin.put(f"/{name}", data)
+            for options, most in (("f:mp3/t:0:30", 3), ("f:opus/t:0:30", 1), ("info", 1)):
+                before = len(origin.requests)
+                response = await fetch(service.port, self.path(url, options))
+                self.assertEqual((200, True), (response.status, response.complete), name)
+                ranges = ranges_of(origin.requests)[before:]
+                self.assertLessEqual(len(ranges), most, (name, ranges))
+                self.assertEqual(START if most > 1 else "0-0", ranges[0], name)
+            self.assertEqual({"GET"}, {each.method for each in origin.requests})
+            self.assertLessEqual(len(origin.connections), 2, name)
+
+    async def test_head(self) -> None:
+        """A HEAD of an unknown source asks for 64 KiB, and of a known one for a byte (D41)."""
+        service, url = self.start(), self.origin.put("/a.wav", sound("a.wav", "20"))
+        for expected in (["0-65535"], ["0-0"]):
+            before = len(self.origin.requests)
+            self.assertEqual(200, (await fetch(service.port, self.path(url), b"HEAD")).status)
+            self.assertEqual(expected, ranges_of(self.origin.requests)[before:])
+            await fetch(service.port, self.path(url, "info"))
+
+    async def test_place(self) -> None:
+        """A preview from a place in the middle does not read all that is ahead of it."""
+        data = sound("a.wav", "180")
+        service, url = self.start(), self.origin.put("/a.wav", data)
+        response = await fetch(service.port, self.path(url, "f:mp3/t:150:5"))
+        self.assertEqual((200, True), (response.status, response.complete))
+        ranges = ranges_of(self.origin.requests)
+        self.assertLessEqual(len(ranges), 4, ranges)
+        place = len(data) * 150 // 180
+        read = [tuple(map(int, each.split("-"))) for each in ranges]
+        self.assertEqual([], [each for each in read if 300_000 < each[0] < place - 300_000], ranges)
+
+
+class LimitTests(HttpsCase):
+    """AP_MAX_SRC_BYTES, which does not apply to info documents"""
+
+    async def test_at_the_byte(self) -> None:
+        """A source of that many bytes renders; one of one more is a 413, however it is served."""
+        data = sound("a.wav", "20")
+        exact = self.start(max_src_bytes=len(data), variant_store=None)
+        short = self.start(max_src_bytes=len(data) - 1, variant_store=None)
+        for number, more in enumerate(({}, NO_RANGES, CHUNKED, UNTIL_CLOSE)):
+            url = self.origin.put(f"/{number}.wav", File(data, **more))
+            for service, status in ((exact, 200), (short, 413)):
+                response = await fetch(service.port, self.path(url, "f:mp3"))
+                found = response.status, response.complete
+                # A size that nobody states is known when the source has arrived.
+                self.assertEqual((status, True), found, (more, response.body[:200]))
+                info = await fetch(service.port, self.path(url, "info"))
+                self.assertEqual(200, info.status, more)
 
 
 class TrustTests(HttpsCase):

@@ -20,7 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import NoSuchSource, NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import LocalSource
-from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input
+from audioproxy.media.command.inputs import Input, local_input
 from audioproxy.sources.local import LocalSources, OpenLocalSource
 from tests.support.folders import short_folder
 from tests.support.http import Log
@@ -83,7 +83,7 @@ class LocalCase(SynchronousTestCase):
         """Return the content of a source."""
         opened = self.open(path)
         try:
-            return os.pread(opened.descriptors[SOURCE_DESCRIPTOR], 99, 0)
+            return os.pread(opened.descriptor, 99, 0)
         finally:
             opened.close()
 
@@ -211,7 +211,7 @@ class ServedTests(LocalCase):
         self.assertNotEqual(one, self.open(b"a.mp3").identity)
 
     def test_how_it_is_opened(self) -> None:
-        """A child inherits the file's descriptor and may use the file protocol only (D43)."""
+        """A child inherits the file's descriptor, and all of the file is there (D43)."""
         opened = self.open(b"a.mp3")
 
         async def look(opened: Input) -> Input:
@@ -222,9 +222,13 @@ class ServedTests(LocalCase):
             opened.input(Deadline(Clock(), 1)),
         ):
             source = self.successResultOf(Deferred.fromCoroutine(opening))
-            self.assertEqual((source.url, source.protocols), ("file:/dev/fd/3", ("file",)))
-        self.assertEqual(list(opened.descriptors), [3])
-        self.assertFalse(os.get_inheritable(opened.descriptors[3]))
+            self.assertEqual(source, local_input())
+        with opened.inherit() as descriptors:
+            self.assertEqual(descriptors, {3: opened.descriptor})
+        self.assertFalse(os.get_inheritable(opened.descriptor))
+        waiting = Deferred.fromCoroutine(opened.complete(Deadline(Clock(), 1)))
+        self.assertIsNone(self.successResultOf(waiting))
+        self.assertIsNone(opened.failure)
 
     def test_switched_root(self) -> None:
         """A root that is a symbolic link is resolved on each access; deployments may move it."""
@@ -386,7 +390,7 @@ class RefusedTests(LocalCase):
         opening.addErrback(lambda failure: failure.trap(NotFound) and None)
         opened = self.successResultOf(opening)
         if opened is not None:
-            data = os.pread(opened.descriptors[SOURCE_DESCRIPTOR], 99, 0)
+            data = os.pread(opened.descriptor, 99, 0)
             opened.close()
             self.assertIn(data, (b"one", b"two"), path)
             resolved = os.path.realpath(os.fsencode(self.root) + b"/" + path)
@@ -447,6 +451,6 @@ class SwapTests(LocalCase):
         opened = self.open(b"a.mp3")
         (self.root / "a.mp3").unlink()
         (self.root / "a.mp3").symlink_to(self.place / "out" / "secret.mp3")
-        descriptor = opened.descriptors[SOURCE_DESCRIPTOR]
+        descriptor = opened.descriptor
         with open(f"/dev/fd/{descriptor}", "rb") as as_a_child_opens_it:
             self.assertEqual(as_a_child_opens_it.read(), b"one")

@@ -1,9 +1,6 @@
-"""Sources in an object store: metadata, input of ffmpeg, refusals and logs."""
+"""Sources in an object store: requests, interpretation of responses, refusals and logs."""
 
 from __future__ import annotations
-
-from dataclasses import replace
-from urllib.parse import parse_qs, urlsplit
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionRefusedError
@@ -14,36 +11,45 @@ from audioproxy.errors import (
     NoSuchSource,
     NotConfigured,
     NotFound,
+    RenderFailed,
+    SourceTooLarge,
     UndecodableSource,
     UpstreamUnavailable,
 )
 from audioproxy.grammar.sources import S3Source
-from audioproxy.http_client.client import USER_AGENT
-from audioproxy.media.command.inputs import Input
 from audioproxy.s3 import objects
 from audioproxy.s3.objects import Denied, ObjectStore
-from audioproxy.sources.s3 import OpenS3Source, S3Sources
+from audioproxy.sources.far_source import FarSource
+from audioproxy.sources.s3 import S3Sources
+from tests.support.far_versions import (
+    END,
+    LONG,
+    MIDDLE,
+    START,
+    TAGGED,
+    FarClientCase,
+    busy,
+    cut,
+    ranged,
+    serve,
+)
 from tests.support.http import Log
 from tests.support.wire import (
-    ClientCase,
+    Script,
     attempts,
+    chunk,
     error,
-    is_presigned,
     is_signed,
     reply,
     reply_without_length,
 )
 
-TAGGED = {"ETag": '"abc"'}
 SECRET, TOKEN = "a-secret-that-nobody-may-see", "a-token-that-nobody-may-see"
+#: A source that is read to its end with one response.
+WHOLE = reply(206, b"0123456789", {**TAGGED, "Content-Range": "bytes 0-9/10"})
 
 
-async def look(opened: Input) -> Input:
-    """Look at a source without a child."""
-    return opened
-
-
-class SourceCase(ClientCase):
+class SourceCase(FarClientCase):
     """Sources in a fake object store."""
 
     def setUp(self) -> None:
@@ -57,36 +63,39 @@ class SourceCase(ClientCase):
         for event in self.log.events:
             self.assertNotRegex(f"{event} {formatEvent(event)}", f"{SECRET}|{TOKEN}|Signature=")
 
-    def make(
-        self, endpoint: str = "http://s3.test", ca_file: str | None = None, addressing: str = "path"
-    ) -> S3Sources:
-        """Return the sources of a store with these settings."""
-        settings = S3Config(endpoint, addressing, None, "AKIA", SECRET, TOKEN, "us-east-1")
-        return S3Sources(ObjectStore(settings, self.client), ca_file, 300)
+    def make(self, addressing: str = "path") -> S3Sources:
+        """Return the sources of a store."""
+        settings = S3Config("http://s3.test", addressing, None, "AKIA", SECRET, TOKEN, "us-east-1")
+        return S3Sources(ObjectStore(settings, self.client), self.reading)
+
+    @property
+    def warnings(self) -> list[str]:
+        """The log lines that are no messages for debugging."""
+        return [formatEvent(each) for each in self.log.events if each["log_level"] > LogLevel.debug]
 
     def begin_to_open(
-        self, *responses: bytes, bucket: str = "bucket", key: bytes = b"a.mp3"
-    ) -> Deferred[OpenS3Source]:
+        self, *responses: Script, bucket: str = "bucket", key: bytes = b"a.mp3", reads: bool = True
+    ) -> Deferred[FarSource]:
         """Start to open a source with these responses of the store."""
+        self.close_last()
+        self.network.requests.clear()
         self.network.scripts[:] = responses
-        return self.begin(self.objects.open(S3Source(bucket, key)))
+        return self.begin(self.objects.open(S3Source(bucket, key), reads=reads))
 
-    def open(self, response: bytes, *later: bytes) -> OpenS3Source:
-        """Open a source with this response of the store; later responses follow."""
-        opened = self.successResultOf(self.begin_to_open(response, *later))
-        request = self.network.requests[-1]
-        self.assertEqual((request.method, request.headers["range"]), ("GET", "bytes=0-0"))
-        return opened
+    def open(self, *responses: Script, reads: bool = True) -> FarSource:
+        """Open a source with these responses of the store."""
+        self.last = self.successResultOf(self.begin_to_open(*responses, reads=reads))
+        self.network.run()
+        return self.last
 
-    def input_of(self, opened: OpenS3Source, seconds: float = 60.0, whole: bool = True) -> Input:
-        """Return the input for ffmpeg, or for ffprobe."""
-        deadline = self.deadline(seconds)
-        return self.result_of(opened.input(deadline) if whole else opened.inspect(deadline, look))
+    def opened_anew(self, *responses: Script) -> FarSource:
+        """Open a source of which nothing is known."""
+        self.forget()
+        return self.open(*responses)
 
-    def options_of(self, opened: OpenS3Source) -> dict[str, str]:
-        """Return the options of the input for ffmpeg."""
-        options = self.input_of(opened).options
-        return dict(zip(options[::2], options[1::2], strict=True))
+    def long(self) -> FarSource:
+        """Open the long source, of which nothing is known."""
+        return self.opened_anew(serve, serve)
 
 
 class RequestBucketListTests(SourceCase):
@@ -110,39 +119,62 @@ class RequestBucketListTests(SourceCase):
 class OpenTests(SourceCase):
     """`S3Sources.open`"""
 
-    def test_known(self) -> None:
-        """Size and ETag are those of the store; the ETag is the validator.
+    def test_one_request(self) -> None:
+        """One signed GET of the start is sufficient; the end of a long source follows.
 
-        Without Content-Length and ETag, a source has none of them, and is read all the same.
+        Size and ETag are those of the store; the ETag is the validator.
         """
-        for response, size, tag in (
-            (reply(200, length=1234, headers={"ETag": '"abc-1"'}), 1234, '"abc-1"'),
-            (reply_without_length(200), None, None),
+        for responses, size, ranges in (
+            ([WHOLE], 10, [START]),
+            ([serve, serve], len(LONG), [START, END]),
         ):
-            opened = self.open(response)
-            self.assertEqual((size, tag), (opened.size, opened.etag))
-            validator = (tag or "").encode()
-            self.assertEqual(validator, opened.validator)
-            self.assertEqual(b"s3://bucket/a.mp3\n" + validator, opened.identity)
-            self.assertIs(tag is not None, opened.has_certain_identity())
-            self.assertEqual({}, opened.descriptors)
-            self.assertIn("X-Amz-", self.input_of(opened).url)
-            opened.close()
-            opened.close()
+            opened = self.opened_anew(*responses)
+            self.assertEqual((size, ranges), (opened.size, self.ranges))
+            self.assertEqual(b'"1"', opened.validator)
+            self.assertEqual(b's3://bucket/a.mp3\n"1"', opened.identity)
+            self.assertTrue(opened.has_certain_identity())
+            for request in self.network.requests:
+                self.assertEqual(("GET", "/bucket/a.mp3"), (request.method, request.target))
+                self.assertTrue(is_signed(request, SECRET))
+
+    def test_stat(self) -> None:
+        """A HEAD, and a source whose blocks are kept, need one byte on a kept connection."""
+        self.assertEqual(len(LONG), self.open(serve, reads=False).size)
+        self.assertEqual(["0-0"], self.ranges)
+        self.long()
+        peers = len(self.network.peers)
+        for reads in (True, False, True):
+            opened = self.open(serve, reads=reads)
+            self.assertEqual((len(LONG), ["0-0"]), (opened.size, self.ranges))
+        self.assertEqual(LONG[5:15], self.successResultOf(self.read(opened, place=5)))
+        self.assertEqual((1, peers), (len(self.network.requests), len(self.network.peers)))
+
+    def test_known_and_changed(self) -> None:
+        """Another version than the one that is kept is read from the store."""
+        self.long()
+        other = {"ETag": '"2"'}
+        opened = self.open(
+            ranged(0, 0, other), ranged(0, 262_143, other), ranged(917_504, 999_999, other)
+        )
+        self.assertEqual(["0-0", START, END], self.ranges)
+        self.assertEqual(LONG[5:15], self.successResultOf(self.read(opened, place=5)))
 
     def test_tags(self) -> None:
         """Weak, malformed and very long ETags are ignored; other ETags are used unchanged."""
-        unusable = ('W/"abc"', "abc", '""', '"a b"', '"a\tb"', '"é"', '"a"b"', f'"{"x" * 201}"')
+        unusable = ('W/"abc"', "abc", '""', '"a b"', '"a\tb"', '"é"', '"a"b"', f'"{"x" * 201}"', "")
         usable = ('"d41d8cd98f00b204e9800998ecf8427e-3"', '"!#$%&\'()*+,-./:;<=>?@[]^_`{|}~"')
         for tag in (*unusable, *usable):
-            opened = self.open(reply(200, length=5, headers={"ETag": tag}))
+            headers = {"ETag": tag} if tag else {}
+            end = ranged(917_504, 999_999, headers)
+            opened = self.opened_anew(ranged(0, 262_143, headers), end)
             used = tag if tag in usable else None
-            self.assertEqual((used, (used or "").encode()), (opened.etag, opened.validator), tag)
-            self.assertEqual(used is not None, "-headers" in self.options_of(opened), tag)
+            self.assertEqual((used or "").encode(), opened.validator, tag)
+            self.assertIs(used is not None, opened.has_certain_identity())
+            self.assertEqual(used, self.network.requests[-1].headers.get("if-match"), tag)
 
     def test_key(self) -> None:
         """The bytes of the key are requested exactly."""
-        self.successResultOf(self.begin_to_open(reply(200, length=5), key=b"a//..\xff%2F"))
+        self.last = self.successResultOf(self.begin_to_open(WHOLE, key=b"a//..\xff%2F"))
         self.assertEqual(self.network.requests[-1].target, "/bucket/a//..%FF%252F")
 
     def test_refusals(self) -> None:
@@ -152,7 +184,7 @@ class OpenTests(SourceCase):
         info event. Rejected credentials, a wrong clock and other errors log a warning. Each has
         this text alone. A missing source, and one that is opened, log nothing.
         """
-        self.open(InputTests.WHOLE)
+        self.open(WHOLE)
         denied, broken = LogLevel.info, LogLevel.warn
         rejected, skewed = "valid credentials are required", "a correct clock is required"
         for refusal, kind, status, code in (
@@ -191,17 +223,24 @@ class OpenTests(SourceCase):
             self.log.events.clear()
 
     def test_unreachable(self) -> None:
-        """A store that cannot be reached is a 502, not a 404; an opened source is unchanged."""
-        opened = self.open(InputTests.WHOLE)
-        self.result_of(self.client.close())
-        self.client.open()
+        """A store that cannot be reached is a 502, not a 404."""
         self.network.refusal = ConnectionRefusedError()
-        opening, asking = self.begin_to_open(), self.begin(opened.unchanged())
+        opening = self.begin_to_open()
         for _ in range(2):
             # The store is asked once more after a moment.
             self.network.advance(1)
         self.exactly(opening, UpstreamUnavailable)
-        self.assertTrue(self.successResultOf(asking))
+
+    def test_busy(self) -> None:
+        """A store that is busy once is asked again, after Retry-After if it has one."""
+        for response, delay in ((busy(), 0.0), (busy(429, "4"), 4.0)):
+            self.forget()
+            opening = self.begin_to_open(response, WHOLE)
+            if delay:
+                self.network.advance(delay - 0.1)
+                self.assertNoResult(opening)
+                self.network.advance(0.2)
+            self.last = self.successResultOf(opening)
 
     def test_bucket_that_is_no_label(self) -> None:
         """With virtual addressing, a bucket whose name is no valid host label is a 404."""
@@ -209,109 +248,137 @@ class OpenTests(SourceCase):
         self.exactly(self.begin_to_open(bucket="my_bucket"), NotFound)
         self.assertEqual(self.network.names, [])
 
-
-class UnchangedTests(SourceCase):
-    """`OpenS3Source.unchanged`"""
-
-    def test_tag(self) -> None:
-        """A source with the same ETag is unchanged; with another ETag, or missing, it changed.
-
-        If the store does not say whether a source has changed, it counts as unchanged. So does a
-        source without an ETag.
-        """
-        untagged = reply(200, length=5)
-        other = reply(200, length=5, headers={"ETag": '"abd"'})
-        for first, responses, verdict in (
-            (InputTests.WHOLE, [InputTests.WHOLE], True),
-            (InputTests.WHOLE, [other], False),
-            (InputTests.WHOLE, [reply(404)], False),
-            *((InputTests.WHOLE, attempts(status), True) for status in (403, 503, 301, 400)),
-            (untagged, [other], True),
-        ):
-            opened = self.open(first, *responses)
-            self.assertIs(verdict, self.result_of(opened.unchanged()), responses)
-            self.assertEqual(self.network.requests[-1].target, "/bucket/a.mp3")
-
-
-class ReadTests(SourceCase):
-    """`OpenS3Source.read`"""
-
-    def test_range(self) -> None:
-        """A range of the version that was opened is requested (D57)."""
-        part = reply(206, b"cde", {"Content-Range": "bytes 2-4/9"})
-        opened = self.open(reply(200, length=9, headers=TAGGED), part)
-        self.assertEqual(self.result_of(opened.read(2, 3)), b"cde")
-        request = self.network.requests[-1]
-        found = request.method, request.headers["range"], request.headers["if-match"]
-        self.assertEqual(found, ("GET", "bytes=2-4", TAGGED["ETag"]))
-
-    def test_failures(self) -> None:
-        """A range that is refused, cut or of another version is a failed source."""
-        for responses, refusal in (
-            ([reply(206, b"cde", {"Content-Range": "bytes 0-2/9"})], UpstreamUnavailable),
-            ([reply(206, b"cdefg", {"Content-Range": "bytes 2-4/9"})], UpstreamUnavailable),
-            (attempts(503), UpstreamUnavailable),
-            ([reply(412)], UpstreamUnavailable),
-            ([reply(404)], NotFound),
-            ([reply(403)], NotFound),
-        ):
-            opened = self.open(reply(200, length=9, headers=TAGGED), *responses)
-            self.error_of(opened.read(2, 3), refusal)
-
-
-class InputTests(SourceCase):
-    """`OpenS3Source.input`"""
-
-    WHOLE = reply(200, length=5, headers=TAGGED)
-
-    def test_presigned(self) -> None:
-        """A render gets a presigned URL for GET that expires with the render's time limit.
-
-        A probe's URL is valid for AP_RENDER_TIMEOUT (300 seconds here), because the store's clock
-        may be some seconds ahead of this machine's.
-        """
-        for seconds, lifetime in ((60.0, "60"), (59.999, "59"), (1.5, "1"), (0.3, "1"), (0, "1")):
-            for whole, expected in ((True, lifetime), (False, "300")):
-                url = self.input_of(self.open(self.WHOLE), seconds, whole).url
-                self.assertTrue(url.startswith("http://s3.test/bucket/a.mp3?X-Amz-Algorithm="), url)
-                self.assertEqual(parse_qs(urlsplit(url).query)["X-Amz-Expires"], [expected])
-                self.assertTrue(is_presigned("GET", url, SECRET))
-                self.assertFalse(is_presigned("PUT", url, SECRET))
-
-    def test_options(self) -> None:
-        """ffmpeg sends our User-Agent and If-Match, and follows no redirect (D45)."""
-        options = self.options_of(self.open(self.WHOLE))
-        self.assertEqual(options["-user_agent"], USER_AGENT)
-        self.assertEqual(options["-max_redirects"], "0")
-        self.assertEqual(options["-headers"], 'If-Match: "abc"\r\n')
-        self.assertEqual(options["-seekable"], "1")
-        self.assertTrue(self.input_of(self.open(self.WHOLE)).seekable)
-
-    def test_trust(self) -> None:
-        """Over TLS, ffmpeg verifies the certificate with the store's CA bundle or the system's."""
-        for ca_file in (None, "/etc/ca.pem"):
-            self.objects = self.make("http://s3.test", ca_file)
-            opened = self.open(self.WHOLE)
-            self.assertEqual(opened.ca_file, ca_file)
-            self.assertNotIn("-tls_verify", self.options_of(opened))
-            store = self.make("https://s3.test", ca_file).object_store
-            opened = replace(opened, target=store.object("bucket", b"a.mp3"))
-            options = self.options_of(opened)
-            self.assertEqual(options["-tls_verify"], "1")
-            self.assertEqual(options.get("-ca_file"), ca_file)
-            self.assertNotIn("http", self.input_of(opened).protocols)
+    def test_no_size(self) -> None:
+        """A range of an object whose size is not stated cannot be read on from: a 502."""
+        part = {**TAGGED, "Content-Range": "bytes 0-262143/*"}
+        self.exactly(self.begin_to_open(reply(206, LONG[:262_144], part)), UpstreamUnavailable)
 
     def test_encoded(self) -> None:
-        """A compressed object is a 415 at once; a Content-Encoding that encodes nothing is not.
+        """A compressed object is a 415 when it is read; a coding that encodes nothing is not.
 
         An empty object is a 415, since it has no audio and no range.
         """
-        for coding in ("gzip", "br", "aws-chunked,gzip", None):
-            headers = TAGGED if coding is None else {**TAGGED, "Content-Encoding": coding}
-            opened = self.open(reply(200, length=0 if coding is None else 5, headers=headers))
-            self.error_of(opened.inspect(self.deadline(60), look), UndecodableSource)
-            self.error_of(opened.input(self.deadline(60)), UndecodableSource)
+        stated = {**TAGGED, "Content-Range": "bytes 0-9/10"}
+        encoded = [
+            reply(206, b"0123456789", {**stated, "Content-Encoding": coding})
+            for coding in ("gzip", "br", "aws-chunked,gzip")
+        ]
+        for response in (*encoded, reply(200, b"", TAGGED), reply(416, b"", {})):
+            opened = self.opened_anew(response)
+            self.exactly(self.see(opened), UndecodableSource)
+            self.exactly(self.begin(opened.input(self.deadline(60))), UndecodableSource)
+            self.assertEqual(1, len(self.network.requests))
         for coding in ("aws-chunked", "binary", "identity", ""):
-            headers = {**TAGGED, "Content-Encoding": coding}
-            opened = self.open(reply(200, length=5, headers=headers))
-            self.assertTrue(self.input_of(opened).seekable, coding)
+            response = reply(206, b"0123456789", {**stated, "Content-Encoding": coding})
+            self.successResultOf(self.see(self.opened_anew(response)))
+
+
+class ReadTests(SourceCase):
+    """Ranges of the version that was opened"""
+
+    def test_range(self) -> None:
+        """A range is signed, and requested for the ETag that the object had (D57)."""
+        opened = self.long()
+        self.assertEqual(LONG[400_000:400_010], self.successResultOf(self.read(opened, serve)))
+        request = self.network.requests[-1]
+        found = request.method, request.headers["range"], request.headers["if-match"]
+        self.assertEqual(found, ("GET", f"bytes={MIDDLE}", '"1"'))
+        self.assertTrue(is_signed(request, SECRET))
+        self.assertTrue(self.result_of(opened.unchanged()))
+
+    def test_other_forms(self) -> None:
+        """A range may be shorter than requested, or have the status 200 (D41)."""
+        for response in (ranged(393_216, 500_000), ranged(393_216, 917_503, status=200)):
+            reading = self.read(self.long(), response, serve)
+            self.assertEqual(LONG[400_000:400_010], self.successResultOf(reading))
+
+    def test_changed(self) -> None:
+        """Another version, which the store refuses or sends all the same, ends this one."""
+        other, shorter = {"ETag": '"2"'}, {**TAGGED, "Content-Range": "bytes 393216-917503/917504"}
+        for response in (
+            reply(412),
+            reply(416),
+            ranged(393_216, 917_503, other),
+            ranged(393_215, 917_503),
+            ranged(393_216, 917_504),
+            reply(206, LONG[393_216:917_504], TAGGED),
+            reply(206, LONG[393_216:917_504], shorter),
+        ):
+            opened = self.long()
+            refusal = self.exactly(self.read(opened, response), RenderFailed)
+            self.assertEqual("The source changed while it was read.", refusal.message)
+            self.assertIs(refusal, opened.failure)
+            self.assertFalse(self.result_of(opened.unchanged()))
+            self.assertFalse(opened.has_certain_identity())
+            # What is known of it is of no use any more.
+            self.open(serve, serve)
+            self.assertEqual([START, END], self.ranges)
+
+    def test_refused(self) -> None:
+        """A range that is refused is the same refusal as a source that is, and is logged once."""
+        for response, kind, lines in (
+            (reply(404, error("NoSuchKey")), NoSuchSource, 0),
+            (reply(404), NotFound, 0),
+            (reply(403), NotFound, 1),
+            (reply(301), NotConfigured, 1),
+            (reply(204), UpstreamUnavailable, 1),
+            (reply(200, LONG, TAGGED), UpstreamUnavailable, 1),
+        ):
+            opened = self.long()
+            self.log.events.clear()
+            self.exactly(self.read(opened, response), kind)
+            self.assertEqual(lines, len(self.warnings), response[:20])
+
+    def test_busy(self) -> None:
+        """A single 503 or 429, or a lost connection, for a range does no harm."""
+        part = ranged(393_216, 917_503)
+        for response in (busy(), busy(429), busy(500), cut(part[:-100]), cut(part[:200])):
+            reading = self.read(self.long(), response, serve)
+            self.network.advance(1)
+            self.assertEqual(LONG[400_000:400_010], self.successResultOf(reading))
+
+    def test_store_that_stays_busy(self) -> None:
+        """A store that does not serve a range in some attempts is a 502, and is logged."""
+        reading = self.read(self.long(), *[busy()] * 5)
+        for delay in (0.25, 1, 2, 4):
+            self.assertNoResult(reading)
+            self.network.advance(delay)
+        self.exactly(reading, UpstreamUnavailable)
+        self.assertEqual(["the origin bucket does not serve a range: status 503"], self.warnings)
+
+
+class WholeTests(SourceCase):
+    """Objects of a store that serves no ranges"""
+
+    def test_growing(self) -> None:
+        """One response brings the object, with or without a size and an ETag."""
+        chunked = {"Transfer-Encoding": "chunked"}
+        in_chunks = (reply_without_length(200, b"", chunked), chunk(LONG), chunk(b""))
+        for response, tag in ((reply(200, LONG, TAGGED), b'"1"'), (in_chunks, b"")):
+            opened = self.opened_anew(response)
+            self.successResultOf(self.complete(opened))
+            self.assertEqual((tag, len(LONG)), (opened.validator, opened.size))
+            self.assertEqual((LONG, [START]), (self.content(opened), self.ranges))
+
+    def test_cut(self) -> None:
+        """A body that is cut is requested again, if its ETag tells that it is the same version."""
+        part = reply(200, LONG[:-5], TAGGED, length=len(LONG))
+        opened = self.opened_anew(cut(part), reply(200, LONG, TAGGED))
+        self.successResultOf(self.complete(opened))
+        self.assertEqual(LONG, self.content(opened))
+        untagged = reply(200, LONG[:-5], length=len(LONG))
+        for first, later, kind in (
+            (part, reply(200, LONG, {"ETag": '"2"'}), RenderFailed),
+            (part, reply(404), NotFound),
+            (untagged, reply(200, LONG), UpstreamUnavailable),
+        ):
+            opened = self.opened_anew(cut(first), later)
+            self.exactly(self.complete(opened), kind)
+            self.assertIsInstance(opened.failure, kind)
+
+    def test_too_large(self) -> None:
+        """An object of unknown size is read up to the limit; past it, reading stops with 413."""
+        head = reply_without_length(200, b"", {**TAGGED, "Transfer-Encoding": "chunked"})
+        opened = self.open((head, chunk(bytes(self.limit + 1)), chunk(b"")))
+        self.exactly(self.complete(opened), SourceTooLarge)
+        self.assertTrue(self.peer.aborted)

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.support.origins import (
+    Behavior,
     BehaviorSequence,
     File,
     Raw,
@@ -18,15 +19,12 @@ from tests.support.remote import (
     PASS,
     RemoteCase,
     RequestAction,
-    is_signed_url,
     key_of,
-    lifetime_of,
 )
-from tests.support.service import encoders, fetch, generate_audio, send, short_flac, until
+from tests.support.service import encoders, fetch, generate_audio, send, until
 from tests.support.wire import Request
 
 MID_SOURCE_BYTES = 512 * 1024
-RENDER_SECONDS = 300
 #: Response that resets the connection and sends nothing.
 RESET = Raw(b"", "abort")
 #: Seeds of two different noises.
@@ -41,56 +39,41 @@ def noise(name: str, seed: int) -> bytes:
     return generate_audio(path, "-f", "lavfi", "-i", source).read_bytes()
 
 
-def is_encoder_request(request: Request) -> bool:
-    """Return whether the encoder, and not the probe, sent a request.
-
-    The probe's presigned URL is valid for at least RENDER_SECONDS. The encoder's is valid for less.
-    """
-    return is_signed_url(request) and lifetime_of(request) < RENDER_SECONDS
-
-
 class ChangedTests(RemoteCase):
     """Objects replaced during a render; If-Match with the ETag prevents a mix of both versions."""
 
     async def setUp(self) -> None:
         await super().setUp()
         self.source = self.relay()
-        settings = self.s3(self.source)
-        self.port = (await self.boot(source_s3=settings, render_timeout=RENDER_SECONDS)).port
+        self.port = (await self.boot(source_s3=self.s3(self.source))).port
 
     def replace_before(self, number: int, key: str, data: bytes) -> list[Request]:
-        """Replace an object before the encoder's n-th request, and return the list of these."""
+        """Replace an object before the n-th request, and return the list of requests."""
         received: list[Request] = []
 
         def rule(request: Request) -> RequestAction:
-            if is_encoder_request(request):
-                received.append(request)
-                if len(received) == number:
-                    self.put(key, data)
+            received.append(request)
+            if len(received) == number:
+                self.put(key, data)
             return PASS
 
         self.source.rule = rule
         return received
 
-    async def test_between_two_ranges(self) -> None:
-        """An m4a that is replaced before a range request never gives a complete response.
+    async def test_before_the_first_byte(self) -> None:
+        """An object that is replaced before the first byte is opened anew.
 
-        If nothing was sent before, it gives 502 or 500, not a 415 for its content.
+        The response is that of the new version, of which alone something is stored.
         """
-        old, new = noise("a.m4a", OLD), noise("a.m4a", NEW)
-        for number in (1, 2, 3):
-            self.put("a.m4a", old)
-            received = self.replace_before(number, "a.m4a", new)
-            response = await fetch(self.port, self.url("a.m4a", f"f:mp3/cb:{number}"))
-            self.assertLessEqual(number, len(received))
-            self.assertEqual({True}, {"if-match" in each.headers for each in received})
-            if number < 3 or response.status != 200:
-                self.assertIn(response.error, ("upstream_unavailable", "render_failed"))
-                self.assertEqual(b"no-store", response["cache-control"])
-            else:
-                self.assertFalse(response.complete)
-            self.assertEqual([], self.stored())
-        self.assertEqual(200, (await fetch(self.port, self.url("a.m4a"))).status)
+        self.put("new.m4a", noise("a.m4a", NEW))
+        for number, options in ((2, "f:mp3"), (2, "info"), (2, "f:peaks"), (3, "f:peaks/pts:9")):
+            self.source.rule = lambda request: PASS
+            new = await fetch(self.port, self.url("new.m4a", options))
+            self.put("a.m4a", noise("a.m4a", OLD))
+            received = self.replace_before(number, "a.m4a", noise("a.m4a", NEW))
+            response = await fetch(self.port, self.url("a.m4a", options))
+            self.assertEqual((200, new.body), (response.status, response.body), options)
+            self.assertIn("if-match", received[number - 1].headers)
 
     async def test_while_it_is_read(self) -> None:
         """A source replaced during a range request gives the old variant or a broken stream."""
@@ -117,100 +100,71 @@ class ChangedTests(RemoteCase):
 
 
 class LostRangeTests(RemoteCase):
-    """Failed range requests, which ffmpeg ignores: it exits with status 0 all the same."""
+    """Stores that fail for a range, at each of a render's requests"""
 
-    async def test_failed_ranges(self) -> None:
-        """After a failed range request, a response has the right audio or is incomplete (D35).
+    async def test_once(self) -> None:
+        """A request that fails once, in any way, is repeated, and the render is complete (D35)."""
+        origin = open_origin(self)
+        service = await self.boot(source_s3=self.s3(endpoint=origin.url("")), max_concurrency=20)
+        good = File(noise("a.wav", OLD))
+        failures = (
+            *(RESET, Status(503), Status(429, ("Retry-After: 1",)), Status(500)),
+            *(replace(good, sent=50_000), Raw(b"HTTP/1.1 206 So\r\nContent-Le")),
+        )
+        rows: list[Behavior] = [good]
+        rows += [
+            BehaviorSequence(*[good] * number, failure, good)
+            for failure in failures
+            for number in range(3)
+        ]
+        clients = []
+        for number, behavior in enumerate(rows):
+            origin.put(f"/{self.sources}/{number}", behavior)
+            clients.append(await send(service.port, self.url(f"{number}", "f:wav/t:20:5")))
+        responses = [await client.end() for client in clients]
+        for behavior, response in zip(rows, responses, strict=True):
+            found = response.status, response.complete, response.body == responses[0].body
+            self.assertEqual((200, True, True), found, behavior)
+        await self.until_stored(len(rows))
 
-        A response that lacks most of the 30-second Ogg is never complete, and a trim never has
-        audio from the wrong position. A render that does not recover stores no variant.
+    async def test_for_good(self) -> None:
+        """A store that fails for good gives an error or a broken stream, and stores nothing.
+
+        A refusal of If-Match alone, to a version that the store still has, is opened anew once.
         """
         origin = open_origin(self)
-        settings = self.s3(endpoint=origin.url(""))
-        service = await self.boot(
-            source_s3=settings, render_timeout=RENDER_SECONDS, max_concurrency=11
-        )
-        ogg, wav = File(noise("a.ogg", OLD)), File(noise("a.wav", OLD))
-        # Responses to the encoder's requests, the last of which is repeated, and whether the render
-        # recovers. The first row of each source has no failure.
-        sent = []
-        for good, options, rows in (
-            (
-                *(ogg, "f:wav"),
-                (
-                    ((ogg,), True),
-                    ((ogg, RESET, ogg), True),
-                    ((ogg, ogg, RESET, ogg), True),
-                    ((ogg, Status(503), ogg), False),
-                    ((ogg, ogg, Status(412), ogg), False),
-                ),
-            ),
-            (
-                *(wav, "f:wav/t:20:5"),
-                (
-                    ((wav,), True),
-                    ((wav, wav, replace(wav, sent=100_000), wav), True),
-                    ((wav, wav, Raw(b"HTTP/1.1 206 So\r\nContent-Le"), wav), True),
-                    ((wav, wav, Status(412), wav), False),
-                    ((wav, wav, RESET), False),
-                    ((wav, wav, replace(wav, sent=0)), False),
-                ),
-            ),
+        service = await self.boot(source_s3=self.s3(endpoint=origin.url("")), max_concurrency=20)
+        good = File(noise("a.m4a", OLD))
+        for behavior, status, code in (
+            (BehaviorSequence(good, RESET), 502, "upstream_unavailable"),
+            (BehaviorSequence(good, Status(503)), 502, "upstream_unavailable"),
+            (BehaviorSequence(good, Status(404)), 404, "not_found"),
+            (BehaviorSequence(good, Status(403)), 404, "not_found"),
+            (BehaviorSequence(good, Status(412), good, Status(412)), 500, "render_failed"),
         ):
-            for behaviors, recovers in rows:
-                behavior = BehaviorSequence(*behaviors, matches=is_encoder_request, others=good)
-                origin.put(f"/{self.sources}/{len(sent)}", behavior)
-                client = await send(service.port, self.url(f"{len(sent)}", options))
-                sent.append((client, behavior, behaviors, recovers))
-        responses = [await client.end() for client, *_ in sent]
-        stored = await self.until_stored(sum(recovers for *_, recovers in sent))
-        intact = responses[0]
-        for row, response in zip(sent, responses, strict=True):
-            _, behavior, behaviors, recovers = row
-            if len(behaviors) == 1:
-                intact = response
-            failing = [at for at, each in enumerate(behaviors, 1) if each != behaviors[0]]
-            self.assertLessEqual(failing[0] if failing else 1, behavior.match_count, behaviors)
-            self.assertEqual(recovers, response.status == 200 and response.complete, behaviors)
-            self.assertEqual(recovers, key_of(response) in stored, behaviors)
-            if recovers:
-                variant = self.server.get(self.variants, key_of(response))
-                self.assertTrue(intact.body == response.body == variant.body, behaviors)
+            origin.put(f"/{self.sources}/a.m4a", behavior)
+            for options in ("f:mp3", "info"):
+                if isinstance(behavior, BehaviorSequence):
+                    behavior.match_count = 0
+                response = await fetch(service.port, self.url("a.m4a", options))
+                self.assertEqual((status, code), (response.status, response.error), behavior)
+        self.assertEqual([], self.stored())
+        origin.put(f"/{self.sources}/a.m4a", BehaviorSequence(good, Status(412), good))
+        self.assertEqual(200, (await fetch(service.port, self.url("a.m4a"))).status)
 
 
 class WrongStoreTests(RemoteCase):
-    """Stores that redirect or fail, and objects that disappear after the lookup."""
+    """Stores that redirect"""
 
     async def test_reads(self) -> None:
-        """If a lookup succeeds and reads fail, a 404 gives 404; a 503 or a lost connection, 502.
-
-        That is so for the probe and for the encoder. A redirect of ffprobe's requests gives 415,
-        and ffprobe does not follow it. A redirect of the lookup is a configuration error (500).
-        """
+        """A store that redirects the look-up, or a range, is a configuration error (500)."""
         origin, elsewhere = open_origin(self), open_origin(self)
-        path, good = f"/{self.sources}/a.flac", File(short_flac().read_bytes())
+        path, good = f"/{self.sources}/a.m4a", File(noise("a.m4a", OLD))
         redirect = Redirect(elsewhere.put(path, good))
-        service = await self.boot(
-            source_s3=self.s3(endpoint=origin.url("")), render_timeout=RENDER_SECONDS
-        )
-        for behavior, matches, status, code in (
-            (redirect, None, 500, "not_configured"),
-            (redirect, is_signed_url, 415, "undecodable_source"),
-            # The encoder's last: then the probe is cached.
-            *(
-                (failure, matches, status, code)
-                for matches in (is_signed_url, is_encoder_request)
-                for failure, status, code in (
-                    (Status(503), 502, "upstream_unavailable"),
-                    (RESET, 502, "upstream_unavailable"),
-                    (Status(404), 404, "not_found"),
-                )
-            ),
-        ):
-            if matches is not None:
-                behavior = BehaviorSequence(behavior, matches=matches, others=good)
-            origin.put(path, behavior)
-            for options in ("f:mp3", "info")[: 1 if matches is is_encoder_request else 2]:
-                response = await fetch(service.port, self.url("a.flac", options))
-                self.assertEqual((status, code), (response.status, response.error))
+        service = await self.boot(source_s3=self.s3(endpoint=origin.url("")))
+        for options in ("f:mp3", "info"):
+            for behavior in (redirect, BehaviorSequence(good, redirect)):
+                origin.put(path, behavior)
+                response = await fetch(service.port, self.url("a.m4a", options))
+                self.assertEqual((500, "not_configured"), (response.status, response.error))
         self.assertEqual(([], []), (self.stored(), elsewhere.connections))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from pathlib import Path
 
 from tests.support.attacks import Recorder
 from tests.support.names import resolving
-from tests.support.remote import HOLD, PASS, RemoteCase, is_signed_url
+from tests.support.remote import HOLD, RemoteCase
 from tests.support.s3 import Identity
 from tests.support.service import (
     fetch,
@@ -98,6 +97,27 @@ class SameAudioTests(RemoteCase):
             self.assertEqual((404, "not_found"), (response.status, response.error), key)
 
 
+class RequestTests(RemoteCase):
+    """Requests to a store"""
+
+    async def test_preview(self) -> None:
+        """A preview needs at most three requests, and another one of the source a small one (D74).
+
+        None of them is of a presigned URL.
+        """
+        relay = self.relay()
+        self.put("long.flac", long_flac())
+        service = await self.boot(source_s3=self.s3(relay))
+        for options, most in (("f:mp3/t:0:30", 3), ("f:opus/t:0:30", 1), ("info", 1)):
+            relay.requests.clear()
+            response = await fetch(service.port, self.url("long.flac", options))
+            self.assertEqual((200, True), (response.status, response.complete))
+            ranges = [each.headers["range"] for each in relay.requests]
+            self.assertLessEqual(len(ranges), most, ranges)
+            self.assertEqual("bytes=0-262143" if most > 1 else "bytes=0-0", ranges[0])
+            self.assertEqual({True}, {"authorization" in each.headers for each in relay.requests})
+
+
 class RefusalTests(RemoteCase):
     """Objects that cannot be read, and objects that are not audio."""
 
@@ -178,7 +198,10 @@ class LogTests(RemoteCase):
     """Output on stdout and stderr (Request log, 5)."""
 
     async def test_no_secrets_in_log(self) -> None:
-        """No presigned URL, signature, key or token is in the debug log, however a request ends."""
+        """No signature, key or token is in the debug log, however a request ends.
+
+        Children get no URL of a source, presigned or not (D45).
+        """
         recorder = Recorder(self.root.with_name("recorder"))
         reader = self.server.add_user("get")
         if "session token" in self.server.checks:
@@ -206,13 +229,13 @@ class LogTests(RemoteCase):
         await self.until_stored()
         self.assertEqual(302, (await fetch(port, self.url("a.flac"))).status)
         self.assertEqual(415, (await fetch(port, self.url("text.mp3"))).status)
-        # Break connections during a render and a probe, so that ffmpeg's errors quote their URLs.
+        # Break connections during a render, and then the look-up of another source.
         relay.rule = lambda request: 100_000
         stream = await send(port, self.url("long.flac"))
         await until(lambda: stream.response and relay.stalled, "a stalled connection to the store")
-        relay.rule = lambda request: HOLD if is_signed_url(request) else PASS
+        relay.rule = lambda request: HOLD
         others = [await send(port, self.url("b.flac", options)) for options in ("f:mp3", "info")]
-        await until(lambda: relay.stalled == 2, "the probe")
+        await until(lambda: relay.stalled == 3, "the look-ups")
         await relay.close()
         self.assertFalse((await stream.end()).complete)
         self.assertEqual([502, 502], [(await client.end()).status for client in others])
@@ -224,11 +247,10 @@ class LogTests(RemoteCase):
             node.stdout, rf"render 200 upstream_unavailable .*{self.sources}/long\.flac"
         )
         commands = str([run.words for run in recorder.inputs()])
-        signatures = re.findall(r"X-Amz-Signature=([0-9a-f]{64})", commands)
-        self.assertLessEqual(4, len(signatures))
+        self.assertNotIn("X-Amz-", commands)
         output = node.stdout + node.stderr
         self.assertIn("[debug]", output)
-        words = ["X-Amz-", "x-amz-", "Signature", "Credential", "AWS4", *signatures]
+        words = ["X-Amz-", "x-amz-", "Signature", "Credential", "AWS4"]
         words += [reader.access_key, reader.secret_key, reader.session_token or words[0]]
         for word in (*words, self.server.access_key, self.server.secret_key):
             self.assertNotIn(word, output)

@@ -63,11 +63,12 @@ from audioproxy.media.command.trim import (
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.encryption import is_encrypted
 from audioproxy.media.ffprobe_output import lacks_pictures
-from audioproxy.media.lengths.containers import read_length
+from audioproxy.media.lengths.containers import read_length, run_reader
 from audioproxy.media.lengths.reading import SourceLength
+from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.loudness import LoudnessParser, Measurement
 from audioproxy.media.probe import Probe, parse_probe, probe_arguments
-from audioproxy.media.samples import check_samples, probe_samples
+from audioproxy.media.samples import check_samples, examine_start, probe_samples
 from audioproxy.media.signatures import TAG_DEMUXER, identify, may_be_misdetected
 from audioproxy.media.streams import COUNTED_SECONDS
 from audioproxy.render.encoded_file import EncodedFile
@@ -152,6 +153,10 @@ def options_of(text: str) -> VariantOptions:
 def probe(source: bytes) -> Probe:
     """Probe a source as the service does."""
     size, opened = len(source), local_input()
+    if size > MUCH_SPACE:
+        start = run_in_memory(lambda read: run_reader(read, size, examine_start(size)), source)
+        if start is not None:
+            opened = replace(opened, is_pcm=start.is_pcm, forward=start.has_space)
     ended = run(probe_arguments("ffprobe", opened), source)
     tagged = b""
     if may_be_misdetected(ended.stdout, failed=bool(ended.returncode)):
@@ -171,7 +176,7 @@ def probe(source: bytes) -> Probe:
     if lacks_pictures(ended.stdout):
         ended = run(probe_arguments("ffprobe", opened, seconds=COUNTED_SECONDS), source)
     found = parse_probe(ended.stdout, ended.stderr, tagged=tagged)
-    found = replace(found, demuxer=opened.demuxer, skipped=opened.skipped)
+    found = replace(found, demuxer=opened.demuxer, skipped=opened.skipped, is_pcm=opened.is_pcm)
     if found.may_be_encrypted:
         if run_in_memory(lambda read: is_encrypted(read, size), source):
             raise EncryptedSource

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import h11
@@ -173,7 +173,7 @@ class File:
         is negative, a chunked body ends inside the chunk that follows ``-sent`` bytes.
     """
 
-    data: bytes
+    data: bytes = field(repr=False)
     ranges: bool = True
     framing: str = "length"
     version: str = "1.1"

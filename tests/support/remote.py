@@ -203,17 +203,6 @@ class Relay:
             connection.release()
 
 
-def is_signed_url(request: Request) -> bool:
-    """Return whether a request is for a presigned URL."""
-    return "X-Amz-Signature=" in request.target
-
-
-def lifetime_of(request: Request) -> int:
-    """Return the lifetime of a request's presigned URL in seconds; 0 for any other request."""
-    match = re.search(r"X-Amz-Expires=(\d+)", request.target)
-    return int(match[1]) if match else 0
-
-
 class RemoteCase(ServiceCase):
     """Base class of tests whose services have a source bucket and a variant bucket.
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
 from twisted.internet.defer import Deferred
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.errors import NoSuchSource
+from audioproxy.errors import NoSuchSource, Refusal
 from audioproxy.files.scratch_files import AnonymousFile, ScratchFile
 from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.sources import LocalSource, Source
@@ -27,14 +27,33 @@ RECORD = VariantRecord("f:mp3", "a" * 64, 1_800_000_000, b"local://piece.wav", b
 Calls: TypeAlias = list[tuple[str, Any]]
 
 
+class FakeSourceFile:
+    """What a child reads.
+
+    :ivar failure: why bytes could not be read; a test sets it.
+    :ivar descriptors: what each child inherits.
+    """
+
+    def __init__(self, descriptors: Mapping[int, int] | None = None) -> None:
+        self.failure: Refusal | None = None
+        self.descriptors = descriptors or {}
+
+    @contextmanager
+    def inherit(self) -> Iterator[Mapping[int, int]]:
+        yield self.descriptors
+
+
 class FakeSource:
     """Source that states a given size; its descriptor for child processes is /dev/null.
 
     :ivar written_to: whether the source was written to after it was opened.
-    :ivar input_calls: the timeout of each call of `inspect` and `input`, and whether it was one of
-        `input`.
-    :ivar refusal: raised by `input`, if set.
-    :ivar fetching: Deferred for which `input` waits, if set; a test fires it.
+    :ivar is_far: blocks of it may be missing, so children alone read it.
+    :ivar failure: why bytes could not be read; a test sets it.
+    :ivar certain: whether it has a certain identity.
+    :ivar input_calls: the timeout of each call of `inspect`, `input` and `complete`, and whether it
+        was one of the latter.
+    :ivar refusal: raised by `input` and `complete`, if set.
+    :ivar fetching: Deferred for which `input` and `complete` wait, if set; a test fires it.
     :ivar content: what `read` returns; an exception is raised.
     """
 
@@ -46,33 +65,46 @@ class FakeSource:
         self.input_calls: list[tuple[float, bool]] = []
         self.refusal: Exception | None = None
         self.fetching: Deferred[None] | None = None
+        self.failure: Refusal | None = None
         self._descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self.closed = self.written_to = False
+        self.closed = self.written_to = self.is_far = self.certain = False
 
     @property
-    def descriptors(self) -> Mapping[int, int]:
+    def descriptor(self) -> int | None:
         assert not self.closed, "the source is closed"
-        return {SOURCE_DESCRIPTOR: self._descriptor}
+        return None if self.is_far else self._descriptor
+
+    @contextmanager
+    def inherit(self) -> Iterator[Mapping[int, int]]:
+        assert not self.closed, "the source is closed"
+        yield {SOURCE_DESCRIPTOR: self._descriptor}
 
     async def inspect(
         self, deadline: Deadline, look: Callable[[Input], Coroutine[Any, Any, T]]
     ) -> T:
         assert not self.closed, "the source is closed"
         self.input_calls.append((deadline.remaining, False))
-        # A source of unknown size is one that has not been downloaded.
-        return await look(replace(local_input(), seekable=self.size is not None))
+        # A source of unknown size is one that still arrives.
+        return await look(local_input(seekable=self.size is not None))
 
-    async def input(self, deadline: Deadline) -> Input:
+    async def input(self, deadline: Deadline, share: float = 1.0) -> Input:
         assert not self.closed, "the source is closed"
         self.input_calls.append((deadline.remaining, True))
+        await self._fetch()
+        return local_input()
+
+    async def complete(self, deadline: Deadline) -> None:
+        assert not self.closed, "the source is closed"
+        self.input_calls.append((deadline.remaining, True))
+        await self._fetch()
+        if self.size is None and isinstance(self.content, bytes):
+            self.size = len(self.content)
+
+    async def _fetch(self) -> None:
         if self.fetching is not None:
             await self.fetching
         if self.refusal is not None:
             raise self.refusal
-        if self.size is None and isinstance(self.content, bytes):
-            # It was downloaded.
-            self.size = len(self.content)
-        return local_input()
 
     async def read(self, offset: int, count: int) -> bytes:
         assert not self.closed, "the source is closed"
@@ -81,16 +113,16 @@ class FakeSource:
         return self.content[offset : offset + count]
 
     def has_certain_identity(self) -> bool:
-        return False
+        return self.certain and not self.closed
 
     async def unchanged(self) -> bool:
         assert not self.closed, "the source is closed"
         return not self.written_to
 
     def close(self) -> None:
-        assert not self.closed, "the source is closed already"
-        self.closed = True
-        os.close(self._descriptor)
+        if not self.closed:
+            self.closed = True
+            os.close(self._descriptor)
 
 
 class FakeSources:
@@ -101,6 +133,9 @@ class FakeSources:
     :ivar validator: that of sources opened from now on; by default, it follows from their size.
     :ivar content: the content of sources opened from now on; an exception is raised by reads.
     :ivar opened: all opened sources.
+    :ivar reads: for each call of `open` whether the source will be read.
+    :ivar is_far: whether blocks of sources opened from now on may be missing.
+    :ivar certain: whether sources opened from now on have a certain identity.
     :ivar slow: whether sources opened from now on have to be fetched first.
     :ivar crash: raised by every `open`, if set.
     :ivar calls: the calls of this double, and of others that share the list.
@@ -111,13 +146,15 @@ class FakeSources:
         self.default_size: int | None = None
         self.validator: bytes | None = None
         self.opened: list[FakeSource] = []
+        self.reads: list[bool] = []
         self.crash: Exception | None = None
-        self.slow = False
+        self.slow = self.is_far = self.certain = False
         self.content: bytes | Exception = b""
         self.calls: Calls = [] if calls is None else calls
 
-    async def open(self, source: Source) -> FakeSource:
+    async def open(self, source: Source, *, reads: bool = True) -> FakeSource:
         self.calls.append(("open", source.canonical))
+        self.reads.append(reads)
         if self.crash is not None:
             raise self.crash
         size = self.default_size
@@ -126,6 +163,7 @@ class FakeSources:
         elif size is None:
             raise NoSuchSource("no such source")
         opened = FakeSource(size, self.content)
+        opened.certain, opened.is_far = self.certain, self.is_far
         if self.validator is not None:
             opened.validator = self.validator
         opened.identity = source.canonical + b"\n" + opened.validator

@@ -28,14 +28,16 @@ class FakeSourcesTests(SynchronousTestCase):
         return Deferred.fromCoroutine(self.sources.open(source))
 
     def test_there(self) -> None:
-        """An open source holds a descriptor, and nothing can be done with a closed source."""
+        """An open source holds a descriptor; a closed source can only be closed again."""
         before = open_descriptors()
         source = self.successResultOf(self.open(LocalSource(b"a")))
         self.assertEqual((source.size, self.sources.held), (3, 1))
-        self.assertEqual(os.read(source.descriptors[3], 1), b"")
+        self.assertEqual(os.read(source.descriptor, 1), b"")
+        with source.inherit() as descriptors:
+            self.assertEqual(descriptors, {3: source.descriptor})
         source.close()
         self.assertEqual((self.sources.held, open_descriptors()), (0, before))
-        self.assertRaises(AssertionError, source.close)
+        source.close()
         for use in (source.read(0, 1), source.unchanged(), source.input(Deadline(Clock(), 1))):
             self.failureResultOf(Deferred.fromCoroutine(use), AssertionError)
 

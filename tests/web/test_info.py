@@ -264,6 +264,34 @@ class RefusalTests(InfoCase):
         self.assertEqual(2, len(self.harness.spawner.children))
 
 
+class AnewTests(InfoCase):
+    """Sources that fail during their probe"""
+
+    def lose(self) -> None:
+        """Let the probed source fail, which ffprobe takes for its end."""
+        self.harness.sources.opened[-1].failure = UpstreamUnavailable("The connection was lost.")
+        self.end_probe()
+
+    def test_opened_anew(self) -> None:
+        """A source that fails once is opened and probed anew; a second failure is the response."""
+        connection = self.send(PATH)
+        self.lose()
+        self.end_probe()
+        self.assert_document(connection.response)
+        connection = self.send(PATH)
+        self.lose()
+        self.lose()
+        self.assert_error(connection.response, UpstreamUnavailable)
+        self.assertEqual(4, len(self.harness.sources.opened))
+
+    def test_reads(self) -> None:
+        """The bytes of a source are requested only where the response needs them."""
+        self.head()
+        self.harness.fetch_signed(PATH, if_none_match=TAG)
+        self.get()
+        self.assertEqual([False, False, True], self.harness.sources.reads)
+
+
 class PoolTests(InfoCase):
     """The pool of probe slots, and shared probes (Info endpoint, 5 and 6).
 

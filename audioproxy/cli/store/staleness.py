@@ -75,7 +75,7 @@ class SourceStates:
 
     async def _look_up(self, source: Source) -> State | bytes:
         try:
-            opened = await self._sources.open(source)
+            opened = await self._sources.open(source, reads=False)
         except NoSuchSource:
             may_be_elsewhere = isinstance(source, LocalSource) and self._may_be_unmounted(source)
             return State.UNREACHABLE if may_be_elsewhere else State.VANISHED

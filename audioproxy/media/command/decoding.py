@@ -63,7 +63,7 @@ _EXCESS = re.compile(EXCESS)
 
 #: Lines of stderr that are needed however much output follows them.
 KEPT_LINES = re.compile(
-    messages(Meaning.CUT_SHORT, Meaning.SILENCE_LOST).pattern
+    messages(Meaning.SILENCE_LOST).pattern
     + rb"|^lavfi\.silence_start=|"
     + EXCESS
     + rb"|"
@@ -144,7 +144,7 @@ def open_source(
     return [
         *(ffmpeg, "-nostdin", "-hide_banner"),
         # The source is decoded to its end, however many of its frames are damaged.
-        *("-max_error_rate", "1", "-v", source.verbosity),
+        *("-max_error_rate", "1", "-v", "error"),
         *(["-reinit_filter", "0"] if uniform and source.decoded is None else []),
         *(jump_arguments(probe) if source.decoded is None else []),
         *source.encoder_arguments(position),
@@ -186,7 +186,7 @@ def decoded_stream(probe: Probe) -> Input:
     # ffmpeg takes a number of channels for the most usual layout of so many.
     channels = ("-ac", str(probe.channels)) if layout is None else ("-ch_layout", layout)
     options = ("-f", form, "-ar", str(probe.sample_rate), *channels)
-    return Input("file:/dev/fd/0", ("file",), options, decoded=form)
+    return Input(decoded=form, options=options)
 
 
 def _stream_layout(probe: Probe) -> str | None:

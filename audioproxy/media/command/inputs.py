@@ -19,14 +19,8 @@ RAW_DEMUXERS = frozenset(
     "alaw f32be f32le f64be f64le mulaw s16be s16le s24be s24le s32be s32le s8 u8".split()
 )
 
-# Microseconds without a byte, after which ffmpeg gives up a connection.
-_STALL_TIMEOUT_US = 20_000_000
-# ffmpeg tries to restore a lost connection at once, and again a second later. That repairs most
-# losses, and ffmpeg reports the attempts. Without these options, ffmpeg reads on at the old offset
-# after a failed seek, and does not report the failure. It also does so where it wrongly detects
-# that a server does not serve ranges; `-seekable 1` overrides this detection.
-_RANGE_OPTIONS = ["-seekable", "1", "-reconnect", "1", "-reconnect_on_network_error", "1"]
-_RANGE_OPTIONS += ["-reconnect_delay_max", "2"]
+# Bytes of samples that are examined if these are certainly uncompressed.
+_PCM_PROBE_BYTES = "65536"
 
 #: The descriptor number at which a child finds its source. Where blocks of it arrive on demand, it
 #: asks for them at the second one, and the third one is the map of those that are there: see
@@ -57,14 +51,12 @@ class RawSamples:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A source as ffmpeg and ffprobe open it.
+    """A source as ffmpeg and ffprobe open it: a file, of which the child has a descriptor.
 
-    :ivar protocols: the protocol whitelist, derived from the kind of source alone.
-    :ivar options: arguments for the source's protocol, such as the trusted certificates.
-    :ivar seekable: the source is a file, or its server is known to serve ranges. Only then can a
-        connection that ends early be recognized.
-    :ivar decoded: the format of the samples that another process decodes, such as ``f64le``; None
-        for a source that is not decoded.
+    :ivar seekable: False where only the start of the source can be read now.
+    :ivar decoded: the format of the samples that another process decodes, such as ``f64le``, and
+        writes to the child's stdin; None for a source that is not decoded.
+    :ivar options: arguments for the format of decoded samples.
     :ivar demuxer: the demuxer that the source's signature proves; None for the one that ffmpeg
         detects.
     :ivar skipped: bytes ahead of the container, which only the signature has shown.
@@ -72,34 +64,40 @@ class Input:
     :ivar ignore_length: the samples of a wav file reach to the end of the file, whatever its header
         states.
     :ivar raw: the samples, where ffmpeg does not read the container.
+    :ivar is_pcm: the source is certainly uncompressed samples. ffmpeg and ffprobe examine few of
+        them. By default they read up to 3.3 MB, to find encoded audio in their place.
     :ivar forward: ffprobe reads the start of a wav file, and does not look for chunks behind it.
     """
 
-    url: str
-    protocols: tuple[str, ...]
-    options: tuple[str, ...] = ()
     seekable: bool = True
     decoded: str | None = None
+    options: tuple[str, ...] = ()
     demuxer: str | None = None
     skipped: int = 0
     decoder: str | None = None
     ignore_length: bool = False
     raw: RawSamples | None = None
+    is_pcm: bool = False
     forward: bool = False
 
     @property
-    def verbosity(self) -> str:
-        """The log level for ffmpeg; for a remote source, warnings report lost connections."""
-        return "error" if self.protocols == ("file",) else "warning"
+    def url(self) -> str:
+        """The URL of the inherited descriptor.
+
+        ``file:`` with the descriptor's path can seek, which ``pipe:`` cannot, and the file cannot
+        be swapped for another one.
+        """
+        return f"file:/dev/fd/{SOURCE_DESCRIPTOR if self.decoded is None else 0}"
 
     def probe_arguments(self) -> list[str]:
         """Return the arguments that open the source in ffprobe."""
-        # It looks for them at the end of the header, and again at the end of the samples.
-        forward = ["-seekable", "0", "-ignore_length", "1"] if self.forward else []
-        return [*self._whitelists(), *forward, "-i", self.url]
+        seeking = [] if self.seekable and not self.forward else ["-seekable", "0"]
+        # It looks for chunks at the end of the header, and again at the end of the samples.
+        length = ["-ignore_length", "1"] if self.forward else []
+        return [*self._whitelists(), *seeking, *length, "-i", self.url]
 
     def encoder_arguments(self, seek: str | None = None) -> list[str]:
-        """Return the arguments that open the source in ffmpeg.
+        """Return the arguments that open the source in ffmpeg, which can always seek in it.
 
         :param seek: where decoding starts, in seconds. What is decoded already starts there.
         """
@@ -110,56 +108,16 @@ class Input:
 
     def _whitelists(self) -> list[str]:
         return [
-            *("-protocol_whitelist", ",".join(self.protocols)),
+            *("-protocol_whitelist", "file"),
             *("-format_whitelist", self.decoded or (self.raw.form if self.raw else DEMUXERS)),
             *([] if self.demuxer is None else ["-f", self.demuxer]),
             *([] if not self.skipped else ["-skip_initial_bytes", str(self.skipped)]),
             *([] if self.raw is None else self.raw.arguments()),
+            *(["-probesize", _PCM_PROBE_BYTES] if self.is_pcm else []),
             *self.options,
         ]
 
 
-def local_input() -> Input:
-    """Return the input for a checked local file, whose open descriptor the child inherits.
-
-    ``file:`` with the descriptor's path can seek, which ``pipe:`` cannot, and the file cannot be
-    swapped for another one.
-    """
-    return Input(f"file:/dev/fd/{SOURCE_DESCRIPTOR}", ("file",))
-
-
-def remote_input(
-    url: str,
-    user_agent: str,
-    ca_file: str | None = None,
-    *,
-    if_match: str | None = None,
-    ranges: bool = True,
-) -> Input:
-    """Return the input for an https URL, or for an http URL of an object store's endpoint.
-
-    Redirects are not followed: the service has already resolved and checked them. By default,
-    ffmpeg would not verify certificates, and would request the titles of Icecast servers. Both
-    defaults are overridden. By default, Nagle's algorithm would delay the first request of each
-    connection until the server acknowledges the end of the TLS handshake, some 40 ms later.
-
-    :param ca_file: PEM bundle to trust; None for the system's.
-    :param if_match: a strong entity tag. The server refuses a request for a further range if the
-        source's tag has changed.
-    :param ranges: the server is known to serve ranges. If a server sent the whole body in place of
-        a range, ffmpeg would read bytes in a wrong order without an error.
-    """
-    options = ["-tcp_nodelay", "1", "-max_redirects", "0", "-icy", "0"]
-    options += ["-rw_timeout", str(_STALL_TIMEOUT_US), "-user_agent", user_agent]
-    options += _RANGE_OPTIONS if ranges else ["-seekable", "0"]
-    if if_match is not None:
-        options += ["-headers", f"If-Match: {if_match}\r\n"]
-    # Cleartext is for an object store at a development endpoint, never for an https source (Format
-    # and encoding options, 5).
-    protocols = ("https", "tls", "tcp")
-    if not url.startswith("https:"):
-        return Input(url, (*protocols, "http"), tuple(options), seekable=ranges)
-    options += ["-tls_verify", "1"]
-    if ca_file is not None:
-        options += ["-ca_file", ca_file]
-    return Input(url, protocols, tuple(options), seekable=ranges)
+def local_input(*, seekable: bool = True) -> Input:
+    """Return the input for a source whose descriptor the child inherits."""
+    return Input(seekable=seekable)

@@ -43,6 +43,17 @@ def expected_seconds(options: VariantOptions, probe: Probe) -> float | None:
     return None if end is None else float(max(Decimal(0), end - start))
 
 
+def read_share(options: VariantOptions, probe: Probe) -> float:
+    """Return how much of a source is read for an output, from its start on, by estimate.
+
+    :returns: 1 for all of it, and where nothing is known.
+    """
+    _, end = stated_range(options, probe)
+    if end is None or not probe.duration:
+        return 1.0
+    return float(min(Decimal(1), end / probe.duration))
+
+
 def describe_progress(
     status: bytes, expected: float | None, begun: float, elapsed: float
 ) -> str | None:

@@ -144,11 +144,6 @@ def read_form(found: WavFile) -> Reader[SampleForm | None]:
     return SampleForm(codec, rate, channels, valid if 0 < valid < bits else bits, layout)
 
 
-def has_reserved_space(size: int) -> Reader[bool]:
-    """Return whether a source is a wav file in which ffprobe would look for chunks in vain."""
-    return (yield from find_samples(size)).has_space
-
-
 def _skip_empty(start: int, size: int, order: _Order) -> Reader[tuple[int, int]]:
     """Return the offset and the bytes of the samples, if those of the first chunk are none.
 

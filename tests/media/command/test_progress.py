@@ -12,6 +12,7 @@ from audioproxy.media.command.progress import (
     describe_progress,
     encoded_seconds,
     expected_seconds,
+    read_share,
     round_up,
 )
 from audioproxy.media.probe import Probe
@@ -57,6 +58,20 @@ class ProgressTests(SynchronousTestCase):
             ("t:2:50", replace(SOURCE, container="mp3", codec="mp3"), 50),
         ):
             self.assertEqual(expected_seconds(options_of(options), probe), seconds, options)
+
+    def test_read_share(self) -> None:
+        """A source is read up to the end of ``t``, or as a whole where its length is unknown."""
+        for options, duration, share in (
+            ("f:mp3", 3600, 1),
+            ("t:100", 3600, 1),
+            ("t:800:100", 3600, 0.25),
+            ("t:3000:7200", 3600, 1),
+            ("t:800:100", None, 1),
+            ("t:800:100", 0, 1),
+        ):
+            length = None if duration is None else Decimal(duration)
+            probe = replace(SOURCE, duration=length)
+            self.assertEqual(read_share(options_of(options), probe), share, options)
 
     def test_description(self) -> None:
         """The deadline that would have done follows from the share that was encoded.

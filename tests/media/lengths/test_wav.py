@@ -13,7 +13,6 @@ from audioproxy.media.lengths.wav import (
     MUCH_SPACE,
     WavFile,
     find_samples,
-    has_reserved_space,
     read_form,
 )
 from tests.media.lengths.test_pcm import FORMAT, chunk, found, wav
@@ -214,7 +213,7 @@ class SizeTests(SynchronousTestCase):
             (SOUND * 600, True),
         ):
             file = stating(len(SOUND), behind)
-            self.assertIs(run(has_reserved_space(len(file)), file), expected)
+            self.assertIs(locate(file).has_space, expected)
 
     def test_other_files(self) -> None:
         """Other files are no wav files."""

@@ -1,0 +1,343 @@
+"""One version of a remote source: a sparse file that fills as it is read."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Protocol
+
+from twisted.internet.defer import CancelledError, Deferred, DeferredLock, fail, succeed
+from twisted.internet.interfaces import IReactorTime
+from twisted.python.failure import Failure
+
+from audioproxy.concurrency.shared_result import SharedResult
+from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
+from audioproxy.errors import (
+    Refusal,
+    RenderFailed,
+    SourceTooLarge,
+    UpstreamUnavailable,
+    reason_of,
+)
+from audioproxy.media.diagnostics import one_line
+from audioproxy.observe.log_context import Logger
+from audioproxy.sources.blocks import BLOCK, BlockFile, NoHoles
+from audioproxy.sources.fetch import Fetch, Part, Version
+
+# Blocks that are requested at a place to which a reader has jumped. One that reads on from there
+# gets a request for all that follows.
+_JUMP = 4
+# Bytes ahead of the end from which on a jump is for an index or for tags, and all of it is needed.
+_INDEX = 2 * 1024 * 1024
+#: Bytes that are fetched ahead of a reader: at first, and at most. They double while it reads on.
+_LEAST_AHEAD, _MOST_AHEAD = 512 * 1024, 8 * 1024 * 1024
+# A fetch that is to bring no more than this is not given up: its connection is used again.
+_SHORT = 512 * 1024
+
+_log = Logger()
+
+
+class MakeRoom(Protocol):
+    """Gives blocks back to the disk, where a file needs the room."""
+
+    def __call__(self, file: FarFile, *, is_full: bool = False) -> Coroutine[Any, Any, None]: ...  # noqa: D102
+
+
+class Reader:
+    """The place of one reader of a far file, for reading ahead.
+
+    :ivar fetch: the one that serves it.
+    :ivar stop: where it will stop, by estimate; None for the end.
+    """
+
+    def __init__(self, stop: int | None = None) -> None:
+        self.stop = stop
+        self.fetch: Fetch | None = None
+        self._ahead = _LEAST_AHEAD
+
+    def follow(self, fetch: Fetch, block: int) -> None:
+        """Let a fetch bring a block, and what follows it."""
+        self._ahead = min(2 * self._ahead, _MOST_AHEAD) if fetch is self.fetch else _LEAST_AHEAD
+        self.fetch = fetch
+        fetch.extend((block + 1) * BLOCK + self._ahead)
+
+
+class FarFile:
+    """The blocks of one version of a source, and the fetches that bring them.
+
+    :ivar blocks: the file.
+    :ivar size: bytes; None as long as they are not known.
+    :ivar is_whole: the origin serves no ranges, so one response brings all of it, in order.
+    :ivar is_kept: no block of it may be given back.
+    :ivar failure: why no more of this version can be had; None while that is possible.
+    """
+
+    def __init__(
+        self,
+        version: Version,
+        blocks: BlockFile,
+        size: int | None,
+        clock: IReactorTime,
+        run_in_thread: ThreadRunner,
+        make_room: MakeRoom,
+        *,
+        is_whole: bool,
+    ) -> None:
+        """Create a file without blocks.
+
+        :param blocks: as large as the source; as long as its size is not known, as it may be.
+        :param make_room: called after each write, and where the disk is full.
+        """
+        self.blocks = blocks
+        self.size = size
+        self.is_whole = is_whole
+        self.is_kept = is_whole
+        self.can_punch = True
+        self.failure: Refusal | None = None
+        self._version = version
+        self._clock = clock
+        self._run_in_thread = run_in_thread
+        self._make_room = make_room
+        # Writes and punches of one file do not overlap.
+        self._lock = DeferredLock()
+        self._waiting: dict[int, SharedResult[None]] = {}
+        self._fetches: dict[Fetch, Deferred[None]] = {}
+        self._readers: dict[Fetch, set[Reader]] = {}
+        self._completed: SharedResult[None] = SharedResult()
+        self._is_closed = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of it is there, and stays."""
+        return self.is_kept and self._completed.fired and self.failure is None
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it lacks bytes that nobody can ask for alone."""
+        return self.is_whole and not self._completed.fired
+
+    def begin(self, part: Part | None, stop: int | None) -> None:
+        """Fetch the start, or all of a source without ranges.
+
+        :param part: a response that has begun already.
+        :param stop: behind the last byte; None for the end.
+        """
+        self._start(0, self.size if stop is None else stop, None, part)
+
+    def prefetch(self, offset: int) -> None:
+        """Fetch all from a place on, if it is not there."""
+        assert self.size is not None
+        block = offset // BLOCK
+        if block not in self.blocks and self._find(block) is None:
+            self._start(block * BLOCK, self.size, None)
+
+    def want(self, block: int, reader: Reader) -> Deferred[None]:
+        """Return a Deferred that fires when a block is there.
+
+        It may be gone again when it is read. The Deferred fails with a `Refusal` where the block
+        cannot be had.
+        """
+        if self._is_closed or block * BLOCK >= self.blocks.size:
+            return fail(RenderFailed("The source has no such place, or is closed."))
+        if block in self.blocks:
+            return succeed(None)
+        if self.failure is not None:
+            return fail(self.failure)
+        waiting = self._waiting.setdefault(block, SharedResult()).wait()
+        fetch = self._find(block) or self._begin(block, reader)
+        if fetch is not reader.fetch:
+            self.leave(reader)
+        if fetch in self._readers:
+            self._readers[fetch].add(reader)
+            reader.follow(fetch, block)
+        return waiting
+
+    def leave(self, reader: Reader) -> None:
+        """End the reading of a reader, and the fetch that nobody else needs."""
+        fetch, reader.fetch = reader.fetch, None
+        if fetch is None or fetch not in self._readers:
+            return
+        self._readers[fetch].discard(reader)
+        rest = None if fetch.stop is None else fetch.stop - fetch.position
+        if not (self._readers[fetch] or self.is_kept or (rest is not None and rest <= _SHORT)):
+            self._fetches[fetch].cancel()
+
+    def complete(self) -> Deferred[None]:
+        """Fetch all that is missing, keep it, and return a Deferred that fires at its end."""
+        if not (self.is_kept or self._completed.fired):
+            running = Deferred.fromCoroutine(self.bring(self.blocks.size))
+            running.addBoth(self._completed.fire)
+        self.is_kept = True
+        return self._completed.wait()
+
+    async def bring(self, stop: int) -> None:
+        """Fetch all that is missing ahead of a place, and keep the file.
+
+        :raises Refusal: where it cannot be had.
+        """
+        self.is_kept = True
+        reader = Reader()
+        for block in range(-(-min(stop, self.blocks.size) // BLOCK)):
+            if block not in self.blocks:
+                await self.want(block, reader)
+
+    def close(self, run_detached: Callable[[Callable[[], object]], object]) -> None:
+        """End all fetches, and remove the file. No more of it is read by this process."""
+        self._is_closed = True
+        for waiter in self._waiting.values():
+            waiter.fire(Failure(RenderFailed("The source is closed.")))
+        for running in list(self._fetches.values()):
+            running.cancel()
+        self._lock.run(run_detached, self.blocks.close)
+
+    async def give_back(self, count: int) -> None:
+        """Give the oldest blocks back to the disk.
+
+        :param count: of blocks.
+        """
+        await self._lock.acquire()
+        try:
+            oldest = list(self.blocks.unmark_oldest(count))
+
+            def punch() -> None:
+                for block in oldest:
+                    self.blocks.punch(block)
+
+            await await_uncancelled(self._run_in_thread(punch))
+        except NoHoles:
+            self.can_punch = False
+        except OSError as error:
+            _log.warn("space in TMPDIR cannot be given back: {why}", why=reason_of(error))
+            self.can_punch = False
+        finally:
+            self._lock.release()
+
+    def _find(self, block: int) -> Fetch | None:
+        """Return the fetch that brings a block soon."""
+        place = block * BLOCK
+        for fetch in self._fetches:
+            is_near = self.is_whole or place - fetch.position <= _INDEX
+            if (
+                fetch.position < place + BLOCK
+                and is_near
+                and (fetch.stop is None or place < fetch.stop)
+            ):
+                return fetch
+        return None
+
+    def _begin(self, block: int, reader: Reader) -> Fetch:
+        """Fetch from a block on.
+
+        A reader that has read up to the block gets all that follows, up to what is there already,
+        or up to where it will stop. A request that ends there leaves its connection to others.
+        """
+        assert self.size is not None
+        place, next_block = block * BLOCK, self.blocks.next_present(block)
+        reads_on = block == 0 or block - 1 in self.blocks
+        if not reads_on and self.size - place > _INDEX:
+            next_block = min(next_block, block + _JUMP)
+        elif reader.stop is not None and place < reader.stop:
+            next_block = min(next_block, -(-reader.stop // BLOCK))
+        stop = min(self.size, next_block * BLOCK)
+        others = [each.position for each in self._fetches if each.position > place]
+        return self._start(place, min([stop, *others]), place)
+
+    def _start(
+        self, start: int, stop: int | None, bound: int | None, part: Part | None = None
+    ) -> Fetch:
+        fetch = Fetch(self._version, self._clock, start, stop, self._write, bound)
+        self._readers[fetch] = set()
+        running = Deferred.fromCoroutine(fetch.run(part))
+        self._fetches[fetch] = running
+        running.addCallbacks(lambda _: self._note_end(fetch)).addErrback(self._note_failure, fetch)
+        running.addBoth(lambda _: self._discard(fetch))
+        return fetch
+
+    async def _write(self, place: int, data: bytearray) -> None:
+        """Write bytes of a fetch, and mark the blocks that are whole by now.
+
+        :raises SourceTooLarge: for more bytes than a source whose size was not known may have.
+        :raises OSError: where they cannot be written.
+        """
+        most = self.blocks.size
+        is_too_large = place + len(data) > most
+        if is_too_large:
+            # Whoever looks at the source sees what is accepted of it.
+            del data[most - place :]
+        try:
+            await self._write_locked(place, data)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            await self._make_room(self, is_full=True)
+            await self._write_locked(place, data)
+        if is_too_large:
+            raise SourceTooLarge(
+                f"The source has more than {most} bytes, and no more are accepted."
+            )
+        await self._make_room(self)
+
+    async def _write_locked(self, place: int, data: bytearray) -> None:
+        await self._lock.acquire()
+        try:
+            write = partial(self.blocks.write, place, data)
+            await await_uncancelled(self._run_in_thread(write))
+            end = place + len(data)
+            # A fetch begins with a block, so all ahead of its place is written.
+            whole = end if end == self.blocks.size else end // BLOCK * BLOCK
+            self._mark(place // BLOCK * BLOCK, whole)
+        finally:
+            self._lock.release()
+
+    def _mark(self, start: int, stop: int) -> None:
+        self.blocks.mark(start, stop)
+        for block in range(start // BLOCK, -(-stop // BLOCK)):
+            if (waiter := self._waiting.pop(block, None)) is not None:
+                waiter.fire(None)
+
+    def _note_end(self, fetch: Fetch) -> None:
+        if self.size is None:
+            self.size = fetch.position
+            self.blocks.truncate(self.size)
+            self._mark(self.size // BLOCK * BLOCK, self.size)
+            # These see the end of the file now.
+            for block in list(self._waiting):
+                self._waiting.pop(block).fire(None)
+        if self.is_whole:
+            self._completed.fire(None)
+
+    def _note_failure(self, failure: Failure, fetch: Fetch) -> None:
+        if failure.check(CancelledError) and not self.is_whole:
+            # Who still waits for a block is served by another fetch.
+            return
+        refusal = _as_refusal(failure)
+        is_temporary = isinstance(refusal, UpstreamUnavailable) or not failure.check(Refusal)
+        if self.is_whole or not is_temporary:
+            self.failure = self.failure or refusal
+        self._discard(fetch)
+        for block in list(self._waiting):
+            if self.failure is not None or self._find(block) is None:
+                self._waiting.pop(block).fire(Failure(refusal))
+        if self.failure is not None:
+            self._completed.fire(Failure(self.failure))
+
+    def _discard(self, fetch: Fetch) -> None:
+        self._fetches.pop(fetch, None)
+        for reader in self._readers.pop(fetch, ()):
+            if reader.fetch is fetch:
+                reader.fetch = None
+
+
+def _as_refusal(failure: Failure) -> Refusal:
+    """Return what clients get for the failure of a fetch, and log one that is not the origin's."""
+    error = failure.value
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, OSError):
+        why = one_line(reason_of(error).encode())
+        _log.warn("a source cannot be written to TMPDIR: {why}", why=why)
+        return RenderFailed("The source could not be written to the disk.")
+    if not isinstance(error, CancelledError):
+        _log.failure("a remote source cannot be read", failure)
+    return RenderFailed("The source is no longer read.")

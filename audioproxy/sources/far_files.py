@@ -1,0 +1,155 @@
+"""The far files of a node: shared by version, kept for a while, in bounded space."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from audioproxy.concurrency.threads import ThreadRunner, run_detached
+from audioproxy.errors import RenderFailed, reason_of
+from audioproxy.observe.log_context import Logger
+from audioproxy.sources.blocks import BLOCK, BlockFile
+from audioproxy.sources.far_file import FarFile
+from audioproxy.sources.fetch import Version
+
+#: Bytes of all blocks together. Sources of which no block may be given back can take more.
+MOST_BYTES = 1 << 30
+#: Seconds for which blocks are kept after their last use, and the most files that nobody reads.
+KEPT_SECONDS = 300.0
+_MOST_IDLE = 64
+
+_log = Logger()
+
+
+class FarFiles:
+    """Far files by the identities of their sources."""
+
+    def __init__(
+        self,
+        folder: str,
+        clock: IReactorTime,
+        run_in_thread: ThreadRunner,
+        most_unknown: int,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        """Prepare to create files.
+
+        :param folder: where they are.
+        :param most_unknown: bytes of a source whose size is not known.
+        :param most_bytes: of all blocks together.
+        """
+        self._folder = folder
+        self._clock = clock
+        self._run_in_thread = run_in_thread
+        self._most_unknown = most_unknown
+        self._most_bytes = most_bytes
+        # From the one whose last use is longest ago, and by identity, where that is certain.
+        self._users: OrderedDict[FarFile, int] = OrderedDict()
+        self._known: dict[bytes, FarFile] = {}
+        self._expiries: dict[FarFile, IDelayedCall] = {}
+
+    def find(self, identity: bytes) -> FarFile | None:
+        """Return the file of a version that can be had, if there is one."""
+        file = self._known.get(identity)
+        return file if file is not None and file.failure is None else None
+
+    def knows(self, place: bytes) -> bool:
+        """Return whether blocks of some version of a source are kept."""
+        return any(
+            identity.startswith(place + b"\n") and file.failure is None
+            for identity, file in self._known.items()
+        )
+
+    def create(
+        self, version: Version, size: int | None, identity: bytes | None, *, is_whole: bool
+    ) -> FarFile:
+        """Return a new file without blocks, which is not used yet.
+
+        :param identity: under which others find it; None for none.
+        :raises RenderFailed: where no file can be created.
+        """
+        try:
+            blocks = BlockFile(self._folder, self._most_unknown if size is None else size)
+        except OSError as error:
+            _log.warn("no file can be created in TMPDIR: {why}", why=reason_of(error))
+            raise RenderFailed("The source could not be written to the disk.") from error
+        file = FarFile(
+            version,
+            blocks,
+            size,
+            self._clock,
+            self._run_in_thread,
+            self.make_room,
+            is_whole=is_whole,
+        )
+        self._users[file] = 0
+        if identity is not None:
+            self._known[identity] = file
+        return file
+
+    def use(self, file: FarFile) -> None:
+        """Count a user, who has to `release` it."""
+        self._users[file] += 1
+        self._users.move_to_end(file)
+        if (expiry := self._expiries.pop(file, None)) is not None:
+            expiry.cancel()
+
+    def release(self, file: FarFile) -> None:
+        """Count a user less. A file without users is kept for a while, if that is of use."""
+        if file not in self._users:
+            return
+        self._users[file] -= 1
+        if self._users[file]:
+            return
+        if file.failure is not None or file not in self._known.values() or file.is_partial:
+            self._remove(file)
+            return
+        self._expiries[file] = self._clock.callLater(KEPT_SECONDS, self._remove, file)
+        if len(self._expiries) > _MOST_IDLE:
+            self._remove(next(iter(self._expiries)))
+
+    async def make_room(self, file: FarFile, *, is_full: bool = False) -> None:
+        """Give blocks back until all together are within the bound.
+
+        Those of unused files go first, then the oldest ones of the file that was used longest ago.
+
+        :param file: the one that is written. Its own blocks go last.
+        :param is_full: the disk has no room at all, whatever the bound is.
+        """
+        used = sum(each.blocks.used for each in self._users)
+        most = min(self._most_bytes, used // 2) if is_full else self._most_bytes
+        if used <= most:
+            return
+        for each in list(self._expiries):
+            if used <= most:
+                return
+            used -= each.blocks.used
+            self._remove(each)
+        others = [each for each in self._users if each is not file]
+        for each in (*others, file):
+            if used <= most:
+                return
+            if each.is_kept or not each.can_punch:
+                continue
+            count = min(-(-(used - most) // BLOCK), each.blocks.used // BLOCK)
+            used -= count * BLOCK
+            await each.give_back(count)
+
+    def close(self) -> None:
+        """Remove all files."""
+        for file in list(self._users):
+            self._remove(file)
+
+    def _remove(self, file: FarFile) -> None:
+        del self._users[file]
+        for identity, known in list(self._known.items()):
+            if known is file:
+                del self._known[identity]
+        if (expiry := self._expiries.pop(file, None)) is not None and expiry.active():
+            expiry.cancel()
+        file.close(self._run_detached)
+
+    def _run_detached(self, work: Callable[[], object]) -> None:
+        run_detached(self._run_in_thread, work)

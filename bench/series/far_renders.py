@@ -1,0 +1,196 @@
+"""Whole renders of far sources: of an hour, of several at once, and small hits beside them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TypeVar
+
+from audioproxy.process.starters import NICENESS
+from bench.bare import Commands, commands, heard
+from bench.client import Crowd, fetch
+from bench.figures import Figure
+from bench.load import load
+from bench.places import ROUND_TRIP, Place, origin
+from bench.programs import Service, service, settled, working_children
+from bench.settings import Bench
+from bench.stock import SMALL, names, stock
+
+T = TypeVar("T")
+
+# For each source of an hour, the options of its render, and the target.
+_HOURS = {"mp3": ("f:mp3", 1.03), "wav": ("f:flac", 1.05)}
+# Renders at once, of wav.
+_MANY, _OPTIONS = 8, "f:flac"
+# The target of their time, and of the milliseconds that hits beside them may take longer.
+_MANY_TARGET, _LATER = 1.2, 5
+# Connections for hits, the milliseconds between the requests of each, and seconds.
+_CONNECTIONS, _PAUSE, _SECONDS = 16, 20, 3
+
+_WHERE = f"https origin, {ROUND_TRIP} ms of round trip"
+_READING = "the service reads for all encoders, each of which reads for itself on the other side"
+
+
+def far_renders(bench: Bench) -> list[Figure]:
+    """Measure renders of sources at a far https origin."""
+    folder = bench.folder("far-renders")
+    (folder / "store").mkdir()
+    with origin(bench, folder / "origin", ROUND_TRIP) as place, place.line.open():
+        settings = place.settings | {
+            "AP_LOCAL_ROOT": str(bench.sounds),
+            "AP_MAX_CONCURRENCY": str(_MANY),
+        }
+        with service(folder, settings) as ours:
+            figures = [_measure_hour(bench, ours, place, name) for name in _HOURS]
+            figures.append(_measure_many(bench, ours, place))
+        settings["AP_VARIANT_STORE"] = f"file://{folder / 'store'}"
+        with service(folder, settings) as ours:
+            hits = stock(ours, folder / "store", SMALL, "short.wav", names(100)).paths
+            return [*figures, *_measure_hits(bench, ours, place, hits)]
+
+
+def _measure_hour(bench: Bench, ours: Service, place: Place, name: str) -> Figure:
+    options, target = _HOURS[name]
+    figure = _over_pair(f"1-hour remote {name} to {options[2:]}", target)
+    bare = commands(bench.sounds, ours.path(options, f"hour.{name}"))
+    for number in range(bench.few):
+        source = f"{number}/hour.{name}"
+        fetched = fetch(ours.port, ours.path(options, place.source(source)))
+        settled(ours)
+        took, size = _pair(bare.of(place.url(source)))
+        # Both sides have the same output, except that ours has chunk headers.
+        if not size <= fetched.size <= 1.05 * size:
+            raise RuntimeError(f"{fetched.size} bytes through the service, {size} without it")
+        figure.add(fetched.last, took)
+    return figure
+
+
+def _measure_many(bench: Bench, ours: Service, place: Place) -> Figure:
+    figure = _over_pair(f"{_MANY} at once, 5-minute remote wav to {_OPTIONS[2:]}", _MANY_TARGET)
+    bare = commands(bench.sounds, ours.path(_OPTIONS, "big.wav"))
+    for number in bench.numbers(bench.rounds):
+        sources = _sources(number, "big.wav")
+        paths = [ours.path(_OPTIONS, place.source(source)) for source in sources]
+        took = _at_once(lambda path: fetch(ours.port, path), paths)
+        settled(ours)
+        alone = _at_once(_pair, [bare.of(place.url(source)) for source in sources])
+        if number:
+            figure.add(took, alone)
+    return figure
+
+
+def _measure_hits(
+    bench: Bench, ours: Service, place: Place, hits: Sequence[str]
+) -> Iterator[Figure]:
+    work = f"hits of 4 KB beside {_MANY} renders, remote wav to {_OPTIONS[2:]}, {_WHERE}"
+    rate = 1000 * _CONNECTIONS // _PAUSE
+    later = Figure(
+        work,
+        "99th percentile of the response times, less that beside bare `ffmpeg`",
+        "ms",
+        target=_LATER,
+        reason="the reactor decrypts sources between two hits",
+        remark=f"{rate} requests/s; `ffmpeg` has the niceness of the service's encoders",
+    )
+    both = Figure(work, "99th percentile", "ms", peer="beside bare ffmpeg")
+    bare = commands(bench.sounds, ours.path(_OPTIONS, "hour.wav"))
+
+    def p99() -> float:
+        return load(
+            ours,
+            hits,
+            connections=_CONNECTIONS,
+            pause=_PAUSE,
+            seconds=bench.count(_SECONDS),
+            core=None,
+            folder=bench.home,
+        ).p99
+
+    for number in bench.numbers(bench.rounds):
+        sources = _sources(number, "hour.wav")
+        with _rendering(ours, [ours.path(_OPTIONS, place.source(source)) for source in sources]):
+            beside = p99()
+        encoders = [bare.of(place.url(source)).ffmpeg for source in sources]
+        with _encoding(encoders, bench.home):
+            alone = p99()
+        if number:
+            later.add(beside - alone)
+            both.add(beside, alone)
+    yield later
+    yield both
+
+
+@contextmanager
+def _rendering(ours: Service, paths: Sequence[str]) -> Iterator[None]:
+    """Render variants, each with a client that reads it, for the duration of a block."""
+    listeners = [Crowd(ours.port, path, 1) for path in paths]
+    for listener in listeners:
+        listener.read_headers()
+    with ThreadPoolExecutor(len(paths)) as pool:
+        for listener in listeners:
+            pool.submit(listener.read_all)
+        yield
+        # Without clients, the service would finish what it stores.
+        for pid in working_children(ours.process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    for listener in listeners:
+        listener.leave()
+    settled(ours)
+
+
+@contextmanager
+def _encoding(encoders: Sequence[Sequence[str]], folder: Path) -> Iterator[None]:
+    """Run encoders that write files, as those of the service do, for the duration of a block."""
+    with ExitStack() as stack:
+        for words in encoders:
+            output = stack.enter_context(TemporaryFile(dir=folder))
+            process = subprocess.Popen(
+                ["nice", "-n", str(NICENESS), *words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.DEVNULL,
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            while not os.fstat(output.fileno()).st_size and process.poll() is None:
+                time.sleep(0.002)
+        yield
+
+
+def _over_pair(work: str, target: float) -> Figure:
+    return Figure(
+        f"MISS, whole render, {work}, {_WHERE}",
+        "wall time over bare `ffprobe` then `ffmpeg`",
+        "s",
+        target=target,
+        peer="ffprobe and ffmpeg",
+        reason=_READING,
+    )
+
+
+def _sources(number: int, name: str) -> list[str]:
+    """Return the names of the sources of a round, which are new to the service."""
+    return [f"{number * _MANY + n}/{name}" for n in range(_MANY)]
+
+
+def _pair(pair: Commands) -> tuple[float, int]:
+    """Return the seconds of both programs, and the bytes of the second."""
+    probed, _ = heard(pair.ffprobe)
+    encoded, size = heard(pair.ffmpeg)
+    return probed + encoded, size
+
+
+def _at_once(run: Callable[[T], object], items: Sequence[T]) -> float:
+    """Return the seconds of all calls of a function, at once."""
+    start = time.perf_counter()
+    with ThreadPoolExecutor(len(items)) as pool:
+        list(pool.map(run, items))
+    return time.perf_counter() - start
