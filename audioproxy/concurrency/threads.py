@@ -72,15 +72,17 @@ def thread_per_call(reactor: IReactorFromThreads) -> ThreadRunner:
                         return
                 # The next call has just come.
                 continue
+            outcome: Any
             try:
-                fire, outcome = done.callback, work()
+                outcome = work()
             except BaseException:
-                fire, outcome = done.errback, Failure()
+                outcome = Failure()
             with lock:
                 idle.append(calls)
-            reactor.callFromThread(fire, outcome)
+            # A failure calls the errbacks.
+            reactor.callFromThread(done.callback, outcome)
             # They may be large, and nobody needs them while this thread waits.
-            del work, done, fire, outcome
+            del work, done, outcome
 
     return start
 
