@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from threading import Thread
-from typing import Protocol, TypeVar
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 from twisted.internet.interfaces import IReactorFromThreads
@@ -15,9 +16,15 @@ from twisted.python.failure import Failure
 from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.observe.log_context import Logger
 
+# Seconds for which a thread waits for its next call.
+_IDLE_SECONDS = 5.0
+
 _log = Logger()
 
 T = TypeVar("T")
+
+#: Work, and what fires with its result.
+Call: TypeAlias = tuple[Callable[[], Any], Deferred[Any]]
 
 
 class ThreadRunner(Protocol):
@@ -30,28 +37,52 @@ class ThreadRunner(Protocol):
 
 
 def thread_per_call(reactor: IReactorFromThreads) -> ThreadRunner:
-    """Return a runner that starts a new thread for each call.
+    """Return a runner with a thread for each call that has not ended.
 
-    The reactor's pool is small and has other work, while these calls may last as long as a
-    render. The process does not wait for these threads when it ends.
+    The reactor's pool is small and has other work, while these calls may last as long as a render.
+    The process does not wait for these threads when it ends. A thread whose call has ended takes
+    the next one for a while: the start of a thread would wait until it runs.
     """
+    lock = Lock()
+    idle: list[SimpleQueue[Call]] = []
 
     def start(work: Callable[[], T]) -> Deferred[T]:
         done: Deferred[T] = Deferred()
-
-        def run() -> None:
-            try:
-                outcome = work()
-            except BaseException:
-                reactor.callFromThread(done.errback, Failure())
-            else:
-                reactor.callFromThread(done.callback, outcome)
-
+        with lock:
+            calls = idle.pop() if idle else None
+        if calls is not None:
+            calls.put((work, done))
+            return done
+        calls = SimpleQueue()
+        calls.put((work, done))
         try:
-            Thread(target=run, name="audioproxy", daemon=True).start()
+            Thread(target=run, args=(calls,), name="audioproxy", daemon=True).start()
         except RuntimeError as error:
             raise OSError(errno.EAGAIN, str(error)) from error
         return done
+
+    def run(calls: SimpleQueue[Call]) -> None:
+        while True:
+            try:
+                work, done = calls.get(timeout=_IDLE_SECONDS)
+            except Empty:
+                with lock:
+                    if calls in idle:
+                        idle.remove(calls)
+                        return
+                # The next call has just come.
+                continue
+            outcome: Any
+            try:
+                outcome = work()
+            except BaseException:
+                outcome = Failure()
+            with lock:
+                idle.append(calls)
+            # A failure calls the errbacks.
+            reactor.callFromThread(done.callback, outcome)
+            # They may be large, and nobody needs them while this thread waits.
+            del work, done, outcome
 
     return start
 

@@ -55,9 +55,8 @@ _PROVEN = 60.0
 _LOADER_FILES = ("/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/alternatives")
 # The end of what a first child prints.
 _OUTPUT_LIMIT = 1000
-# Open a source of unsigned samples, in ffmpeg and in ffprobe. ffmpeg reads it, and then misses the
-# name of an output.
-_FAR_WORDS = ["-f", "u8", "-i", f"file:/dev/fd/{SOURCE_DESCRIPTOR}"]
+# Let ffmpeg and ffprobe detect the format of a source, for which all versions read it.
+_FAR_WORDS = ["-i", f"file:/dev/fd/{SOURCE_DESCRIPTOR}"]
 
 _log = Logger()
 

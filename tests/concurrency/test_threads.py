@@ -12,6 +12,7 @@ from twisted.internet.threads import deferToThread
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
+from audioproxy.concurrency import threads
 from audioproxy.concurrency.threads import await_uncancelled, bounded, run_detached, thread_per_call
 from tests.support.service import PATIENCE, TEST_PATIENCE, reactor
 from tests.support.threads import FakeThreads
@@ -28,7 +29,7 @@ class ThreadPerCallTests(TestCase):
     timeout = TEST_PATIENCE
 
     async def test_elsewhere(self) -> None:
-        """Each call runs in its own daemon thread, and its result arrives in the reactor thread."""
+        """Calls run at once in daemon threads, and their results arrive in the reactor thread."""
         in_thread = thread_per_call(reactor)
         meeting = threading.Barrier(3)
         works = [in_thread(partial(meeting.wait, PATIENCE)) for _ in range(2)]
@@ -37,6 +38,16 @@ class ThreadPerCallTests(TestCase):
         self.assertEqual(len(set(turns)), 2)
         daemon = await in_thread(lambda: threading.current_thread().daemon)
         self.assertTrue(daemon, "a thread that is not a daemon would delay the exit")
+
+    async def test_again(self) -> None:
+        """A thread takes the next call, and ends when there is none for a while."""
+        self.patch(threads, "_IDLE_SECONDS", 0.05)
+        in_thread = thread_per_call(reactor)
+        one = await in_thread(threading.current_thread)
+        self.assertIs(one, await in_thread(threading.current_thread))
+        await deferToThread(one.join, PATIENCE)
+        self.assertFalse(one.is_alive())
+        self.assertIsNot(one, await in_thread(threading.current_thread))
 
     async def test_failure(self) -> None:
         """The caller gets the error of the call."""
@@ -94,10 +105,10 @@ class RunDetachedTests(SynchronousTestCase):
 
     def test_failure(self) -> None:
         """Detached work runs in a thread; its error is logged, as no caller receives it."""
-        threads = FakeThreads()
-        run_detached(threads.in_thread, lambda: 1 // 0)
+        queued = FakeThreads()
+        run_detached(queued.in_thread, lambda: 1 // 0)
         self.assertEqual(self.flushLoggedErrors(), [])
-        threads.run()
+        queued.run()
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_no_thread(self) -> None:

@@ -165,9 +165,9 @@ class ServerTargetTests(SynchronousTestCase):
             """A source stays open."""
             opener = service.sources.open
 
-            async def open_twice(source: Source) -> Any:
-                await opener(source)
-                return await opener(source)
+            async def open_twice(source: Source, *, reads: bool = True) -> Any:
+                await opener(source, reads=reads)
+                return await opener(source, reads=reads)
 
             service.sources.open = open_twice  # type: ignore[method-assign]
 

@@ -14,11 +14,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from twisted.python.failure import Failure
+
 from audioproxy.errors import UpstreamUnavailable
 from audioproxy.files.scratch_files import AnonymousFile
-from audioproxy.sources.https import OpenHttpsSource
-from audioproxy.sources.https_origin import OriginClient
-from audioproxy.sources.https_states import RangedSource
+from audioproxy.sources.blocks import BLOCK, BlockFile
+from audioproxy.sources.far_source import FarSource
+from audioproxy.sources.https_origin import OriginClient, OriginState
 from audioproxy.sources.local import OpenLocalSource
 from audioproxy.variants import s3, stored_file
 from audioproxy.variants.files import FileVariantStore, variant_path
@@ -154,12 +156,12 @@ def probe_each_spelling(original: Callable[..., None], self: OpenLocalSource, *w
     self.identity = b"%d" % id(self)
 
 
-# https sources
+# remote sources
 
 
-@replace_(OpenHttpsSource, "unchanged", "tests.sources.test_https")
-async def ignore_changed_origin(self: OpenHttpsSource) -> bool:
-    """A source that changes at its origin is not noticed."""
+@replace_(OriginState, "matches", "tests.sources.test_https")
+def mix_versions(self: OriginState, later: OriginState) -> bool:
+    """The ranges of a source may be of different versions."""
     return True
 
 
@@ -169,7 +171,13 @@ def follow_redirects_anywhere(original: Callable[..., Any], self: OriginClient, 
     return original(replace(self, allowlist=("*",)), *words)
 
 
-@replace_(RangedSource, "passes_test", "tests.sources.test_https")
-async def trust_any_range(self: RangedSource) -> bool:
-    """A source is read in place although its origin limits its ranges."""
-    return True
+@wrap(BlockFile, "mark", "tests.sources.test_far_file")
+def mark_early(original: Callable[..., None], self: BlockFile, start: int, stop: int) -> None:
+    """A block can be read before all of it has arrived."""
+    original(self, start, min(self.size, stop + BLOCK))
+
+
+@replace_(FarSource, "_note_failure", "tests.sources.test_far_source")
+def forget_failure(self: FarSource, failure: Failure) -> Failure:
+    """What ffmpeg makes of the part of a source that it could read counts as whole."""
+    return failure

@@ -147,7 +147,7 @@ int main(int count, char **words, char **variables) {
     if (!strcmp(what, "-version")) {
         ON_VERSION;
         puts("stand-in version 1");
-    } else if (!strcmp(what, "-f")) {
+    } else if (!strcmp(what, "-i")) {
         /* As ffmpeg opens a source. */
 #ifdef USES_STREAMS
         getc(fopen("/dev/fd/3", "r"));
