@@ -152,6 +152,10 @@ class OriginClient:
     clock: IReactorTime
     headers: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
 
+    def is_connected(self, source: HttpsSource) -> bool:
+        """Return whether a request to the origin of a source needs no new connection."""
+        return self.client.is_connected(request_url(source))
+
     async def look_up(
         self, source: HttpsSource, byte_range: str | None = None
     ) -> tuple[OriginState, Response]:

@@ -80,6 +80,9 @@ class PlaintextClient:
         assert url.startswith("https://"), url
         return await self._outbound.request(method, "http" + url[5:], headers)
 
+    def is_connected(self, url: str) -> bool:
+        return self._outbound.is_connected(url)
+
 
 class OriginCase(FarClientCase):
     """One source of one fake origin at a time, with a fake clock."""
@@ -151,6 +154,42 @@ class OpenTests(OriginCase):
         """A HEAD asks for 64 KiB, and reads nothing more."""
         found = self.opened(ranged(0, 65_535), reads=False)
         self.assertEqual((10**6, ["0-65535"]), (found.size, self.ranges))
+
+    def test_new_connections(self) -> None:
+        """Where connections have to be made, the end is requested beside the start.
+
+        It is requested again, by its place, if that fails; and not needed for a small source.
+        """
+        last = "-131072"
+        for responses, size, requests in (
+            ((ranged(868_928, 999_999), FIRST), 10**6, [last, START]),
+            ((ranged(868_928, 999_999, {"ETag": '"2"'}), FIRST, LAST), 10**6, [last, START, END]),
+            ((ranged(868_929, 999_999), FIRST, LAST), 10**6, [last, START, END]),
+            ((reply(416), reply(416), FIRST, LAST), 10**6, [last, START, "", END]),
+            ((reply(503), FIRST, LAST), 10**6, [last, START, END]),
+            ((WHOLE, WHOLE), 10, [last, START]),
+        ):
+            self.forget()
+            self.is_connected = False
+            self.close_last()
+            self.network.requests.clear()
+            self.network.scripts += responses
+            opening = self.begin(self.sources.open(SOURCE))
+            self.network.run()
+            self.is_connected = True
+            self.last = found = self.successResultOf(opening)
+            self.network.run()
+            self.assertEqual(requests, self.ranges)
+            self.assertEqual(size, found.size)
+            if size > 10:
+                reading = self.read(found, place=999_990)
+                self.assertEqual(LONG[-10:], self.successResultOf(reading))
+
+    def test_no_source_at_new_connections(self) -> None:
+        """A source that is missing is refused, whatever the request for its end returns."""
+        self.is_connected = False
+        for end in (reply(404), ranged(868_928, 999_999)):
+            self.refused(NoSuchSource, end, reply(404))
 
     def test_known(self) -> None:
         """A source whose blocks are kept is looked up with one byte, on a kept connection."""
