@@ -336,12 +336,20 @@ class Prober:
                     seekable=opened.seekable,
                     tagged=tagged,
                 )
-                return replace(
-                    probe, demuxer=opened.demuxer, skipped=opened.skipped, is_pcm=opened.is_pcm
-                )
             except ValueError:
                 _log.error("the output of ffprobe cannot be parsed")
                 raise ProbeFailed from None
+            description = probe.description
+            if source.size is None:
+                # ffprobe takes the most bytes that the source may have for its size.
+                description = replace(description, size=None, bitrate=probe.stream_bitrate)
+            return replace(
+                probe,
+                demuxer=opened.demuxer,
+                skipped=opened.skipped,
+                is_pcm=opened.is_pcm,
+                description=description,
+            )
         if ended.used_up_cpu:
             raise _Expensive
         if ended.code is not None and (refusal := classify(ended.stderr)) is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from audioproxy.sources import https_origin
 from tests.sources.test_https_live import (
     HttpsCase,
     authority,
@@ -139,6 +140,7 @@ class CertificateTests(OriginCase):
 
         So does a server that does not speak TLS, and a good origin that redirects to one of them.
         """
+        self.patch(https_origin, "_DELAYS", (0.0, 0.0))
         other = Authority(self.root.with_name("other"))
         origins = {self.cleartext_url.replace("http:", "https:"): self.cleartext}
         for wrong in (

