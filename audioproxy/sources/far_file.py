@@ -253,7 +253,8 @@ class FarFile:
         bound: int | None,
         part: Part | Deferred[Part] | None = None,
     ) -> Fetch:
-        fetch = Fetch(self._version, self._clock, start, stop, self._write, bound)
+        make_room = partial(self._make_room, self)
+        fetch = Fetch(self._version, self._clock, start, stop, self._write, make_room, bound)
         self._readers[fetch] = set()
         running = Deferred.fromCoroutine(fetch.run(part))
         self._fetches[fetch] = running
@@ -283,7 +284,6 @@ class FarFile:
             raise SourceTooLarge(
                 f"The source has more than {most} bytes, and no more are accepted."
             )
-        await self._make_room(self)
 
     async def _write_locked(self, place: int, data: bytearray) -> None:
         await self._lock.acquire()

@@ -88,11 +88,14 @@ class Fetch:
         start: int,
         stop: int | None,
         write: Callable[[int, bytearray], Coroutine[Any, Any, None]],
+        make_room: Callable[[], Coroutine[Any, Any, None]],
         bound: int | None = None,
     ) -> None:
         """Prepare a fetch that has not begun.
 
         :param write: writes bytes to a place; `position` follows it.
+        :param make_room: called after that. It may give back what was just written, so `position`
+            must be behind it: a reader that wants it again needs another fetch.
         :param bound: the place at which the fetch pauses, until `extend` moves it; None for none.
         """
         self.position = start
@@ -100,6 +103,7 @@ class Fetch:
         self._version = version
         self._clock = clock
         self._write = write
+        self._make_room = make_room
         self._bound = bound
         self._received = start
         self._batch = bytearray()
@@ -205,6 +209,7 @@ class Fetch:
                 self._adjust()
                 await self._write(self.position, batch)
                 self.position += len(batch)
+                await self._make_room()
         except Exception as error:
             self._error = error
             self._batch.clear()
