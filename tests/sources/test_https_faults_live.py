@@ -389,6 +389,7 @@ class LeftoverTests(TroubleCase):
         alone = [await fetch(first.port, self.path(url, "info")) for url in urls[:2] + urls[-2:]]
         self.assertEqual([200, 415, 502, 404], [each.status for each in alone])
         await first.stopService()
+        self.hurry()
         self.patch(client_module, "_HEADERS_TIMEOUT", 0.6)
         self.patch(https, "STALL_TIMEOUT", 0.3)
         target = self.origin.put("/secret", File(sound("a.wav"), sent=500))
