@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shlex
 import subprocess
 import sys
@@ -100,6 +101,12 @@ def heard(command: Sequence[str]) -> tuple[float, int]:
         while count := os.readv(process.stdout.fileno(), [buffer]):
             size += count
     return _seconds(process, start), size
+
+
+def children_cpu_seconds() -> float:
+    """Return the CPU time of all ended children, and of theirs."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
 
 
 def _seconds(process: subprocess.Popen[bytes], start: float) -> float:

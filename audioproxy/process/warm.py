@@ -161,8 +161,7 @@ class WarmProgram:
         if server is None or (MAP_DESCRIPTOR in descriptors and not self._asks):
             return False
         words = self._cells.request(command, descriptors, limits)
-        if self._linked != {path: _identify(path) for path in self._linked}:
-            self._replace_now()
+        if self.replace_outdated():
             return False
         try:
             self._fork(server, protocol, words, descriptors)
@@ -199,11 +198,15 @@ class WarmProgram:
         server.kill(reason)
         self._fail(reason)
 
-    def _replace_now(self) -> None:
-        server, self._current = self._current, None
-        if server is not None:
-            server.kill("replaced")
+    def replace_outdated(self) -> bool:
+        """Replace a server whose program or libraries have changed; return whether they have."""
+        server = self._current
+        if server is None or self._linked == {path: _identify(path) for path in self._linked}:
+            return False
+        self._current = None
+        server.kill("replaced")
         self._start()
+        return True
 
     def _start(self) -> None:
         if not self._is_open:
@@ -455,6 +458,7 @@ class WarmStarter:
         if not self._is_closed:
             self.open()
         for program in self.programs.values():
+            program.replace_outdated()
             while not program.is_settled:
                 await program.settle()
         if self._is_closed:

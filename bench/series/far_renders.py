@@ -14,7 +14,7 @@ from tempfile import TemporaryFile
 from typing import TypeVar
 
 from audioproxy.process.starters import NICENESS
-from bench.bare import Commands, commands, heard
+from bench.bare import Commands, children_cpu_seconds, commands, heard
 from bench.client import Crowd, fetch
 from bench.figures import Figure
 from bench.load import load
@@ -34,6 +34,8 @@ _MANY_TARGET, _LATER = 1.2, 5
 # Connections for hits, the milliseconds between the requests of each, and seconds.
 _CONNECTIONS, _PAUSE, _SECONDS = 16, 20, 3
 
+# The peer's encoders have the priority of the service's: the server and the line take CPU, too.
+_NICE = ["nice", "-n", str(NICENESS)]
 _WHERE = f"https origin, {ROUND_TRIP} ms of round trip"
 _READING = "the service reads for all encoders, each of which reads for itself on the other side"
 
@@ -49,7 +51,7 @@ def far_renders(bench: Bench) -> list[Figure]:
         }
         with service(folder, settings) as ours:
             figures = [_measure_hour(bench, ours, place, name) for name in _HOURS]
-            figures.append(_measure_many(bench, ours, place))
+            figures += _measure_many(bench, ours, place)
         settings["AP_VARIANT_STORE"] = f"file://{folder / 'store'}"
         with service(folder, settings) as ours:
             hits = stock(ours, folder / "store", SMALL, "short.wav", names(100)).paths
@@ -72,18 +74,24 @@ def _measure_hour(bench: Bench, ours: Service, place: Place, name: str) -> Figur
     return figure
 
 
-def _measure_many(bench: Bench, ours: Service, place: Place) -> Figure:
-    figure = _over_pair(f"{_MANY} at once, 5-minute remote wav to {_OPTIONS[2:]}", _MANY_TARGET)
+def _measure_many(bench: Bench, ours: Service, place: Place) -> Iterator[Figure]:
+    work = f"{_MANY} at once, 5-minute remote wav to {_OPTIONS[2:]}"
+    took, used = (_over_pair(work, _MANY_TARGET, f"{kind} time") for kind in ("wall", "CPU"))
     bare = commands(bench.sounds, ours.path(_OPTIONS, "big.wav"))
     for number in bench.numbers(bench.rounds):
         sources = _sources(number, "big.wav")
         paths = [ours.path(_OPTIONS, place.source(source)) for source in sources]
-        took = _at_once(lambda path: fetch(ours.port, path), paths)
+        before = ours.all_cpu_seconds()
+        wall = _at_once(lambda path: fetch(ours.port, path), paths)
         settled(ours)
+        cpu = ours.all_cpu_seconds() - before
+        before = children_cpu_seconds()
         alone = _at_once(_pair, [bare.of(place.url(source)) for source in sources])
         if number:
-            figure.add(took, alone)
-    return figure
+            took.add(wall, alone)
+            used.add(cpu, children_cpu_seconds() - before)
+    yield took
+    yield used
 
 
 def _measure_hits(
@@ -97,7 +105,7 @@ def _measure_hits(
         "ms",
         target=_LATER,
         reason="the reactor decrypts sources between two hits",
-        remark=f"{rate} requests/s; `ffmpeg` has the niceness of the service's encoders",
+        remark=f"{rate} requests/s",
     )
     both = Figure(work, "99th percentile", "ms", peer="beside bare ffmpeg")
     bare = commands(bench.sounds, ours.path(_OPTIONS, "hour.wav"))
@@ -153,7 +161,7 @@ def _encoding(encoders: Sequence[Sequence[str]], folder: Path) -> Iterator[None]
         for words in encoders:
             output = stack.enter_context(TemporaryFile(dir=folder))
             process = subprocess.Popen(
-                ["nice", "-n", str(NICENESS), *words],
+                [*_NICE, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.DEVNULL,
@@ -165,13 +173,14 @@ def _encoding(encoders: Sequence[Sequence[str]], folder: Path) -> Iterator[None]
         yield
 
 
-def _over_pair(work: str, target: float) -> Figure:
+def _over_pair(work: str, target: float, measure: str = "wall time") -> Figure:
     return Figure(
         f"MISS, whole render, {work}, {_WHERE}",
-        "wall time over bare `ffprobe` then `ffmpeg`",
+        f"{measure} over bare `ffprobe` then `ffmpeg`",
         "s",
         target=target,
         peer="ffprobe and ffmpeg",
+        remark="ffmpeg has the niceness of the service's encoders",
         reason=_READING,
     )
 
@@ -184,7 +193,7 @@ def _sources(number: int, name: str) -> list[str]:
 def _pair(pair: Commands) -> tuple[float, int]:
     """Return the seconds of both programs, and the bytes of the second."""
     probed, _ = heard(pair.ffprobe)
-    encoded, size = heard(pair.ffmpeg)
+    encoded, size = heard([*_NICE, *pair.ffmpeg])
     return probed + encoded, size
 
 

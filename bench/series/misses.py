@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shlex
 import subprocess
 import time
@@ -12,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from audioproxy.media.command.encoders import ENCODERS
-from bench.bare import commands, first_byte, whole
+from bench.bare import children_cpu_seconds, commands, first_byte, whole
 from bench.client import fetch
 from bench.figures import Figure
 from bench.programs import Service, own_path, service, settled
@@ -215,7 +214,7 @@ def _measure_many(bench: Bench, form: str, seconds: int) -> Iterator[Figure]:
         pair = f"{shlex.join(bare.ffprobe)} && {shlex.join(bare.ffmpeg)}"
         command = ["xargs", "-P", str(at_a_time), "-I{}"]
         command += ["sh", "-c", pair.replace("0.flac", "{}.flac")]
-        before, start = _children_cpu(), time.perf_counter()
+        before, start = children_cpu_seconds(), time.perf_counter()
         subprocess.run(
             command,
             input="".join(f"{number}\n" for number in range(count)).encode(),
@@ -224,12 +223,6 @@ def _measure_many(bench: Bench, form: str, seconds: int) -> Iterator[Figure]:
             check=True,
         )
         took.add(wall, time.perf_counter() - start)
-        used.add(cpu, _children_cpu() - before)
+        used.add(cpu, children_cpu_seconds() - before)
     yield took
     yield used
-
-
-def _children_cpu() -> float:
-    """Return the CPU time of all ended children, and of theirs."""
-    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return spent.ru_utime + spent.ru_stime

@@ -30,6 +30,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.protocol import ProcessProtocol
 from twisted.trial.unittest import SkipTest, TestCase
 
+from audioproxy.process import fork_server as fork_server_module
 from audioproxy.process.cell import CellStarter, ConfinedProgram
 from audioproxy.process.find_starter import find_starter
 from audioproxy.process.fork_server import VARIABLES, ForkServer, find_obstacle
@@ -309,6 +310,7 @@ class CellCase(TestCase):
         if not isinstance(starter, CellStarter) or shortcomings:
             raise SkipTest(f"the cell is incomplete: {shortcomings}")
         self.cells = replace(starter, programs={PYTHON: ConfinedProgram.of(PYTHON)})
+        self.patch(fork_server_module, "_ANSWER_TIMEOUT", PATIENCE)
         stack = ExitStack()
         self.addCleanup(stack.close)
         self.fixture = Fixture(stack)

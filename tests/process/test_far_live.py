@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.process import fork_server as fork_server_module
 from audioproxy.process.cell import CellStarter
 from audioproxy.process.find_starter import find_starter
 from audioproxy.process.spawn import ChildLimits
@@ -23,6 +24,7 @@ from tests.support.far import BLOCK, FarSource, LinkedProgram
 from tests.support.programs import FFMPEG, FFPROBE
 from tests.support.service import PATIENCE
 from tests.support.stand_ins import compile_program
+from tests.support.strategies import DETERMINISTIC
 from tests.support.warm_programs import plain_program
 
 LIMITS = ChildLimits(1 << 30).of_child(PATIENCE, None)
@@ -39,6 +41,7 @@ def link(case: SynchronousTestCase, program: str) -> LinkedProgram:
     starter, shortcomings = find_starter([], LIMITS, {})
     if not isinstance(starter, CellStarter):
         raise SkipTest(f"there is no cell: {shortcomings}")
+    case.patch(fork_server_module, "_ANSWER_TIMEOUT", PATIENCE)
     linked = LinkedProgram(starter, program, LIMITS)
     case.addCleanup(linked.close)
     return linked
@@ -82,6 +85,7 @@ class ReadTests(SynchronousTestCase):
             self._interrupted = link(self, str(program))
         return self._interrupted
 
+    @DETERMINISTIC
     @given(st.data())
     def test_same_bytes(self, data: st.DataObject) -> None:
         """Any sequence of reads and seeks equals that of the whole file.

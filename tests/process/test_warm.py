@@ -380,13 +380,14 @@ class FarTests(ServerCase):
         """A question waits for the server that takes the place of an outdated one."""
         self.ask()
         self.make_ready()
-        self.patch(warm_module, "_identify", lambda path: path)
-        self.assert_refused()
-        waiting = self.ask()
-        self.assertNoResult(waiting)
-        self.patch(warm_module, "_identify", lambda _: None)
-        self.make_ready()
-        self.assertTrue(self.successResultOf(waiting))
+        for version, notices in ((1, self.assert_refused), (2, lambda: None)):
+            self.patch(warm_module, "_identify", lambda _, version=version: version)
+            notices()
+            waiting = self.ask()
+            self.assertNoResult(waiting)
+            self.assertEqual(["replaced"], self.servers[-2].killed)
+            self.make_ready()
+            self.assertTrue(self.successResultOf(waiting))
 
     def test_lost_while_next_is_linked(self) -> None:
         """A question waits for the next server if the present one is lost meanwhile."""
