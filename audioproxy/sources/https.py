@@ -12,7 +12,7 @@ from audioproxy.grammar.sources import HttpsSource
 from audioproxy.http_client.client import Response
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.far_source import START_BYTES, STAT_BYTES, FarReading, FarSource, Found
-from audioproxy.sources.fetch import STALL_TIMEOUT, Busy, Part
+from audioproxy.sources.fetch import Busy, Part
 from audioproxy.sources.https_origin import OriginClient, OriginState, Temporary
 
 # Sources that a node remembers since their origin has contradicted itself, and the seconds for
@@ -65,7 +65,7 @@ class HttpsSources:
             # A short body is read, so that its connection can be used again.
             response.discard()
         else:
-            start = Part(0, response.stream(response.length, STALL_TIMEOUT))
+            start = Part.of(response)
         found = Found(
             canonical,
             origin.validator,
@@ -115,6 +115,8 @@ class _HttpsVersion:
         try:
             later, response = await self._send(wanted)
         except Temporary as error:
+            # Redirects may lead to another server now.
+            self.origin = replace(self.origin, source=self.source)
             raise Busy(str(error), error.retry_after) from error
         begin = 0 if self.is_whole else first
         is_served = later.first == begin and (
@@ -125,4 +127,4 @@ class _HttpsVersion:
             self.sources.unreliable[self.source.canonical] = True
             raise RenderFailed(_CHANGED)
         self.origin = replace(self.origin, source=later.source)
-        return Part(begin, response.stream(response.length, STALL_TIMEOUT))
+        return Part.of(response)

@@ -21,7 +21,7 @@ from audioproxy.s3.objects import (
 )
 from audioproxy.sources import fetch
 from audioproxy.sources.far_source import START_BYTES, FarReading, FarSource, Found
-from audioproxy.sources.fetch import STALL_TIMEOUT, Part
+from audioproxy.sources.fetch import Part
 
 _log = Logger()
 
@@ -47,7 +47,7 @@ class S3Sources:
             target = self.object_store.object(source.bucket, source.key)
             if reads and not self.reading.files.knows(canonical):
                 size, response = await target.get_start(START_BYTES)
-                start = Part(0, response.stream(response.length, STALL_TIMEOUT))
+                start = Part.of(response)
             else:
                 size, response = await target.find()
         except StoreError as error:
@@ -102,7 +102,6 @@ class _ObjectVersion:
             raise UpstreamUnavailable("The store did not return the whole source.")
         try:
             if self.is_whole or stop is None:
-                first = 0
                 _, response = await self.target.get_start(START_BYTES)
             else:
                 response = await self.target.get_once(first, stop, self.etag)
@@ -115,7 +114,7 @@ class _ObjectVersion:
             raise fetch.Busy(str(error), error.retry_after) from error
         except StoreError as error:
             raise _translate(error, self.sources.object_store, self.source.bucket) from error
-        return Part(first, response.stream(response.length, STALL_TIMEOUT))
+        return Part.of(response)
 
     def _is_in(self, response: Response) -> bool:
         """Return whether a response has bytes of this version; a store may ignore If-Match."""

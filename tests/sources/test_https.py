@@ -612,6 +612,20 @@ class RangeTests(OriginCase):
         self.opened(FIRST, LAST)
         self.assertEqual([START, END], self.ranges)
 
+    def test_other_length(self) -> None:
+        """A body with more or less bytes than its range is requested again from where it ends."""
+        stated = {**TAGGED, "Content-Range": f"bytes {MIDDLE}/1000000"}
+        for body in (LONG[393_216:600_000], LONG[393_216:917_504] + b"x" * 99):
+            self.forget()
+            found = self.opened(FIRST, LAST)
+            responses = [reply(206, body, stated), serve, serve]
+            self.successResultOf(self.read(found, *responses))
+            self.network.advance(1)
+            for place in (590_000, 700_000, 900_000):
+                reading = self.read(found, place=place)
+                self.assertEqual(LONG[place : place + 10], self.successResultOf(reading))
+            self.network.scripts.clear()
+
     def test_gone(self) -> None:
         """A source that vanishes, or is refused, while it is read is the refusal of its status."""
         for status, kind in ((404, NoSuchSource), (410, NoSuchSource), (403, NotFound)):
@@ -781,6 +795,18 @@ class RetryTests(OriginCase):
         self.network.advance(0.1)
         self.network.advance(0.25)
         self.assertEqual(LONG[400_000:400_010], self.successResultOf(reading))
+
+    def test_other_server(self) -> None:
+        """If the target of a redirect is down or busy, redirects are followed again."""
+        # A lost connection is replaced once by the client.
+        lost: list[Script] = [reset_connection, reset_connection]
+        for failures in (lost, [busy()]):
+            self.forget()
+            found = self.opened(redirect("https://a.origin.test/"), FIRST, LAST)
+            reading = self.read(found, *failures, redirect("https://b.origin.test/"), MIDST)
+            self.network.advance(0.25)
+            self.assertEqual(LONG[400_000:400_010], self.successResultOf(reading))
+            self.assertEqual("b.origin.test", self.network.requests[-1].headers["host"])
 
 
 class CopyTests(OriginCase):
