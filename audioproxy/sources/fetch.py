@@ -15,6 +15,7 @@ from zope.interface import implementer
 from audioproxy.concurrency.threads import await_uncancelled
 from audioproxy.errors import Refusal, UpstreamUnavailable
 from audioproxy.files.streams import ByteStream, ConsumerGone
+from audioproxy.http_client.client import Response
 from audioproxy.http_client.errors import TransportError
 from audioproxy.observe.log_context import Logger
 
@@ -52,6 +53,13 @@ class Part:
 
     first: int
     stream: ByteStream
+
+    @classmethod
+    def of(cls, response: Response) -> Part:
+        """Return the body of a response, which must have as many bytes as its headers state."""
+        found = response.range
+        first, size = (0, response.length) if found is None else (found.first, found.size)
+        return cls(first, response.stream(size, STALL_TIMEOUT))
 
 
 class Version(Protocol):

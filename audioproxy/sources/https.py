@@ -21,7 +21,7 @@ from audioproxy.sources.far_source import (
     FarSource,
     Found,
 )
-from audioproxy.sources.fetch import STALL_TIMEOUT, Busy, Part
+from audioproxy.sources.fetch import Busy, Part
 from audioproxy.sources.https_origin import OriginClient, OriginState, Temporary
 
 # Sources that a node remembers since their origin has contradicted itself, and the seconds for
@@ -78,7 +78,7 @@ class HttpsSources:
             # A short body is read, so that its connection can be used again.
             response.discard()
         else:
-            start = Part(0, response.stream(response.length, STALL_TIMEOUT))
+            start = Part.of(response)
         end: Deferred[Part] | None = None
         if ending is not None and not is_whole and (origin.size or 0) > START_BYTES:
             end = Deferred.fromCoroutine(version.accept_end(ending))
@@ -145,13 +145,12 @@ class _HttpsVersion:
             later, response = await ending
         except Temporary as error:
             raise Busy(str(error)) from error
-        first = (self.origin.size or 0) - LAST_BYTES
-        if (later.first, later.last) != (first, first + LAST_BYTES - 1) or not self.origin.matches(
-            later
-        ):
+        size = self.origin.size or 0
+        is_end = (later.first, later.last) == (size - LAST_BYTES, size - 1)
+        if not (is_end and self.origin.matches(later)):
             response.abort()
             raise Busy("it has not returned the last bytes")
-        return Part(first, response.stream(response.length, STALL_TIMEOUT))
+        return Part.of(response)
 
     async def _send(self, byte_range: str | None) -> tuple[OriginState, Response]:
         """Send a request to where the last redirect has led, or follow redirects again.
@@ -172,6 +171,8 @@ class _HttpsVersion:
         try:
             later, response = await self._send(wanted)
         except Temporary as error:
+            # Redirects may lead to another server now.
+            self.origin = replace(self.origin, source=self.source)
             raise Busy(str(error), error.retry_after) from error
         begin = 0 if self.is_whole else first
         is_served = later.first == begin and (
@@ -182,4 +183,4 @@ class _HttpsVersion:
             self.sources.unreliable[self.source.canonical] = True
             raise RenderFailed(_CHANGED)
         self.origin = replace(self.origin, source=later.source)
-        return Part(begin, response.stream(response.length, STALL_TIMEOUT))
+        return Part.of(response)

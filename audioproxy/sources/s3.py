@@ -29,7 +29,7 @@ from audioproxy.sources.far_source import (
     FarSource,
     Found,
 )
-from audioproxy.sources.fetch import STALL_TIMEOUT, Part
+from audioproxy.sources.fetch import Part
 
 _log = Logger()
 
@@ -59,7 +59,7 @@ class S3Sources:
                     # Another connection takes no longer than the first one.
                     ending = Deferred.fromCoroutine(target.get_end(LAST_BYTES))
                 size, response = await target.get_start(START_BYTES)
-                start = Part(0, response.stream(response.length, STALL_TIMEOUT))
+                start = Part.of(response)
             else:
                 size, response = await target.find()
         except BaseException as error:
@@ -131,7 +131,7 @@ class _ObjectVersion:
         if not self._is_in(response) or found is None or found.first != size - LAST_BYTES:
             response.abort()
             raise fetch.Busy("the store has not returned the last bytes")
-        return Part(found.first, response.stream(response.length, STALL_TIMEOUT))
+        return Part.of(response)
 
     async def get(self, first: int, stop: int | None) -> Part:
         """Request bytes: see `fetch.Version`."""
@@ -139,7 +139,6 @@ class _ObjectVersion:
             raise UpstreamUnavailable("The store did not return the whole source.")
         try:
             if self.is_whole or stop is None:
-                first = 0
                 _, response = await self.target.get_start(START_BYTES)
             else:
                 response = await self.target.get_once(first, stop, self.etag)
@@ -152,7 +151,7 @@ class _ObjectVersion:
             raise fetch.Busy(str(error), error.retry_after) from error
         except StoreError as error:
             raise _translate(error, self.sources.object_store, self.source.bucket) from error
-        return Part(first, response.stream(response.length, STALL_TIMEOUT))
+        return Part.of(response)
 
     def _is_in(self, response: Response) -> bool:
         """Return whether a response has bytes of this version; a store may ignore If-Match."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar, TypeVar, cast
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionRefusedError
 from twisted.logger import LogLevel, formatEvent
+from twisted.python.failure import Failure
 
 from audioproxy.errors import (
     NoSuchSource,
@@ -40,11 +43,14 @@ from tests.support.far_versions import (
 from tests.support.http import Log
 from tests.support.wire import (
     Peer,
+    Request,
     Script,
     chunk,
     reply,
     reply_without_length,
 )
+
+T = TypeVar("T")
 
 SOURCE = parse_https(b"https://origin.test/a/b?c")
 CHUNKED = {**TAGGED, "Transfer-Encoding": "chunked"}
@@ -651,6 +657,20 @@ class RangeTests(OriginCase):
         self.opened(FIRST, LAST)
         self.assertEqual([START, END], self.ranges)
 
+    def test_other_length(self) -> None:
+        """A body with more or less bytes than its range is requested again from where it ends."""
+        stated = {**TAGGED, "Content-Range": f"bytes {MIDDLE}/1000000"}
+        for body in (LONG[393_216:600_000], LONG[393_216:917_504] + b"x" * 99):
+            self.forget()
+            found = self.opened(FIRST, LAST)
+            responses: tuple[Script, ...] = (reply(206, body, stated), serve, serve)
+            self.successResultOf(self.read(found, *responses))
+            self.network.advance(1)
+            for place in (590_000, 700_000, 900_000):
+                reading = self.read(found, place=place)
+                self.assertEqual(LONG[place : place + 10], self.successResultOf(reading))
+            self.network.scripts.clear()
+
     def test_gone(self) -> None:
         """A source that vanishes, or is refused, while it is read is the refusal of its status."""
         for status, kind in ((404, NoSuchSource), (410, NoSuchSource), (403, NotFound)):
@@ -821,6 +841,18 @@ class RetryTests(OriginCase):
         self.network.advance(0.25)
         self.assertEqual(LONG[400_000:400_010], self.successResultOf(reading))
 
+    def test_other_server(self) -> None:
+        """If the target of a redirect is down or busy, redirects are followed again."""
+        # A lost connection is replaced once by the client.
+        rows: tuple[tuple[Script, ...], ...] = ((reset_connection, reset_connection), (busy(),))
+        for failures in rows:
+            self.forget()
+            found = self.opened(redirect("https://a.origin.test/"), FIRST, LAST)
+            reading = self.read(found, *failures, redirect("https://b.origin.test/"), MIDST)
+            self.network.advance(0.25)
+            self.assertEqual(LONG[400_000:400_010], self.successResultOf(reading))
+            self.assertEqual("b.origin.test", self.network.requests[-1].headers["host"])
+
 
 class CopyTests(OriginCase):
     """Sources whose origin serves no ranges: one response brings the whole, in order."""
@@ -933,6 +965,101 @@ class CopyTests(OriginCase):
         self.assertNoResult(completing)
         self.network.advance(1)
         self.exactly(completing, TimeoutError)
+
+
+class Unreliable:
+    """An origin that behaves otherwise at each request, and says of all bytes whose they are.
+
+    :ivar contents: by entity tag.
+    """
+
+    contents: ClassVar = {'"1"': LONG, '"2"': LONG[::-1]}
+
+    def __init__(self, behaviors: list[str]) -> None:
+        self._behaviors = behaviors
+
+    def __call__(self, peer: Peer, request: Request) -> None:
+        """Respond; at the end of the list, as a good origin does."""
+        behavior = self._behaviors.pop(0) if self._behaviors else "good"
+        tag = '"2"' if behavior == "changed" else '"1"'
+        content = self.contents[tag]
+        wanted = request.headers.get("range", "").removeprefix("bytes=")
+        first, last = 0, len(content) - 1
+        if wanted and behavior != "whole":
+            first, last = (min(int(each), last) for each in wanted.split("-"))
+        if behavior == "shorter":
+            last = (first + last) // 2
+        elif behavior == "another range":
+            first //= 2
+        status, headers = 200, {"ETag": tag}
+        if wanted and behavior != "whole":
+            status = 206
+            headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
+        if behavior == "untagged":
+            del headers["ETag"]
+        response = reply(status, content[first : last + 1], headers)
+        if behavior == "busy":
+            response = busy()
+        elif behavior == "gone":
+            response = reply(404)
+        elif behavior == "redirect":
+            response = redirect("/another")
+        elif behavior == "longer":
+            response += b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"
+        elif behavior == "more than stated":
+            response = reply(status, content[first : last + 1] + b"abc", headers)
+        elif behavior == "cut":
+            response = response[: len(response) * 2 // 3]
+        peer.send(response)
+        if behavior in ("cut", "longer"):
+            peer.close()
+
+
+class PropertyTests(OriginCase):
+    """Whatever an origin does"""
+
+    behaviors = (
+        *("good", "changed", "whole", "shorter", "another range", "untagged", "busy", "gone"),
+        *("redirect", "longer", "more than stated", "cut"),
+    )
+
+    @settings(max_examples=100)
+    @given(
+        st.lists(st.sampled_from(behaviors), max_size=12),
+        st.lists(st.integers(0, len(LONG) - 10), min_size=1, max_size=4),
+    )
+    def test_right_bytes(self, behaviors: list[str], places: list[int]) -> None:
+        """A reader gets bytes of the version that it has opened, or a refusal, and gets it soon."""
+        self.forget()
+        origin = Unreliable(behaviors)
+        self.network.scripts[:] = [origin] * 200
+        for place in places:
+            opening = self.begin(self.sources.open(SOURCE))
+            found = self.result_in_time(opening)
+            if found is None:
+                continue
+            content = origin.contents.get(found.validator.decode().partition(" ")[0])
+            data = self.result_in_time(self.begin(found.read(place, 10)))
+            if data is not None:
+                wanted = {each[place : place + 10] for each in origin.contents.values()}
+                expected = wanted if content is None else {content[place : place + 10]}
+                self.assertIn(data, expected)
+            found.close()
+            self.network.run()
+        self.network.scripts.clear()
+
+    def result_in_time(self, begun: Deferred[T]) -> T | None:
+        """Return a result; None for a refusal."""
+        results: list[Any] = []
+        begun.addBoth(results.append)
+        for _ in range(60):
+            if not results:
+                self.network.advance(0.5)
+        (result,) = results
+        if isinstance(result, Failure):
+            result.trap(Refusal)
+            return None
+        return cast(T, result)
 
 
 class DeadlineTests(OriginCase):
