@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
-from tempfile import TemporaryFile
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from audioproxy.process.starters import NICENESS
@@ -101,14 +98,13 @@ def _measure_hits(
     rate = 1000 * _CONNECTIONS // _PAUSE
     later = Figure(
         work,
-        "99th percentile of the response times, less that beside bare `ffmpeg`",
+        "99th percentile of the response times, less that beside renders of local files",
         "ms",
         target=_LATER,
-        reason="the reactor decrypts sources between two hits",
+        reason="reading takes CPU: of the server, of the line to it, and of the service",
         remark=f"{rate} requests/s",
     )
-    both = Figure(work, "99th percentile", "ms", peer="beside bare ffmpeg")
-    bare = commands(bench.sounds, ours.path(_OPTIONS, "hour.wav"))
+    both = Figure(work, "99th percentile", "ms", peer="beside renders of local files")
 
     def p99() -> float:
         return load(
@@ -122,11 +118,11 @@ def _measure_hits(
         ).p99
 
     for number in bench.numbers(bench.rounds):
-        sources = _sources(bench, number, "hour.wav")
-        with _rendering(ours, [ours.path(_OPTIONS, place.source(source)) for source in sources]):
+        far = [place.source(source) for source in _sources(bench, number, "hour.wav")]
+        with _rendering(ours, [ours.path(_OPTIONS, source) for source in far]):
             beside = p99()
-        encoders = [bare.of(place.url(source)).ffmpeg for source in sources]
-        with _encoding(encoders, bench.home):
+        near = [f"{_OPTIONS}/cb:{number}-{n}" for n in range(len(far))]
+        with _rendering(ours, [ours.path(options, "hour.wav") for options in near]):
             alone = p99()
         if number:
             later.add(beside - alone)
@@ -152,25 +148,6 @@ def _rendering(ours: Service, paths: Sequence[str]) -> Iterator[None]:
     for listener in listeners:
         listener.leave()
     settled(ours)
-
-
-@contextmanager
-def _encoding(encoders: Sequence[Sequence[str]], folder: Path) -> Iterator[None]:
-    """Run encoders that write files, as those of the service do, for the duration of a block."""
-    with ExitStack() as stack:
-        for words in encoders:
-            output = stack.enter_context(TemporaryFile(dir=folder))
-            process = subprocess.Popen(
-                [*_NICE, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.DEVNULL,
-            )
-            stack.enter_context(process)
-            stack.callback(process.kill)
-            while not os.fstat(output.fileno()).st_size and process.poll() is None:
-                time.sleep(0.002)
-        yield
 
 
 def _over_pair(work: str, target: float, kind: str = "wall") -> Figure:
