@@ -54,7 +54,8 @@ class BlockFile:
         count = -(-size // BLOCK)
         # In the order in which they came.
         self._order: deque[int] = deque()
-        self._marks = bytearray(count)
+        # The marks that blocks had, where they were given back.
+        self._former: dict[int, int] = {}
         self._file = tempfile.TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115
         try:
             os.truncate(self._file.fileno(), size)
@@ -99,8 +100,7 @@ class BlockFile:
         """Mark the blocks that begin in a range, all of whose bytes are written."""
         for block in range(-(-start // BLOCK), -(-stop // BLOCK)):
             if self._map[block] == _MISSING:
-                self._marks[block] = self._marks[block] % _MARKS + 1
-                self._map[block] = self._marks[block]
+                self._map[block] = self._former.get(block, 0) % _MARKS + 1
                 self._order.append(block)
                 self.used += BLOCK
 
@@ -113,6 +113,7 @@ class BlockFile:
         """Unmark the blocks that came first, and yield them."""
         for _ in range(min(count, len(self._order))):
             block = self._order.popleft()
+            self._former[block] = self._map[block]
             self._map[block] = _MISSING
             self.used -= BLOCK
             yield block

@@ -72,13 +72,13 @@ class HttpsSources:
             raise
         # Without a validator, nothing tells whether later ranges are of the same version.
         is_whole = response.range is None or not origin.validator
-        version = _HttpsVersion(self, source, origin, is_whole)
         start: Part | None = None
         if (is_known and not is_whole) or not reads or origin.unreadable:
             # A short body is read, so that its connection can be used again.
             response.discard()
         else:
             start = Part.of(response)
+        version = _HttpsVersion(self, source, origin, is_whole, start is not None)
         end: Deferred[Part] | None = None
         if ending is not None and not is_whole and (origin.size or 0) > START_BYTES:
             end = Deferred.fromCoroutine(version.accept_end(ending))
@@ -124,12 +124,14 @@ class _HttpsVersion:
 
     :ivar origin: what the origin stated when it was opened, and where the last redirect led.
     :ivar is_whole: the origin serves no ranges of it.
+    :ivar is_requested: its bytes were requested before.
     """
 
     sources: HttpsSources
     source: HttpsSource
     origin: OriginState
     is_whole: bool
+    is_requested: bool
 
     @property
     def name(self) -> str:
@@ -166,7 +168,10 @@ class _HttpsVersion:
     async def get(self, first: int, stop: int | None) -> Part:
         """Request bytes: see `fetch.Version`."""
         if self.is_whole and not self.origin.validator:
-            raise UpstreamUnavailable("The origin did not return the whole source.")
+            # Nothing tells whether another response is of the same version.
+            if self.is_requested:
+                raise UpstreamUnavailable("The origin did not return the whole source.")
+            self.is_requested = True
         wanted = None if self.is_whole else f"{first}-{(stop or 0) - 1}"
         try:
             later, response = await self._send(wanted)

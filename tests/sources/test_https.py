@@ -658,18 +658,34 @@ class RangeTests(OriginCase):
         self.assertEqual([START, END], self.ranges)
 
     def test_other_length(self) -> None:
-        """A body with more or less bytes than its range is requested again from where it ends."""
+        """A body with less bytes than its range is followed by a request for the rest.
+
+        One with more may be of another place, and ends this version.
+        """
         stated = {**TAGGED, "Content-Range": f"bytes {MIDDLE}/1000000"}
-        for body in (LONG[393_216:600_000], LONG[393_216:917_504] + b"x" * 99):
+        found = self.opened(FIRST, LAST)
+        self.successResultOf(
+            self.read(found, reply(206, LONG[393_216:600_000], stated), serve, serve)
+        )
+        self.network.advance(1)
+        for place in (590_000, 700_000, 900_000):
+            reading = self.read(found, place=place)
+            self.assertEqual(LONG[place : place + 10], self.successResultOf(reading))
+        self.network.scripts.clear()
+        chunked = {**stated, "Transfer-Encoding": "chunked"}
+        for responses in (
+            (reply(206, LONG, stated),),
+            (cut(reply_without_length(206, b"", chunked) + chunk(LONG)),),
+        ):
             self.forget()
             found = self.opened(FIRST, LAST)
-            responses: tuple[Script, ...] = (reply(206, body, stated), serve, serve)
-            self.successResultOf(self.read(found, *responses))
-            self.network.advance(1)
-            for place in (590_000, 700_000, 900_000):
-                reading = self.read(found, place=place)
-                self.assertEqual(LONG[place : place + 10], self.successResultOf(reading))
-            self.network.scripts.clear()
+            reading = self.read(found, *responses)
+            self.network.run()
+            reading.addErrback(lambda failure: None)
+            self.assertIsInstance(
+                self.failureResultOf(self.read(found, place=900_000)).value, RenderFailed
+            )
+            self.assertFalse(self.result_of(found.unchanged()))
 
     def test_gone(self) -> None:
         """A source that vanishes, or is refused, while it is read is the refusal of its status."""
