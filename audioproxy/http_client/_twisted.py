@@ -62,6 +62,14 @@ def abort_response(receiver: Protocol) -> None:
         connection.abortConnection()
 
 
+def has_idle_connection(pool: HTTPConnectionPool, uri: URI) -> bool:
+    """Return whether a request to an origin would use a connection that is open.
+
+    Twisted 26.10: a pool does not tell. Unnecessary when it does.
+    """
+    return bool(pool._connections.get((uri.scheme, uri.host, uri.port)))
+
+
 class _CarefulProtocol(HTTP11ClientProtocol):
     transport: Any
     _currentRequest: Any

@@ -27,7 +27,12 @@ from audioproxy._twisted import monotonic_clock
 from audioproxy.concurrency.deadlines import ProgressTimeout
 from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.errors import Unusable, reason_of
-from audioproxy.http_client._twisted import CarefulPool, request_with_target, response_connection
+from audioproxy.http_client._twisted import (
+    CarefulPool,
+    has_idle_connection,
+    request_with_target,
+    response_connection,
+)
 from audioproxy.http_client.bodies import (
     STALL_TIMEOUT,
     BodyAborter,
@@ -163,6 +168,12 @@ class HttpClient:
             body.response_received()
         (asked,) = header_lines.getRawHeaders("range", [""])
         return Response(self.clock, response, asked)
+
+    def is_connected(self, url: str) -> bool:
+        """Return whether a request would use an open connection, and so need no handshake."""
+        target = _SCHEME_AND_AUTHORITY.sub("", url, count=1)
+        found = self._origins.get(url.removesuffix(target).encode("ascii"))
+        return found is not None and has_idle_connection(self._pool, found[0])
 
     def open(self) -> None:
         """Allow requests again after `close`."""

@@ -431,6 +431,15 @@ class WarmStarter:
         self._is_closed = False
         self._has_warned = False
 
+    @property
+    def far_obstacles(self) -> list[str]:
+        """Why some children cannot read sources whose blocks arrive on demand, as texts."""
+        obstacles = [] if self._obstacle is None else [self._obstacle]
+        for name, program in self.programs.items():
+            if (obstacle := program.far_obstacle) is not None:
+                obstacles.append(f"{name}: {obstacle}")
+        return obstacles
+
     def open(self) -> None:
         """Start the servers."""
         self._is_closed = False
@@ -463,10 +472,7 @@ class WarmStarter:
                 await program.settle()
         if self._is_closed:
             return False
-        reasons = [] if self._obstacle is None else [self._obstacle]
-        for name, program in self.programs.items():
-            if (obstacle := program.far_obstacle) is not None:
-                reasons.append(f"{name}: {obstacle}")
+        reasons = self.far_obstacles
         if reasons and not self._has_warned:
             _log.warn(
                 "remote sources are copied before they are read: {reasons}; AP_WARM_PROGRAMS=1,"

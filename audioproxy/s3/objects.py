@@ -251,6 +251,17 @@ class StoreObject:
             raise Unavailable("the response has a range that was not requested")
         return size, response
 
+    async def get_end(self, count: int) -> Response:
+        """Return a response with the last bytes of the object.
+
+        :raises Unavailable: for any other response.
+        """
+        response = await self.send("GET", headers={"range": f"bytes=-{count}"})
+        if response.status != 206:
+            response.abort()
+            raise Unavailable("the response does not have the last bytes")
+        return response
+
     async def get(self, start: int, stop: int, etag: str | None) -> Response:
         """Return the response with a byte range of the object, if its tag is still ``etag``.
 

@@ -125,12 +125,15 @@ class FarFile:
         """
         self._start(0, self.size if stop is None else stop, None, part)
 
-    def prefetch(self, offset: int) -> None:
-        """Fetch all from a place on, if it is not there."""
+    def prefetch(self, offset: int, coming: Deferred[Part] | None = None) -> None:
+        """Fetch all from a place on, if it is not there.
+
+        :param coming: a response that begins ahead of the place, or fails.
+        """
         assert self.size is not None
         block = offset // BLOCK
         if block not in self.blocks and self._find(block) is None:
-            self._start(block * BLOCK, self.size, None)
+            self._start(block * BLOCK, self.size, None, coming)
 
     def want(self, block: int, reader: Reader) -> Deferred[None]:
         """Return a Deferred that fires when a block is there.
@@ -244,7 +247,11 @@ class FarFile:
         return self._start(place, min([stop, *others]), place)
 
     def _start(
-        self, start: int, stop: int | None, bound: int | None, part: Part | None = None
+        self,
+        start: int,
+        stop: int | None,
+        bound: int | None,
+        part: Part | Deferred[Part] | None = None,
     ) -> Fetch:
         fetch = Fetch(self._version, self._clock, start, stop, self._write, bound)
         self._readers[fetch] = set()

@@ -32,6 +32,9 @@ from audioproxy.sources.questions import Questions
 
 #: Bytes of the start that are requested with the state of a source, for a stat and for a render.
 STAT_BYTES, START_BYTES = 64 * 1024, 256 * 1024
+#: Bytes of the end that are requested ahead of the size, where that needs another connection. They
+#: have all blocks of `_END_BYTES`.
+LAST_BYTES = 2 * BLOCK
 # Bytes of the end that are requested before anybody asks: indexes, tags, last pages. ffprobe reads
 # more of MPEG-TS, for its duration.
 _END_BYTES, _END_BYTES_OF_TS = 64 * 1024, 250_000
@@ -56,6 +59,7 @@ class Found:
     :ivar version: brings the bytes.
     :ivar is_whole: the origin serves no ranges of this version.
     :ivar start: a response that has begun already; None for none.
+    :ivar end: a response with the last bytes that has begun already, or fails; None for none.
     :ivar unreadable: why the bytes cannot be read as a source; empty where they can.
     """
 
@@ -65,6 +69,7 @@ class Found:
     version: Version
     is_whole: bool = False
     start: Part | None = None
+    end: Deferred[Part] | None = None
     unreadable: str = ""
 
 
@@ -100,6 +105,12 @@ class FarReading:
             with suppress(RenderFailed):
                 source.begin()
         return source
+
+
+def drop(coming: Deferred[Part]) -> None:
+    """Give up a response that is not needed."""
+    coming.addCallbacks(lambda part: part.stream.discard(), lambda failure: None)
+    coming.cancel()
 
 
 class FarSource:
@@ -156,12 +167,16 @@ class FarSource:
             files.use(file)
             first = None if found.is_whole else min(START_BYTES, found.size or 0)
             file.begin(found.start, first)
-            if not found.is_whole:
+            if found.end is not None:
+                file.prefetch((found.size or 0) - _END_BYTES, found.end)
+            elif not found.is_whole:
                 Deferred.fromCoroutine(self._fetch_end(file)).addErrback(lambda failure: None)
         else:
             files.use(file)
             if found.start is not None:
                 found.start.stream.discard()
+            if found.end is not None:
+                drop(found.end)
         self._file = file
         return file
 
@@ -191,8 +206,11 @@ class FarSource:
                 QUESTIONS_DESCRIPTOR: questions.theirs.fileno(),
                 MAP_DESCRIPTOR: file.blocks.readable_map,
             }
-        except BaseException:
+        except BaseException as error:
             questions.close()
+            if isinstance(error, OSError):
+                # The fork server was lost this moment. The next attempt waits for another one.
+                self.failure = RenderFailed("A reader of the source could not be started.")
             raise
         finally:
             questions.started()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -12,7 +13,7 @@ from twisted.internet.task import deferLater
 from zope.interface import implementer
 
 from audioproxy.concurrency.threads import await_uncancelled
-from audioproxy.errors import UpstreamUnavailable
+from audioproxy.errors import Refusal, UpstreamUnavailable
 from audioproxy.files.streams import ByteStream, ConsumerGone
 from audioproxy.http_client.client import Response
 from audioproxy.http_client.errors import TransportError
@@ -117,14 +118,18 @@ class Fetch:
         self._is_paused = False
         self._skipped = 0
 
-    async def run(self, part: Part | None = None) -> None:
+    async def run(self, begun: Part | Deferred[Part] | None = None) -> None:
         """Fetch all of it.
 
-        :param part: a response that has begun already.
+        :param begun: a response that has begun already, or is coming, or fails.
         :raises Refusal: where the origin does not serve it.
         :raises OSError: where it cannot be written.
         """
-        failures = 0
+        failures, part = 0, None if isinstance(begun, Deferred) else begun
+        if isinstance(begun, Deferred):
+            # Otherwise it is requested as all others.
+            with suppress(Refusal, Busy):
+                part = await begun
         while part is not None or self.stop is None or self.position < self.stop:
             before = self.position
             try:

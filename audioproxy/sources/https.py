@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from cachetools import TTLCache
+from twisted.internet.defer import Deferred
 
 from audioproxy.errors import NotFound, RenderFailed, UpstreamUnavailable
 from audioproxy.grammar.sources import HttpsSource
 from audioproxy.http_client.client import Response
 from audioproxy.observe.log_context import Logger
-from audioproxy.sources.far_source import START_BYTES, STAT_BYTES, FarReading, FarSource, Found
+from audioproxy.sources.far_source import (
+    LAST_BYTES,
+    START_BYTES,
+    STAT_BYTES,
+    FarReading,
+    FarSource,
+    Found,
+)
 from audioproxy.sources.fetch import Busy, Part
 from audioproxy.sources.https_origin import OriginClient, OriginState, Temporary
 
@@ -20,6 +29,9 @@ from audioproxy.sources.https_origin import OriginClient, OriginState, Temporary
 _MOST_UNRELIABLE = 4096
 _UNRELIABLE_SECONDS = 3600
 _CHANGED = "The source changed while it was read."
+
+#: What the headers of a response state, and the response.
+_Answer: TypeAlias = tuple[OriginState, Response]
 
 _log = Logger()
 
@@ -48,7 +60,45 @@ class HttpsSources:
         is_known = self._reading.files.knows(canonical)
         count = 1 if is_known else START_BYTES if reads else STAT_BYTES
         wanted = None if canonical in self.unreliable and reads else f"0-{count - 1}"
-        origin, response = await self.origins.look_up(source, wanted)
+        ending: Deferred[_Answer] | None = None
+        if reads and not is_known and wanted and not self.origins.is_connected(source):
+            # Another connection takes no longer than the first one.
+            walking = self.origins.walk(source, f"-{LAST_BYTES}")
+            ending = Deferred.fromCoroutine(walking)
+        try:
+            origin, response = await self._look_up(source, wanted, count)
+        except BaseException:
+            _abort(ending)
+            raise
+        # Without a validator, nothing tells whether later ranges are of the same version.
+        is_whole = response.range is None or not origin.validator
+        version = _HttpsVersion(self, source, origin, is_whole)
+        start: Part | None = None
+        if (is_known and not is_whole) or not reads or origin.unreadable:
+            # A short body is read, so that its connection can be used again.
+            response.discard()
+        else:
+            start = Part.of(response)
+        end: Deferred[Part] | None = None
+        if ending is not None and not is_whole and (origin.size or 0) > START_BYTES:
+            end = Deferred.fromCoroutine(version.accept_end(ending))
+        else:
+            _abort(ending)
+        found = Found(
+            canonical,
+            origin.validator,
+            origin.size,
+            version,
+            is_whole,
+            start,
+            end,
+            origin.unreadable,
+        )
+        return self._reading.open(found, reads=reads)
+
+    async def _look_up(self, source: HttpsSource, byte_range: str | None, count: int) -> _Answer:
+        """Request the start of a source, or all of it where its ranges are of no use."""
+        origin, response = await self.origins.look_up(source, byte_range)
         size = origin.size
         is_start = size is not None and (origin.first, origin.last) == (0, min(count, size) - 1)
         if not (origin.is_whole or origin.unreadable or (is_start and origin.validator)):
@@ -58,24 +108,14 @@ class HttpsSources:
                 response.discard()
                 _log.warn("the origin {host} returns a part of a source", host=source.host)
                 raise UpstreamUnavailable("The origin did not return the whole source.")
-        # Without a validator, nothing tells whether later ranges are of the same version.
-        is_whole = response.range is None or not origin.validator
-        start: Part | None = None
-        if (is_known and not is_whole) or not reads or origin.unreadable:
-            # A short body is read, so that its connection can be used again.
-            response.discard()
-        else:
-            start = Part.of(response)
-        found = Found(
-            canonical,
-            origin.validator,
-            origin.size,
-            _HttpsVersion(self, source, origin, is_whole),
-            is_whole,
-            start,
-            origin.unreadable,
-        )
-        return self._reading.open(found, reads=reads)
+        return origin, response
+
+
+def _abort(ending: Deferred[_Answer] | None) -> None:
+    """Give up a request whose response is not needed."""
+    if ending is not None:
+        ending.addCallbacks(lambda answer: answer[1].abort(), lambda failure: None)
+        ending.cancel()
 
 
 @dataclass(eq=False)
@@ -95,6 +135,22 @@ class _HttpsVersion:
     def name(self) -> str:
         """The host, for the log."""
         return self.source.host
+
+    async def accept_end(self, ending: Deferred[_Answer]) -> Part:
+        """Return the response to a request for the last bytes.
+
+        :raises Busy, Refusal: where it has others, or those of another version.
+        """
+        try:
+            later, response = await ending
+        except Temporary as error:
+            raise Busy(str(error)) from error
+        size = self.origin.size or 0
+        is_end = (later.first, later.last) == (size - LAST_BYTES, size - 1)
+        if not (is_end and self.origin.matches(later)):
+            response.abort()
+            raise Busy("it has not returned the last bytes")
+        return Part.of(response)
 
     async def _send(self, byte_range: str | None) -> tuple[OriginState, Response]:
         """Send a request to where the last redirect has led, or follow redirects again.

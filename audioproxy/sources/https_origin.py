@@ -152,13 +152,17 @@ class OriginClient:
     clock: IReactorTime
     headers: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
 
+    def is_connected(self, source: HttpsSource) -> bool:
+        """Return whether a request to the origin of a source needs no new connection."""
+        return self.client.is_connected(request_url(source))
+
     async def look_up(
         self, source: HttpsSource, byte_range: str | None = None
     ) -> tuple[OriginState, Response]:
         """Follow redirects to the source, and return its state there and the response.
 
-        :param byte_range: such as ``0-0``. An origin that responds to it with an error, though the
-            source may exist, is asked for the whole.
+        :param byte_range: such as ``0-0``. An origin that responds to a range of the start with an
+            error, though the source may exist, is asked for the whole.
         :returns: the body of the response has to be read, streamed or discarded.
         :raises NotFound: where there is no source, the origin refuses it, or a redirect leads off
             the allowlist.
@@ -190,7 +194,8 @@ class OriginClient:
         target = source
         for _ in range(_MAX_REDIRECTS + 1):
             response = await self._send(target, source, byte_range)
-            if byte_range and response.status in _RANGE_REFUSED and not _is_empty(response):
+            is_start = byte_range is not None and byte_range.startswith("0-")
+            if is_start and response.status in _RANGE_REFUSED and not _is_empty(response):
                 response.discard()
                 response = await self._send(target, source, None)
             if response.status not in _REDIRECTS:

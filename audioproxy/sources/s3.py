@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from twisted.internet.defer import Deferred
+
 from audioproxy.errors import NoSuchSource, NotFound, Refusal, RenderFailed, UpstreamUnavailable
 from audioproxy.grammar.sources import S3Source
 from audioproxy.http_client.client import Response
@@ -20,7 +22,13 @@ from audioproxy.s3.objects import (
     strong_etag,
 )
 from audioproxy.sources import fetch
-from audioproxy.sources.far_source import START_BYTES, FarReading, FarSource, Found
+from audioproxy.sources.far_source import (
+    LAST_BYTES,
+    START_BYTES,
+    FarReading,
+    FarSource,
+    Found,
+)
 from audioproxy.sources.fetch import Part
 
 _log = Logger()
@@ -43,17 +51,25 @@ class S3Sources:
         """
         canonical = source.canonical
         start = None
+        ending: Deferred[Response] | None = None
         try:
             target = self.object_store.object(source.bucket, source.key)
             if reads and not self.reading.files.knows(canonical):
+                if not self.object_store.client.is_connected(target.url):
+                    # Another connection takes no longer than the first one.
+                    ending = Deferred.fromCoroutine(target.get_end(LAST_BYTES))
                 size, response = await target.get_start(START_BYTES)
                 start = Part.of(response)
             else:
                 size, response = await target.find()
-        except StoreError as error:
-            raise _translate(error, self.object_store, source.bucket) from error
+        except BaseException as error:
+            _abort(ending)
+            if isinstance(error, StoreError):
+                raise _translate(error, self.object_store, source.bucket) from error
+            raise
         is_whole = response.range is None
         if reads and size is None and not is_whole:
+            _abort(ending)
             if start is not None:
                 start.stream.discard()
             unknown = Unavailable("the store does not state the size of an object")
@@ -65,7 +81,13 @@ class S3Sources:
         elif response.is_encoded:
             unreadable = "The object has a Content-Encoding, such as gzip."
         version = _ObjectVersion(self, source, target, size, etag, is_whole)
-        found = Found(canonical, (etag or "").encode(), size, version, is_whole, start, unreadable)
+        end: Deferred[Part] | None = None
+        if ending is not None and not is_whole and (size or 0) > START_BYTES:
+            end = Deferred.fromCoroutine(version.accept_end(ending))
+        else:
+            _abort(ending)
+        validator = (etag or "").encode()
+        found = Found(canonical, validator, size, version, is_whole, start, end, unreadable)
         return self.reading.open(found, reads=reads)
 
     async def request_bucket_list(self) -> None:
@@ -96,6 +118,21 @@ class _ObjectVersion:
         """The bucket, for the log."""
         return self.source.bucket
 
+    async def accept_end(self, ending: Deferred[Response]) -> Part:
+        """Return the response to a request for the last bytes.
+
+        :raises fetch.Busy: where it has others, or those of another version.
+        """
+        try:
+            response = await ending
+        except StoreError as error:
+            raise fetch.Busy(str(error)) from error
+        found, size = response.range, self.size or 0
+        if not self._is_in(response) or found is None or found.first != size - LAST_BYTES:
+            response.abort()
+            raise fetch.Busy("the store has not returned the last bytes")
+        return Part.of(response)
+
     async def get(self, first: int, stop: int | None) -> Part:
         """Request bytes: see `fetch.Version`."""
         if self.is_whole and self.etag is None:
@@ -123,6 +160,13 @@ class _ObjectVersion:
             and self.etag in (None, strong_etag(response))
             and (self.size is None or response.total in (None, self.size))
         )
+
+
+def _abort(ending: Deferred[Response] | None) -> None:
+    """Give up a request whose response is not needed."""
+    if ending is not None:
+        ending.addCallbacks(Response.abort, lambda failure: None)
+        ending.cancel()
 
 
 def _translate(error: StoreError, store: ObjectStore, bucket: str) -> Refusal:

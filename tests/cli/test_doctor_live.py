@@ -103,7 +103,10 @@ class CheckTests(ServiceCase):
         self.assert_result(results, "AP_REQUIRE_CELL", BAD, remedies)
 
     async def test_start_of_programs(self) -> None:
-        """The way in which each program is started is reported, and why it is the slow one."""
+        """The way in which each program is started is reported, and why it is the slow one.
+
+        Where one of them is, remote sources are copied.
+        """
         folder = Path(self.mktemp()).resolve()
         program = compile_program(folder)
         ffmpeg = program.rename(program.with_name("ffmpeg"))
@@ -112,10 +115,11 @@ class CheckTests(ServiceCase):
         ffprobe.chmod(0o755)
         for variables, expected in (
             ({}, [
+                f"remote sources are copied before they are read: {ffprobe}: it is a script",
                 f"{ffmpeg} is linked once, and forked; linking took \\d+ ms of CPU time",
                 f"{ffprobe} is started anew for each child: it is a script",
             ]),
-            ({"AP_WARM_PROGRAMS": "0"}, ["AP_WARM_PROGRAMS=0"]),
+            ({"AP_WARM_PROGRAMS": "0"}, ["AP_WARM_PROGRAMS=0 .* are copied"]),
         ):  # fmt: skip
             results = await self.run_checks(ffmpeg=True, PATH=str(program.parent), **variables)
             found = [result.text for result in results if result.check == "start"]

@@ -29,8 +29,14 @@ from audioproxy.media.command.inputs import (
     local_input,
 )
 from audioproxy.sources.blocks import BLOCK
-from audioproxy.sources.far_source import START_BYTES, FarReading, FarSource, Found
-from audioproxy.sources.fetch import Part
+from audioproxy.sources.far_source import (
+    LAST_BYTES,
+    START_BYTES,
+    FarReading,
+    FarSource,
+    Found,
+)
+from audioproxy.sources.fetch import Busy, Part
 from tests.sources.test_far_file import CONTENT, FarFileCase
 from tests.support.far_versions import FakeReaders, FakeVersion
 
@@ -72,6 +78,7 @@ class FarSourceCase(FarFileCase):
         validator: bytes = b"1",
         is_sized: bool = True,
         starts: bool = True,
+        end: Deferred[Part] | None = None,
         unreadable: str = "",
         reads: bool = True,
     ) -> FarSource:
@@ -79,7 +86,7 @@ class FarSourceCase(FarFileCase):
         size = len(version.content) if is_sized else None
         stop = len(version.content) if version.is_whole else min(START_BYTES, size or 0)
         start: Part | None = version.part(0, stop) if starts else None
-        found = Found(b"a", validator, size, version, version.is_whole, start, unreadable)
+        found = Found(b"a", validator, size, version, version.is_whole, start, end, unreadable)
         return self.reading.open(found, reads=reads)
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Deferred[T]:
@@ -107,6 +114,39 @@ class ReadTests(FarSourceCase):
                 self.successResultOf(self.begin(source.read(place, count))),
             )
         self.assertEqual(1, len(version.requests))
+        source.close()
+
+    def test_end_that_is_coming(self) -> None:
+        """An end that was requested with the start is not requested again, unless that fails."""
+        place = len(CONTENT) - LAST_BYTES
+        for fails in (False, True):
+            version = FakeVersion(CONTENT)
+            coming: Deferred[Part] = Deferred()
+            source = self.open(version, validator=b"%d" % fails, end=coming)
+            reading = self.begin(source.read(len(CONTENT) - 100, 100))
+            version.run()
+            self.assertEqual([], version.requests)
+            if fails:
+                coming.errback(Busy("no such range"))
+            else:
+                coming.callback(version.part(place, len(CONTENT)))
+            version.run()
+            self.assertEqual(CONTENT[-100:], self.successResultOf(reading))
+            self.assertEqual(fails, len(version.requests))
+            source.close()
+
+    def test_end_that_is_known(self) -> None:
+        """An end that is there already is not needed, whether it has come or not."""
+        version = FakeVersion(CONTENT)
+        source = self.open(version)
+        for has_come in (False, True):
+            coming: Deferred[Part] = Deferred()
+            if has_come:
+                coming.callback(version.part(len(CONTENT) - LAST_BYTES, len(CONTENT)))
+            again = self.open(version, end=coming)
+            self.assertTrue(coming.called)
+            self.assertIs(has_come, version.streams[-2].is_discarded)
+            again.close()
         source.close()
 
     def test_end_of_a_broadcast(self) -> None:
@@ -309,11 +349,12 @@ class ChildTests(FarSourceCase):
         source.close()
 
     def test_start_that_fails(self) -> None:
-        """A child that cannot be started leaves no socket."""
+        """A child that cannot be started leaves no socket, and the source is opened anew."""
         source = self.open(FakeVersion(CONTENT))
-        starting = source.inherit()
+        starting, error = source.inherit(), OSError(errno.EAGAIN, "no server")
         starting.__enter__()
-        self.assertFalse(starting.__exit__(KeyError, KeyError(), None))
+        self.assertFalse(starting.__exit__(OSError, error, None))
+        self.assertIsInstance(source.failure, RenderFailed)
         self.assertEqual([], self.reactor.readers)
         source.close()
 

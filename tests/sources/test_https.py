@@ -86,6 +86,9 @@ class PlaintextClient:
         assert url.startswith("https://"), url
         return await self._outbound.request(method, "http" + url[5:], headers)
 
+    def is_connected(self, url: str) -> bool:
+        return self._outbound.is_connected(url)
+
 
 class OriginCase(FarClientCase):
     """One source of one fake origin at a time, with a fake clock."""
@@ -157,6 +160,43 @@ class OpenTests(OriginCase):
         """A HEAD asks for 64 KiB, and reads nothing more."""
         found = self.opened(ranged(0, 65_535), reads=False)
         self.assertEqual((10**6, ["0-65535"]), (found.size, self.ranges))
+
+    def test_new_connections(self) -> None:
+        """Where connections have to be made, the end is requested beside the start.
+
+        It is requested again, by its place, if that fails; and not needed for a small source.
+        """
+        last = "-131072"
+        for end, start, requests in (
+            (ranged(868_928, 999_999), FIRST, {last, START}),
+            (ranged(868_928, 999_999, {"ETag": '"2"'}), FIRST, {last, START, END}),
+            (ranged(868_929, 999_999), FIRST, {last, START, END}),
+            (reply(416), FIRST, {last, START, END}),
+            (reply(400), FIRST, {last, START, END}),
+            (reply(503), FIRST, {last, START, END}),
+            (WHOLE, WHOLE, {last, START}),
+        ):
+            responses = {f"bytes={last}": end, f"bytes={START}": start, f"bytes={END}": LAST}
+
+            def respond(peer: Peer, request: Any, responses: Any = responses) -> None:
+                peer.send(responses[request.headers["range"]])
+
+            self.forget()
+            self.is_connected = False
+            found = self.opened(*[respond] * len(requests))
+            self.is_connected = True
+            self.network.run()
+            self.assertEqual(requests, set(self.ranges))
+            self.assertEqual([], self.network.scripts)
+            if start is FIRST:
+                reading = self.read(found, place=999_990)
+                self.assertEqual(LONG[-10:], self.successResultOf(reading))
+
+    def test_no_source_at_new_connections(self) -> None:
+        """A source that is missing is refused, whatever the request for its end returns."""
+        self.is_connected = False
+        for end in (reply(404), ranged(868_928, 999_999)):
+            self.refused(NoSuchSource, end, reply(404))
 
     def test_known(self) -> None:
         """A source whose blocks are kept is looked up with one byte, on a kept connection."""
@@ -601,8 +641,7 @@ class RangeTests(OriginCase):
         ):
             self.forget()
             found = self.opened(FIRST, LAST)
-            retried = [reply(416)] * response.startswith(b"HTTP/1.1 416")
-            error = self.exactly(self.read(found, response, *retried), RenderFailed)
+            error = self.exactly(self.read(found, response), RenderFailed)
             self.assertEqual("The source changed while it was read.", error.message)
             self.assertIs(error, found.failure)
             self.assertFalse(self.result_of(found.unchanged()))

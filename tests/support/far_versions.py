@@ -15,6 +15,7 @@ from twisted.internet.interfaces import IConsumer
 from twisted.internet.task import Clock
 
 from audioproxy.files.streams import ConsumerGone
+from audioproxy.http_client.client import HttpClient
 from audioproxy.media.command.inputs import Input
 from audioproxy.sources.far_files import FarFiles
 from audioproxy.sources.far_source import FarReading, FarSource
@@ -192,13 +193,16 @@ class FarClientCase(ClientCase):
 
     :cvar limit: AP_MAX_SRC_BYTES.
     :ivar last: the source that was opened last.
+    :ivar is_connected: whether a request seems to need no new connection.
     """
 
     limit = 2_000_000
 
     def setUp(self) -> None:
-        """Open no source yet."""
+        """Open no source yet, at an origin to which there seems to be a connection."""
         super().setUp()
+        self.is_connected = True
+        self.patch(HttpClient, "is_connected", lambda client, url: self.is_connected)
         folder: str = self.mktemp()
         os.makedirs(folder)
         self.files = FarFiles(folder, self.network, self.in_thread, self.limit)

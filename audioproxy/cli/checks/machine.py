@@ -60,8 +60,13 @@ async def check_programs(engine: Engine) -> AsyncIterator[CheckResult]:
         yield good("ffmpeg", f"{found}, with everything that renders need")
         if shortcoming := await engine.programs.probe_shortcoming():
             yield note("libsoxr", f"{shortcoming}; a complete one: apt-get install ffmpeg")
+    copied = "remote sources are copied before they are read"
     if not engine.starter.is_wanted:
-        yield good("start", "each child is started anew, as AP_WARM_PROGRAMS=0 says")
+        text = f"each child is started anew, as AP_WARM_PROGRAMS=0 says, and {copied}"
+        yield good("start", text)
+    # Without a cell, another line says what is missing.
+    elif engine.starter.programs and (obstacles := engine.starter.far_obstacles):
+        yield note("start", f"{copied}: {', '.join(obstacles)}")
     for path, program in engine.starter.programs.items():
         if program.obstacle is None:
             cost = f"{1000 * program.cpu_seconds:.0f} ms of CPU time"
