@@ -1035,24 +1035,36 @@ class PropertyTests(OriginCase):
     """Whatever an origin does"""
 
     behaviors = (
-        *("good", "changed", "whole", "shorter", "another range", "untagged", "busy", "gone"),
+        *(
+            "good",
+            "good",
+            "good",
+            "changed",
+            "whole",
+            "shorter",
+            "another range",
+            "untagged",
+            "busy",
+            "gone",
+        ),
         *("redirect", "longer", "more than stated", "cut"),
     )
 
-    @settings(max_examples=100)
+    @settings(max_examples=100, deadline=None)
     @given(
         st.lists(st.sampled_from(behaviors), max_size=12),
-        st.lists(st.integers(0, len(LONG) - 10), min_size=1, max_size=4),
+        st.lists(st.sampled_from((0, 262_140, 400_000, 800_000, 999_990)), min_size=1, max_size=4),
     )
     def test_right_bytes(self, behaviors: list[str], places: list[int]) -> None:
         """A reader gets bytes of the version that it has opened, or a refusal, and gets it soon."""
         self.forget()
+        self.network.peers = [each for each in self.network.peers if not each.closed]
         origin = Unreliable(behaviors)
         self.network.scripts[:] = [origin] * 200
         for place in places:
             opening = self.begin(self.sources.open(SOURCE))
             found = self.result_in_time(opening)
-            if found is None:
+            if found is None or (found.size or 0) < place + 10:
                 continue
             content = origin.contents.get(found.validator.decode().partition(" ")[0])
             data = self.result_in_time(self.begin(found.read(place, 10)))
