@@ -86,15 +86,18 @@ class BlockFile:
         """Return the marks of the blocks of a range; blocks that are missing have none."""
         return self._map[offset // BLOCK : -(-(offset + count) // BLOCK)]
 
-    def write(self, offset: int, data: bytes | bytearray) -> None:
+    def write(self, offset: int, data: bytes | bytearray) -> int:
         """Write bytes of blocks that are not marked, or the same bytes as before.
 
+        :returns: the bytes that are free on the disk.
         :raises OSError: where the disk is full, or fails.
         """
         view = memoryview(data)
         while view:
             count = os.pwrite(self._file.fileno(), view, offset)
             offset, view = offset + count, view[count:]
+        disk = os.fstatvfs(self._file.fileno())
+        return disk.f_bavail * disk.f_frsize
 
     def mark(self, start: int, stop: int) -> None:
         """Mark the blocks that begin in a range, all of whose bytes are written."""

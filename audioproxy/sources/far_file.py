@@ -71,6 +71,7 @@ class FarFile:
     :ivar size: bytes; None as long as they are not known.
     :ivar is_whole: the origin serves no ranges, so one response brings all of it, in order.
     :ivar is_kept: no block of it may be given back.
+    :ivar free: bytes that were free on the disk after the last write.
     :ivar failure: why no more of this version can be had; None while that is possible.
     """
 
@@ -95,6 +96,7 @@ class FarFile:
         self.is_whole = is_whole
         self.is_kept = is_whole
         self.can_punch = True
+        self.free = 0
         self.failure: Refusal | None = None
         self._version = version
         self._clock = clock
@@ -158,6 +160,7 @@ class FarFile:
             self.leave(reader)
         if fetch in self._readers:
             self._readers[fetch].add(reader)
+            fetch.is_needed = True
             reader.follow(fetch, block)
         return waiting
 
@@ -174,8 +177,14 @@ class FarFile:
             fetch.extend(fetch.stop)
         else:
             # Nobody waits for what it brings while it ends.
-            running = self._fetches.pop(fetch)
-            running.cancel()
+            running = self._fetches.pop(fetch, None)
+            if running is not None:
+                running.cancel()
+
+    def rest(self) -> None:
+        """Request nothing again as long as nobody reads the file. What is on its way may come."""
+        for fetch in self._fetches:
+            fetch.is_needed = False
 
     def complete(self) -> Deferred[None]:
         """Fetch all that is missing, keep it, and return a Deferred that fires at its end.
@@ -308,7 +317,7 @@ class FarFile:
             if self._is_closed:
                 raise CancelledError
             write = partial(self.blocks.write, fetch.position, data)
-            await await_uncancelled(self._run_in_thread(write))
+            self.free = await await_uncancelled(self._run_in_thread(write))
             start, fetch.position = fetch.position, fetch.position + len(data)
             is_end = fetch.position == self.blocks.size
             self._mark(start, fetch.position if is_end else fetch.position // BLOCK * BLOCK)

@@ -14,7 +14,8 @@ from audioproxy.sources.blocks import BLOCK, BlockFile
 from audioproxy.sources.far_file import LEAST_KEPT, FarFile
 from audioproxy.sources.fetch import Version
 
-#: Bytes of all blocks together. Sources of which no block may be given back can take more.
+#: Bytes of all blocks together, and at most half of what is free without them. Sources of which no
+#: block may be given back can take more.
 MOST_BYTES = 1 << 30
 #: Seconds for which blocks are kept after their last use, and the most files that nobody reads.
 KEPT_SECONDS = 300.0
@@ -119,12 +120,13 @@ class FarFiles:
         if file.failure is not None or not is_known or file.is_partial or self._is_closed:
             self._remove(file)
             return
+        file.rest()
         self._expiries[file] = self._clock.callLater(KEPT_SECONDS, self._remove, file)
         if len(self._expiries) > _MOST_IDLE:
             self._remove(next(iter(self._expiries)))
 
     async def make_room(self, file: FarFile, *, is_full: bool = False) -> None:
-        """Give blocks back until all together are within the bound.
+        """Give blocks back until all together are within the bound, and leave half of the disk.
 
         Those of unused files go first, then the oldest ones of the file that was used longest ago.
 
@@ -132,7 +134,8 @@ class FarFiles:
         :param is_full: the disk has no room at all, whatever the bound is.
         """
         used = self._used
-        most = min(self._most_bytes, used // 2) if is_full else self._most_bytes
+        # The other half is for outputs, which may be on the same disk.
+        most = min(self._most_bytes, (used if is_full else used + file.free) // 2)
         for each in list(self._expiries):
             if self._used <= most:
                 return

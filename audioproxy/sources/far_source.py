@@ -271,6 +271,10 @@ class FarSource:
         if self._found.unreadable:
             raise UndecodableSource(self._found.unreadable)
         file = self.begin()
+        if file.failure is not None and not file.is_complete:
+            # It is opened anew, as long as no client has got anything.
+            self.failure = file.failure
+            raise file.failure
         self._is_copied = not await self._reading.can_preload()
         if self._is_copied or file.size is None:
             await deadline.limit(self._copy(file))

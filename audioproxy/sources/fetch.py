@@ -31,10 +31,12 @@ _MOST_BUFFERED = 1024 * 1024
 # which has brought much, begins at once.
 _DELAYS = (0.25, 1.0, 2.0, 4.0)
 _MUCH = BLOCK
+# Attempts without much of a source that comes from its start each time.
+_MOST_WHOLE = 2
 #: Seconds that an origin may name in Retry-After, and be asked again.
 MOST_PATIENCE = 20.0
 #: Seconds without a byte after which a connection is given up.
-STALL_TIMEOUT = 15.0
+STALL_TIMEOUT = 5.0
 
 _CHANGED = "The source changed while it was read."
 
@@ -80,10 +82,13 @@ class Version(Protocol):
     """One version of a source at its origin.
 
     :ivar name: of the origin, for the log.
+    :ivar is_whole: the origin serves no ranges of it.
     """
 
     @property
     def name(self) -> str: ...  # noqa: D102
+    @property
+    def is_whole(self) -> bool: ...  # noqa: D102
 
     async def get(self, first: int, stop: int | None) -> Part:
         """Request bytes.
@@ -101,6 +106,7 @@ class Fetch:
 
     :ivar position: all bytes ahead of it are written.
     :ivar stop: behind the last byte; None where the source's size is not known.
+    :ivar is_needed: whether what is lost is requested again.
     """
 
     def __init__(
@@ -122,6 +128,7 @@ class Fetch:
         """
         self.position = start
         self.stop = stop
+        self.is_needed = True
         self._version = version
         self._clock = clock
         self._write = write
@@ -189,19 +196,14 @@ class Fetch:
 
         :param failures: attempts since the last one that has brought much.
         """
-        wanted = error.retry_after or 0.0
-        if failures > len(_DELAYS) or wanted > MOST_PATIENCE:
-            _log.warn(
-                "the origin {name} does not serve a range: {why}",
-                name=self._version.name,
-                why=error,
-            )
+        name, wanted = self._version.name, error.retry_after or 0.0
+        most = _MOST_WHOLE if self._version.is_whole else len(_DELAYS)
+        if failures > most or wanted > MOST_PATIENCE or not self.is_needed:
+            _log.warn("the origin {name} does not return a source: {why}", name=name, why=error)
             raise UpstreamUnavailable("The origin did not return the whole source.") from error
-        delay = max(wanted, _DELAYS[failures - 1] if failures else 0.0)
-        _log.debug(
-            "a range of {name} is requested again: {why}", name=self._version.name, why=error
-        )
-        await deferLater(self._clock, delay)
+        log = _log.warn if failures > 1 else _log.debug
+        log("the origin {name} is asked again for a source: {why}", name=name, why=error)
+        await deferLater(self._clock, max(wanted, _DELAYS[failures - 1] if failures else 0.0))
 
     def extend(self, bound: int) -> None:
         """Fetch on up to a later place."""

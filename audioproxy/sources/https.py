@@ -42,6 +42,10 @@ class HttpsSources:
     def __init__(self, origins: OriginClient, reading: FarReading) -> None:
         self.origins = origins
         self._reading = reading
+        # Origins that would send a whole source in the place of its end.
+        self._without_ranges: TTLCache[str, bool] = TTLCache(
+            _MOST_UNRELIABLE, _UNRELIABLE_SECONDS, reading.clock.seconds
+        )
         self.unreliable: TTLCache[bytes, bool] = TTLCache(
             _MOST_UNRELIABLE, _UNRELIABLE_SECONDS, reading.clock.seconds
         )
@@ -61,7 +65,8 @@ class HttpsSources:
         count = 1 if is_known else START_BYTES if reads else STAT_BYTES
         wanted = None if canonical in self.unreliable and reads else f"0-{count - 1}"
         ending: Deferred[_Answer] | None = None
-        if reads and not is_known and wanted and not self.origins.is_connected(source):
+        is_new = reads and not is_known and not self.origins.is_connected(source)
+        if is_new and wanted and source.authority not in self._without_ranges:
             # Another connection takes no longer than the first one.
             walking = self.origins.walk(source, f"-{LAST_BYTES}")
             ending = Deferred.fromCoroutine(walking)
@@ -84,6 +89,8 @@ class HttpsSources:
             end = Deferred.fromCoroutine(version.accept_end(ending))
         else:
             _abort(ending)
+        if is_whole and reads and (origin.size is None or origin.size > START_BYTES):
+            self._without_ranges[source.authority] = True
         found = Found(
             canonical,
             origin.validator,
@@ -135,8 +142,8 @@ class _HttpsVersion:
 
     @property
     def name(self) -> str:
-        """The host, for the log."""
-        return self.source.host
+        """The host and the port, for the log."""
+        return self.source.authority
 
     async def accept_end(self, ending: Deferred[_Answer]) -> Part:
         """Return the response to a request for the last bytes.

@@ -290,7 +290,7 @@ class LossTests(FarFileCase):
         version = FakeVersion(CONTENT)
         file = self.create(version)
         full = OSError(errno.ENOSPC, "full")
-        with patch.object(file.blocks, "write", side_effect=[full, *[None] * 20]):
+        with patch.object(file.blocks, "write", side_effect=[full, *[1 << 40] * 20]):
             waiting = file.want(20, Reader())
             version.run()
         self.successResultOf(waiting)
