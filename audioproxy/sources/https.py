@@ -21,7 +21,7 @@ from audioproxy.sources.far_source import (
     FarSource,
     Found,
 )
-from audioproxy.sources.fetch import STALL_TIMEOUT, Busy, Part
+from audioproxy.sources.fetch import Busy, Part
 from audioproxy.sources.https_origin import OriginClient, OriginState, Temporary
 
 # Sources that a node remembers since their origin has contradicted itself, and the seconds for
@@ -42,6 +42,10 @@ class HttpsSources:
     def __init__(self, origins: OriginClient, reading: FarReading) -> None:
         self.origins = origins
         self._reading = reading
+        # Origins that would send a whole source in the place of its end.
+        self._without_ranges: TTLCache[str, bool] = TTLCache(
+            _MOST_UNRELIABLE, _UNRELIABLE_SECONDS, reading.clock.seconds
+        )
         self.unreliable: TTLCache[bytes, bool] = TTLCache(
             _MOST_UNRELIABLE, _UNRELIABLE_SECONDS, reading.clock.seconds
         )
@@ -61,7 +65,8 @@ class HttpsSources:
         count = 1 if is_known else START_BYTES if reads else STAT_BYTES
         wanted = None if canonical in self.unreliable and reads else f"0-{count - 1}"
         ending: Deferred[_Answer] | None = None
-        if reads and not is_known and wanted and not self.origins.is_connected(source):
+        is_new = reads and not is_known and not self.origins.is_connected(source)
+        if is_new and wanted and source.authority not in self._without_ranges:
             # Another connection takes no longer than the first one.
             walking = self.origins.walk(source, f"-{LAST_BYTES}")
             ending = Deferred.fromCoroutine(walking)
@@ -72,18 +77,20 @@ class HttpsSources:
             raise
         # Without a validator, nothing tells whether later ranges are of the same version.
         is_whole = response.range is None or not origin.validator
-        version = _HttpsVersion(self, source, origin, is_whole)
         start: Part | None = None
         if (is_known and not is_whole) or not reads or origin.unreadable:
             # A short body is read, so that its connection can be used again.
             response.discard()
         else:
-            start = Part(0, response.stream(response.length, STALL_TIMEOUT))
+            start = Part.of(response)
+        version = _HttpsVersion(self, source, origin, is_whole, start is not None)
         end: Deferred[Part] | None = None
         if ending is not None and not is_whole and (origin.size or 0) > START_BYTES:
             end = Deferred.fromCoroutine(version.accept_end(ending))
         else:
             _abort(ending)
+        if is_whole and reads and (origin.size is None or origin.size > START_BYTES):
+            self._without_ranges[source.authority] = True
         found = Found(
             canonical,
             origin.validator,
@@ -124,17 +131,19 @@ class _HttpsVersion:
 
     :ivar origin: what the origin stated when it was opened, and where the last redirect led.
     :ivar is_whole: the origin serves no ranges of it.
+    :ivar is_requested: its bytes were requested before.
     """
 
     sources: HttpsSources
     source: HttpsSource
     origin: OriginState
     is_whole: bool
+    is_requested: bool
 
     @property
     def name(self) -> str:
-        """The host, for the log."""
-        return self.source.host
+        """The host and the port, for the log."""
+        return self.source.authority
 
     async def accept_end(self, ending: Deferred[_Answer]) -> Part:
         """Return the response to a request for the last bytes.
@@ -145,13 +154,12 @@ class _HttpsVersion:
             later, response = await ending
         except Temporary as error:
             raise Busy(str(error)) from error
-        first = (self.origin.size or 0) - LAST_BYTES
-        if (later.first, later.last) != (first, first + LAST_BYTES - 1) or not self.origin.matches(
-            later
-        ):
+        size = self.origin.size or 0
+        is_end = (later.first, later.last) == (size - LAST_BYTES, size - 1)
+        if not (is_end and self.origin.matches(later)):
             response.abort()
             raise Busy("it has not returned the last bytes")
-        return Part(first, response.stream(response.length, STALL_TIMEOUT))
+        return Part.of(response)
 
     async def _send(self, byte_range: str | None) -> tuple[OriginState, Response]:
         """Send a request to where the last redirect has led, or follow redirects again.
@@ -167,11 +175,16 @@ class _HttpsVersion:
     async def get(self, first: int, stop: int | None) -> Part:
         """Request bytes: see `fetch.Version`."""
         if self.is_whole and not self.origin.validator:
-            raise UpstreamUnavailable("The origin did not return the whole source.")
+            # Nothing tells whether another response is of the same version.
+            if self.is_requested:
+                raise UpstreamUnavailable("The origin did not return the whole source.")
+            self.is_requested = True
         wanted = None if self.is_whole else f"{first}-{(stop or 0) - 1}"
         try:
             later, response = await self._send(wanted)
         except Temporary as error:
+            # Redirects may lead to another server now.
+            self.origin = replace(self.origin, source=self.source)
             raise Busy(str(error), error.retry_after) from error
         begin = 0 if self.is_whole else first
         is_served = later.first == begin and (
@@ -182,4 +195,4 @@ class _HttpsVersion:
             self.sources.unreliable[self.source.canonical] = True
             raise RenderFailed(_CHANGED)
         self.origin = replace(self.origin, source=later.source)
-        return Part(begin, response.stream(response.length, STALL_TIMEOUT))
+        return Part.of(response)

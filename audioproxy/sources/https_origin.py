@@ -161,8 +161,8 @@ class OriginClient:
     ) -> tuple[OriginState, Response]:
         """Follow redirects to the source, and return its state there and the response.
 
-        :param byte_range: such as ``0-0``. An origin that responds to it with an error, though the
-            source may exist, is asked for the whole.
+        :param byte_range: such as ``0-0``. An origin that responds to a range of the start with an
+            error, though the source may exist, is asked for the whole.
         :returns: the body of the response has to be read, streamed or discarded.
         :raises NotFound: where there is no source, the origin refuses it, or a redirect leads off
             the allowlist.
@@ -194,7 +194,8 @@ class OriginClient:
         target = source
         for _ in range(_MAX_REDIRECTS + 1):
             response = await self._send(target, source, byte_range)
-            if byte_range and response.status in _RANGE_REFUSED and not _is_empty(response):
+            is_start = byte_range is not None and byte_range.startswith("0-")
+            if is_start and response.status in _RANGE_REFUSED and not _is_empty(response):
                 response.discard()
                 response = await self._send(target, source, None)
             if response.status not in _REDIRECTS:
@@ -247,6 +248,10 @@ class OriginClient:
         if own_headers and response.status in _UNAUTHORIZED:
             text = "the origin {host} responds with {status}: its headers in AP_SOURCE_HEADERS_FILE"
             text += " may be wrong or expired"
+            _log.warn(text, host=host, status=response.status)
+        if target.authority in self.headers and not is_own and response.status in _UNAUTHORIZED:
+            text = "the origin {host} responds with {status}: its headers in AP_SOURCE_HEADERS_FILE"
+            text += " are for sources whose own URL names it, and no redirect carries them"
             _log.warn(text, host=host, status=response.status)
         return response
 

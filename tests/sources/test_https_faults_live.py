@@ -14,7 +14,7 @@ from twisted.logger import eventAsText
 
 from audioproxy.http_client import client as client_module
 from audioproxy.service import AudioProxy
-from audioproxy.sources import far_source, https
+from audioproxy.sources import far_source
 from audioproxy.sources import fetch as fetch_module
 from tests.sources.test_https_live import (
     CHUNKED,
@@ -176,7 +176,7 @@ class StallTests(TroubleCase):
     async def test_body(self) -> None:
         """A body that stalls in every attempt gives 502 or a broken stream."""
         self.hurry()
-        self.patch(https, "STALL_TIMEOUT", 0.2)
+        self.patch(fetch_module, "STALL_TIMEOUT", 0.2)
         good = File(self.long)
         unreadable = replace(good, sent=0, then="hold")
         behaviors = [
@@ -188,7 +188,7 @@ class StallTests(TroubleCase):
     async def test_body_once(self) -> None:
         """A body that stalls once is requested again, and the render succeeds."""
         # Short for the test, and long for an origin that serves on a busy machine.
-        self.patch(https, "STALL_TIMEOUT", 2)
+        self.patch(fetch_module, "STALL_TIMEOUT", 2)
         good = File(self.long)
         held = replace(good, sent=30_000, then="hold")
         once = [failing_at(number, good, held, good) for number in range(1, self.REQUESTS + 1)]
@@ -389,8 +389,9 @@ class LeftoverTests(TroubleCase):
         alone = [await fetch(first.port, self.path(url, "info")) for url in urls[:2] + urls[-2:]]
         self.assertEqual([200, 415, 502, 404], [each.status for each in alone])
         await first.stopService()
+        self.hurry()
         self.patch(client_module, "_HEADERS_TIMEOUT", 0.6)
-        self.patch(https, "STALL_TIMEOUT", 0.3)
+        self.patch(fetch_module, "STALL_TIMEOUT", 0.3)
         target = self.origin.put("/secret", File(sound("a.wav"), sent=500))
         urls.append(self.origin.put("/open", Redirect(target + query)))
         before = open_descriptors()

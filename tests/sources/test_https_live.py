@@ -158,11 +158,10 @@ class SameAudioTests(HttpsCase):
         A small source is read with its first request.
         """
         service = self.start()
-        for name, length, ranges in (
-            ("small.wav", "1", [START]),
-            ("large.flac", "60", [START, "262144-355876"]),
-        ):
-            url = self.origin.put(f"/{name}", sound(name, length))
+        for name, length in (("small.wav", "1"), ("large.flac", "60")):
+            data = sound(name, length)
+            ranges = [START, f"262144-{len(data) - 1}"] if len(data) > 262_144 else [START]
+            url = self.origin.put(f"/{name}", data)
             responses = await self.fetch_all(service.port, [self.path(url, "f:opus")] * 10)
             self.assertEqual({(200, True)}, {(each.status, each.complete) for each in responses})
             self.assertEqual(ranges, ranges_of(self.origin.requests_for(f"/{name}")))

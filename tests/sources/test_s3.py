@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionRefusedError
 from twisted.logger import LogLevel, formatEvent
@@ -35,6 +37,7 @@ from tests.support.far_versions import (
 )
 from tests.support.http import Log
 from tests.support.wire import (
+    Peer,
     Script,
     attempts,
     chunk,
@@ -88,6 +91,15 @@ class SourceCase(FarClientCase):
         self.network.run()
         return self.last
 
+    def open_now(self, *responses: Script) -> FarSource:
+        """Open a source by connections that have to be made."""
+        opening = self.begin_to_open(*responses)
+        self.network.run()
+        self.last = self.successResultOf(opening)
+        self.is_connected = True
+        self.network.run()
+        return self.last
+
     def opened_anew(self, *responses: Script) -> FarSource:
         """Open a source of which nothing is known."""
         self.forget()
@@ -118,6 +130,36 @@ class RequestBucketListTests(SourceCase):
 
 class OpenTests(SourceCase):
     """`S3Sources.open`"""
+
+    def test_new_connections(self) -> None:
+        """Where connections have to be made, the end is requested beside the start."""
+        last, start, end = "bytes=-131072", "bytes=0-262143", "bytes=917504-999999"
+        for answer, requests in (
+            (ranged(868_928, 999_999), {last, start}),
+            (ranged(868_928, 999_999, {"ETag": '"2"'}), {last, start, end}),
+            (reply(416), {last, start, end}),
+            (busy(503), {last, start, end}),
+        ):
+
+            def respond(peer: Peer, request: Any, answer: bytes = answer) -> None:
+                if request.headers["range"] == last:
+                    peer.send(answer)
+                else:
+                    serve(peer, request)
+
+            self.forget()
+            self.is_connected = False
+            found = self.open_now(*[respond] * len(requests))
+            self.assertEqual(requests, {each.headers["range"] for each in self.network.requests})
+            reading = self.begin(found.read(999_990, 10))
+            self.network.run()
+            self.assertEqual(LONG[-10:], self.successResultOf(reading))
+
+    def test_no_object_at_new_connections(self) -> None:
+        """An object that is missing is refused, whatever the request for its end returns."""
+        self.is_connected = False
+        missing = reply(404, error("NoSuchKey"))
+        self.failureResultOf(self.begin_to_open(missing, missing), NoSuchSource)
 
     def test_one_request(self) -> None:
         """One signed GET of the start is sufficient; the end of a long source follows.
@@ -344,7 +386,9 @@ class ReadTests(SourceCase):
             self.assertNoResult(reading)
             self.network.advance(delay)
         self.exactly(reading, UpstreamUnavailable)
-        self.assertEqual(["the origin bucket does not serve a range: status 503"], self.warnings)
+        self.assertEqual(
+            "the origin bucket does not return a source: status 503", self.warnings[-1]
+        )
 
 
 class WholeTests(SourceCase):
