@@ -25,7 +25,8 @@ Damage = Callable[[bytes, Random], bytes]
 
 _PAST = {"kill": "killed", "stop": "stopped for good", "pause": "stopped and continued"}
 _SOURCE = "fd/3"
-_LOOK = 0.01
+# Seconds between two looks for a child. A probe in a forked child ends in some milliseconds.
+_LOOK = 0.002
 # Seconds to wait after a render was stored. Requests can then certainly no longer join it.
 _LINGER = 1.3
 # Attempts before an attack counts as impossible, if they also take `PATIENCE`.
