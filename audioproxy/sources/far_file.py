@@ -23,7 +23,7 @@ from audioproxy.errors import (
 from audioproxy.media.diagnostics import one_line
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.blocks import BLOCK, BlockFile, NoHoles
-from audioproxy.sources.fetch import Fetch, Part, Version
+from audioproxy.sources.fetch import Fetch, Part, Version, drop
 
 # Blocks that are requested at a place to which a reader has jumped. One that reads on from there
 # gets a request for all that follows.
@@ -134,6 +134,8 @@ class FarFile:
         block = offset // BLOCK
         if block not in self.blocks and self._find(block) is None:
             self._start(block * BLOCK, self.size, None, coming)
+        elif coming is not None:
+            drop(coming)
 
     def want(self, block: int, reader: Reader) -> Deferred[None]:
         """Return a Deferred that fires when a block is there.

@@ -26,7 +26,7 @@ from audioproxy.observe.log_context import Logger
 from audioproxy.sources.blocks import BLOCK
 from audioproxy.sources.far_file import FarFile, Reader
 from audioproxy.sources.far_files import FarFiles
-from audioproxy.sources.fetch import Part, Version
+from audioproxy.sources.fetch import Part, Version, drop
 from audioproxy.sources.interfaces import Look
 from audioproxy.sources.questions import Questions
 
@@ -96,21 +96,18 @@ class FarReading:
 
         :param reads: its bytes will be read, so they are requested now.
         """
-        if found.start is not None and not (reads and not found.unreadable):
-            found.start.stream.discard()
-            found = replace(found, start=None)
+        if not reads or found.unreadable:
+            if found.start is not None:
+                found.start.stream.discard()
+            if found.end is not None:
+                drop(found.end)
+            found = replace(found, start=None, end=None)
         source = FarSource(self, found)
         if reads and not found.unreadable:
             # Where no file can be created, the first read says so.
             with suppress(RenderFailed):
                 source.begin()
         return source
-
-
-def drop(coming: Deferred[Part]) -> None:
-    """Give up a response that is not needed."""
-    coming.addCallbacks(lambda part: part.stream.discard(), lambda failure: None)
-    coming.cancel()
 
 
 class FarSource:
