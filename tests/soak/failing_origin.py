@@ -19,7 +19,16 @@ from twisted.protocols.basic import LineReceiver
 from twisted.python.failure import Failure
 
 from tests.support.authority import Certificate
-from tests.support.origins import STALL, Behavior, File, Origin, PendingResponse, Raw, Status, reactor
+from tests.support.origins import (
+    STALL,
+    Behavior,
+    File,
+    Origin,
+    PendingResponse,
+    Raw,
+    Status,
+    reactor,
+)
 
 #: Modes in which every request fails for as long as they last.
 AWAY: dict[str, Behavior] = {

@@ -121,9 +121,7 @@ class RunOrigin:
         self, request: ExpectedRequest, chance: Random, behavior: Any = read_to_end
     ) -> RequestRecord:
         causes = {self._cause} if self._cause else None
-        return await self._rig.request(
-            self._rig.node(chance), request, "origin", behavior, causes
-        )
+        return await self._rig.request(self._rig.node(chance), request, "origin", behavior, causes)
 
     async def _disturb(self, over: list[bool], chance: Random) -> None:
         away = cycle(AWAY)
