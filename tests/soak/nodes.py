@@ -26,13 +26,14 @@ from tests.support.service import (
     reactor,
 )
 
-# Blocks of remote sources are kept for seconds, so that a node becomes idle soon, and in less space
-# than the longest source needs.
-_FAR_SECONDS, _FAR_BYTES = 2, 1 << 20
-_LITTLE_SPACE = f"""\
-from audioproxy.sources import far_files
-far_files.KEPT_SECONDS = {_FAR_SECONDS}
-far_files.FarFiles.__init__.__defaults__ = ({_FAR_BYTES},)
+# Nodes keep blocks of remote sources for seconds, so that they become idle soon, and in less space
+# than a source of the run needs. A file in use keeps what is fetched ahead.
+_LITTLE_SPACE = """\
+from audioproxy.sources import far_file, far_files
+far_file._MOST_AHEAD = 512 << 10
+far_files.LEAST_KEPT = 1 << 20
+far_files.FarFiles.__init__.__defaults__ = (1 << 20,)
+far_files.KEPT_SECONDS = 2
 """
 
 # Parts of a descriptor's target that differ between files, sockets or pipes of the same kind.
