@@ -224,6 +224,8 @@ class Engine:
         self._is_open = True
         if self._clients is not None:
             self._clients.open()
+        if self._far_files is not None:
+            self._far_files.open()
         try:
             check_folder(self._folder)
         except OSError as error:

@@ -16,7 +16,7 @@ from zope.interface import implementer
 from audioproxy.concurrency.deadlines import ProgressTimeout
 from audioproxy.files.streams import ConsumerGone, FileProducer, Readable
 from audioproxy.http_client._twisted import abort_response
-from audioproxy.http_client.errors import TransportError, translate_error
+from audioproxy.http_client.errors import TooMuch, TransportError, translate_error
 
 # The timeout in seconds for a body that is collected in memory, and the seconds without progress
 # after which a streamed body fails.
@@ -136,7 +136,7 @@ class BodyStream(Protocol):
             return
         self._received += len(data)
         if self._size is not None and self._received > self._size:
-            self._end(TransportError("the body is longer than its stated length"))
+            self._end(TooMuch("the body is longer than its stated length"))
             return
         if self._timeout is not None:
             self._timeout.reset()

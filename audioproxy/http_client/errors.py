@@ -35,6 +35,10 @@ class TransportError(Exception):
         self.is_quote = is_quote
 
 
+class TooMuch(TransportError):
+    """The body is longer than its stated length, so it may be another one."""
+
+
 class UntrustedCertificate(TransportError):
     """The server's certificate is not trusted, or is for another name."""
 

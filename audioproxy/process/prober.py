@@ -16,6 +16,7 @@ from audioproxy.errors import (
     NothingDecoded,
     ProbeFailed,
     ProbeTimeout,
+    Refusal,
     RenderFailed,
     RenderTimeout,
     SourceTooLarge,
@@ -68,6 +69,14 @@ _log = Logger()
 
 class _Expensive(ProbeTimeout):
     """The probe took too long because of the source's content."""
+
+
+class _SourceFailed(Exception):
+    """A source could not be read while it was probed."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__()
+        self.refusal = refusal
 
 
 class Prober:
@@ -146,10 +155,19 @@ class Prober:
             return cached
         if is_certain and identity in self._expensive:
             raise ProbeTimeout
-        return await self._running.join(
-            (identity, source.descriptor is not None),
-            lambda: self._probe_and_cache(source, claim, is_certain=is_certain, pooled=pooled),
-        )
+        for is_last in (False, True):
+            try:
+                return await self._running.join(
+                    (identity, source.descriptor is not None),
+                    lambda: self._probe_and_cache(
+                        source, claim, is_certain=is_certain, pooled=pooled
+                    ),
+                )
+            except _SourceFailed as error:
+                # That of another request may be the one that could not be read.
+                if is_last or source.failure is not None:
+                    raise error.refusal from error
+        raise AssertionError
 
     async def _refuse_encrypted(self, source: OpenSource, probe: Probe) -> Probe:
         """Refuse an encrypted source; return a probe that says so if the source is clear.
@@ -169,6 +187,8 @@ class Prober:
 
         Decoding ends with the first frame. So only sources that are refused are read any further.
         """
+        if not probe.saw_end:
+            return probe
         deadline = self._deadline()
         with _failures_of_probe():
             async with self._slots.hold():
@@ -248,6 +268,10 @@ class Prober:
             if is_certain:
                 self._expensive[source.identity] = True
             raise
+        except Refusal as refusal:
+            if source.failure is not None:
+                raise _SourceFailed(refusal) from refusal
+            raise
         # The source may have been modified during the probe.
         if probe.saw_end and is_certain and source.has_certain_identity():
             self._cache[source.identity] = probe
@@ -302,7 +326,11 @@ class Prober:
     async def _probe(self, source: OpenSource) -> Probe:
         deadline = self._deadline()
 
-        async def look(opened: Input) -> tuple[Input, Exit, bytes]:
+        async def look(opened: Input) -> tuple[Input, Exit, bytes, Probe | None]:
+            opened, ended, tagged = await run(opened)
+            return opened, ended, tagged, await self._read_samples(opened, ended, source, deadline)
+
+        async def run(opened: Input) -> tuple[Input, Exit, bytes]:
             opened, first, tagged = await self._detect(opened, source, deadline)
             if lacks_pictures(first.stdout):
                 first = await self._run(opened, source, deadline, seconds=COUNTED_SECONDS)
@@ -319,7 +347,7 @@ class Prober:
 
         try:
             with _failures_of_probe():
-                opened, ended, tagged = await source.inspect(deadline, look)
+                opened, ended, tagged, samples = await source.inspect(deadline, look)
         except SpawnFailed as error:
             _log.error("the probe cannot be started: {error}", error=error)
             raise ProbeFailed from error
@@ -355,11 +383,8 @@ class Prober:
         if ended.code is not None and (refusal := classify(ended.stderr)) is not None:
             if refusal is MemoryExceeded:
                 log_lack_of_memory("probe", ended)
-            if issubclass(refusal, UndecodableSource) and opened.seekable and source.size:
-                with _failures_of_probe():
-                    found = await deadline.limit(probe_samples(source.read, source.size))
-                if found is not None:
-                    return found
+            if samples is not None:
+                return samples
             if (name := unsupported_container(ended.stderr)) is not None:
                 raise UndecodableSource(f'The container "{name}" is not supported.')
             raise refusal
@@ -370,6 +395,16 @@ class Prober:
             diagnostic=one_line(ended.stderr),
         )
         raise ProbeFailed
+
+    async def _read_samples(
+        self, opened: Input, ended: Exit, source: OpenSource, deadline: Deadline
+    ) -> Probe | None:
+        """Return the probe of uncompressed samples that ffprobe does not find; None for others."""
+        refusal = None if ended.ok or ended.code is None else classify(ended.stderr)
+        is_undecodable = refusal is not None and issubclass(refusal, UndecodableSource)
+        if not (is_undecodable and opened.seekable and source.size):
+            return None
+        return await deadline.limit(probe_samples(source.read, source.size))
 
 
 @contextmanager

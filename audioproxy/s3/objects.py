@@ -251,6 +251,13 @@ class StoreObject:
             raise Unavailable("the response has a range that was not requested")
         return size, response
 
+    async def get_all(self) -> Response:
+        """Return the response with the whole object."""
+        response = await self.send("GET")
+        if response.status != 200:
+            raise await read_error(response)
+        return response
+
     async def get_end(self, count: int) -> Response:
         """Return a response with the last bytes of the object.
 

@@ -54,7 +54,8 @@ class BlockFile:
         count = -(-size // BLOCK)
         # In the order in which they came.
         self._order: deque[int] = deque()
-        self._marks = bytearray(count)
+        # The marks that blocks had, where they were given back.
+        self._former: dict[int, int] = {}
         self._file = tempfile.TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115
         try:
             os.truncate(self._file.fileno(), size)
@@ -85,22 +86,24 @@ class BlockFile:
         """Return the marks of the blocks of a range; blocks that are missing have none."""
         return self._map[offset // BLOCK : -(-(offset + count) // BLOCK)]
 
-    def write(self, offset: int, data: bytes | bytearray) -> None:
+    def write(self, offset: int, data: bytes | bytearray) -> int:
         """Write bytes of blocks that are not marked, or the same bytes as before.
 
+        :returns: the bytes that are free on the disk.
         :raises OSError: where the disk is full, or fails.
         """
         view = memoryview(data)
         while view:
             count = os.pwrite(self._file.fileno(), view, offset)
             offset, view = offset + count, view[count:]
+        disk = os.fstatvfs(self._file.fileno())
+        return disk.f_bavail * disk.f_frsize
 
     def mark(self, start: int, stop: int) -> None:
         """Mark the blocks that begin in a range, all of whose bytes are written."""
         for block in range(-(-start // BLOCK), -(-stop // BLOCK)):
             if self._map[block] == _MISSING:
-                self._marks[block] = self._marks[block] % _MARKS + 1
-                self._map[block] = self._marks[block]
+                self._map[block] = self._former.get(block, 0) % _MARKS + 1
                 self._order.append(block)
                 self.used += BLOCK
 
@@ -113,6 +116,7 @@ class BlockFile:
         """Unmark the blocks that came first, and yield them."""
         for _ in range(min(count, len(self._order))):
             block = self._order.popleft()
+            self._former[block] = self._map[block]
             self._map[block] = _MISSING
             self.used -= BLOCK
             yield block

@@ -11,19 +11,18 @@ from twisted.internet.defer import CancelledError, Deferred, DeferredLock, fail,
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
-from audioproxy.concurrency.shared_result import SharedResult
+from audioproxy.concurrency.shared_result import SharedCalls, SharedResult
 from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
 from audioproxy.errors import (
     Refusal,
     RenderFailed,
-    SourceTooLarge,
     UpstreamUnavailable,
     reason_of,
 )
 from audioproxy.media.diagnostics import one_line
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.blocks import BLOCK, BlockFile, NoHoles
-from audioproxy.sources.fetch import Fetch, Part, Version, drop
+from audioproxy.sources.fetch import Fetch, Part, Version
 
 # Blocks that are requested at a place to which a reader has jumped. One that reads on from there
 # gets a request for all that follows.
@@ -34,6 +33,8 @@ _INDEX = 2 * 1024 * 1024
 _LEAST_AHEAD, _MOST_AHEAD = 512 * 1024, 8 * 1024 * 1024
 # A fetch that is to bring no more than this is not given up: its connection is used again.
 _SHORT = 512 * 1024
+#: Bytes of a file in use that are not given back: those that are fetched ahead.
+LEAST_KEPT = _MOST_AHEAD + _INDEX
 
 _log = Logger()
 
@@ -70,6 +71,7 @@ class FarFile:
     :ivar size: bytes; None as long as they are not known.
     :ivar is_whole: the origin serves no ranges, so one response brings all of it, in order.
     :ivar is_kept: no block of it may be given back.
+    :ivar free: bytes that were free on the disk after the last write.
     :ivar failure: why no more of this version can be had; None while that is possible.
     """
 
@@ -94,6 +96,7 @@ class FarFile:
         self.is_whole = is_whole
         self.is_kept = is_whole
         self.can_punch = True
+        self.free = 0
         self.failure: Refusal | None = None
         self._version = version
         self._clock = clock
@@ -104,18 +107,20 @@ class FarFile:
         self._waiting: dict[int, SharedResult[None]] = {}
         self._fetches: dict[Fetch, Deferred[None]] = {}
         self._readers: dict[Fetch, set[Reader]] = {}
-        self._completed: SharedResult[None] = SharedResult()
+        self._copies: SharedCalls[None, None] = SharedCalls()
+        # Fired when the size of a source is known that did not state it.
+        self._sized: SharedResult[None] = SharedResult()
         self._is_closed = False
 
     @property
     def is_complete(self) -> bool:
         """Whether all of it is there, and stays."""
-        return self.is_kept and self._completed.fired and self.failure is None
+        return self.is_kept and self.size is not None and self.blocks.is_complete
 
     @property
     def is_partial(self) -> bool:
         """Whether it lacks bytes that nobody can ask for alone."""
-        return self.is_whole and not self._completed.fired
+        return self.is_whole and not self.is_complete
 
     def begin(self, part: Part | None, stop: int | None) -> None:
         """Fetch the start, or all of a source without ranges.
@@ -155,6 +160,7 @@ class FarFile:
             self.leave(reader)
         if fetch in self._readers:
             self._readers[fetch].add(reader)
+            fetch.is_needed = True
             reader.follow(fetch, block)
         return waiting
 
@@ -164,17 +170,28 @@ class FarFile:
         if fetch is None or fetch not in self._readers:
             return
         self._readers[fetch].discard(reader)
-        rest = None if fetch.stop is None else fetch.stop - fetch.position
-        if not (self._readers[fetch] or self.is_kept or (rest is not None and rest <= _SHORT)):
-            self._fetches[fetch].cancel()
+        if self._readers[fetch] or self.is_whole:
+            return
+        assert fetch.stop is not None
+        if fetch.stop - fetch.position <= _SHORT:
+            fetch.extend(fetch.stop)
+        else:
+            # Nobody waits for what it brings while it ends.
+            running = self._fetches.pop(fetch, None)
+            if running is not None:
+                running.cancel()
+
+    def rest(self) -> None:
+        """Request nothing again as long as nobody reads the file. What is on its way may come."""
+        for fetch in self._fetches:
+            fetch.is_needed = False
 
     def complete(self) -> Deferred[None]:
-        """Fetch all that is missing, keep it, and return a Deferred that fires at its end."""
-        if not (self.is_kept or self._completed.fired):
-            running = Deferred.fromCoroutine(self.bring(self.blocks.size))
-            running.addBoth(self._completed.fire)
-        self.is_kept = True
-        return self._completed.wait()
+        """Fetch all that is missing, keep it, and return a Deferred that fires at its end.
+
+        The copy ends when nobody waits for it any more. What has come by then remains.
+        """
+        return self._copies.join(None, lambda: self.bring(self.blocks.size))
 
     async def bring(self, stop: int) -> None:
         """Fetch all that is missing ahead of a place, and keep the file.
@@ -182,18 +199,31 @@ class FarFile:
         :raises Refusal: where it cannot be had.
         """
         self.is_kept = True
-        reader = Reader()
-        for block in range(-(-min(stop, self.blocks.size) // BLOCK)):
-            if block not in self.blocks:
-                await self.want(block, reader)
+        reader, block = Reader(), 0
+        try:
+            # The size may become known.
+            while block * BLOCK < min(stop, self.blocks.size):
+                if block not in self.blocks:
+                    await self.want(block, reader)
+                block += 1
+            if self.size is None and stop >= self.blocks.size:
+                await self._sized.wait()
+        except BaseException:
+            self.is_kept = self.is_whole
+            raise
+        finally:
+            self.leave(reader)
 
     def close(self, run_detached: Callable[[Callable[[], object]], object]) -> None:
         """End all fetches, and remove the file. No more of it is read by this process."""
         self._is_closed = True
-        for waiter in self._waiting.values():
+        waiting, self._waiting = self._waiting, {}
+        for waiter in (*waiting.values(), self._sized):
             waiter.fire(Failure(RenderFailed("The source is closed.")))
-        for running in list(self._fetches.values()):
+        fetches, self._fetches = self._fetches, {}
+        for running in fetches.values():
             running.cancel()
+        # When the last write is over.
         self._lock.run(run_detached, self.blocks.close)
 
     async def give_back(self, count: int) -> None:
@@ -203,6 +233,8 @@ class FarFile:
         """
         await self._lock.acquire()
         try:
+            if self._is_closed or self.is_kept:
+                return
             oldest = list(self.blocks.unmark_oldest(count))
 
             def punch() -> None:
@@ -245,8 +277,9 @@ class FarFile:
         elif reader.stop is not None and place < reader.stop:
             next_block = min(next_block, -(-reader.stop // BLOCK))
         stop = min(self.size, next_block * BLOCK)
-        others = [each.position for each in self._fetches if each.position > place]
-        return self._start(place, min([stop, *others]), place)
+        later = [each.position // BLOCK * BLOCK for each in self._fetches]
+        stop = min([stop, *(each for each in later if each > place)])
+        return self._start(place, stop, place)
 
     def _start(
         self,
@@ -255,47 +288,39 @@ class FarFile:
         bound: int | None,
         part: Part | Deferred[Part] | None = None,
     ) -> Fetch:
-        fetch = Fetch(self._version, self._clock, start, stop, self._write, bound)
+        most = self.blocks.size if self.size is None else None
+        fetch = Fetch(self._version, self._clock, start, stop, self._write, bound, most)
         self._readers[fetch] = set()
         running = Deferred.fromCoroutine(fetch.run(part))
         self._fetches[fetch] = running
         running.addCallbacks(lambda _: self._note_end(fetch)).addErrback(self._note_failure, fetch)
-        running.addBoth(lambda _: self._discard(fetch))
+        running.addErrback(lambda failure: _log.failure("a fetch cannot be ended", failure))
         return fetch
 
-    async def _write(self, place: int, data: bytearray) -> None:
-        """Write bytes of a fetch, and mark the blocks that are whole by now.
+    async def _write(self, fetch: Fetch, data: bytearray) -> None:
+        """Write whole blocks of a fetch, and mark them.
 
-        :raises SourceTooLarge: for more bytes than a source whose size was not known may have.
         :raises OSError: where they cannot be written.
         """
-        most = self.blocks.size
-        is_too_large = place + len(data) > most
-        if is_too_large:
-            # Whoever looks at the source sees what is accepted of it.
-            del data[most - place :]
         try:
-            await self._write_locked(place, data)
+            await self._write_locked(fetch, data)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             await self._make_room(self, is_full=True)
-            await self._write_locked(place, data)
-        if is_too_large:
-            raise SourceTooLarge(
-                f"The source has more than {most} bytes, and no more are accepted."
-            )
+            await self._write_locked(fetch, data)
         await self._make_room(self)
 
-    async def _write_locked(self, place: int, data: bytearray) -> None:
+    async def _write_locked(self, fetch: Fetch, data: bytearray) -> None:
         await self._lock.acquire()
         try:
-            write = partial(self.blocks.write, place, data)
-            await await_uncancelled(self._run_in_thread(write))
-            end = place + len(data)
-            # A fetch begins with a block, so all ahead of its place is written.
-            whole = end if end == self.blocks.size else end // BLOCK * BLOCK
-            self._mark(place // BLOCK * BLOCK, whole)
+            if self._is_closed:
+                raise CancelledError
+            write = partial(self.blocks.write, fetch.position, data)
+            self.free = await await_uncancelled(self._run_in_thread(write))
+            start, fetch.position = fetch.position, fetch.position + len(data)
+            is_end = fetch.position == self.blocks.size
+            self._mark(start, fetch.position if is_end else fetch.position // BLOCK * BLOCK)
         finally:
             self._lock.release()
 
@@ -306,36 +331,47 @@ class FarFile:
                 waiter.fire(None)
 
     def _note_end(self, fetch: Fetch) -> None:
-        if self.size is None:
+        if self.size is None and not self._is_closed:
             self.size = fetch.position
             self.blocks.truncate(self.size)
             self._mark(self.size // BLOCK * BLOCK, self.size)
+            self._sized.fire(None)
             # These see the end of the file now.
             for block in list(self._waiting):
                 self._waiting.pop(block).fire(None)
-        if self.is_whole:
-            self._completed.fire(None)
+        self._discard(fetch)
 
     def _note_failure(self, failure: Failure, fetch: Fetch) -> None:
         if failure.check(CancelledError) and not self.is_whole:
-            # Who still waits for a block is served by another fetch.
+            self._discard(fetch)
             return
         refusal = _as_refusal(failure)
         is_temporary = isinstance(refusal, UpstreamUnavailable) or not failure.check(Refusal)
         if self.is_whole or not is_temporary:
             self.failure = self.failure or refusal
-        self._discard(fetch)
+        self._fetches.pop(fetch, None)
+        if self.failure is not None:
+            self._sized.fire(Failure(self.failure))
         for block in list(self._waiting):
             if self.failure is not None or self._find(block) is None:
                 self._waiting.pop(block).fire(Failure(refusal))
-        if self.failure is not None:
-            self._completed.fire(Failure(self.failure))
+        self._discard(fetch)
 
     def _discard(self, fetch: Fetch) -> None:
+        """Forget a fetch. Who still waits for a block that it was to bring gets another one."""
         self._fetches.pop(fetch, None)
         for reader in self._readers.pop(fetch, ()):
             if reader.fetch is fetch:
                 reader.fetch = None
+        for block in list(self._waiting):
+            if self._find(block) is None and not self.is_whole:
+                self._begin(block, Reader())
+
+
+def drop(coming: Deferred[Part]) -> None:
+    """Give up a response that is not needed."""
+    coming.addCallbacks(lambda part: part.stream.discard(), lambda failure: None)
+    coming.cancel()
 
 
 def _as_refusal(failure: Failure) -> Refusal:

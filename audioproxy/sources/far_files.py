@@ -8,17 +8,21 @@ from collections.abc import Callable
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from audioproxy.concurrency.threads import ThreadRunner, run_detached
-from audioproxy.errors import RenderFailed, reason_of
+from audioproxy.errors import RenderFailed, SourceTooLarge, reason_of
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.blocks import BLOCK, BlockFile
-from audioproxy.sources.far_file import FarFile
+from audioproxy.sources.far_file import LEAST_KEPT, FarFile
 from audioproxy.sources.fetch import Version
 
-#: Bytes of all blocks together. Sources of which no block may be given back can take more.
+#: Bytes of all blocks together, and at most half of what is free without them. Sources of which no
+#: block may be given back can take more.
 MOST_BYTES = 1 << 30
 #: Seconds for which blocks are kept after their last use, and the most files that nobody reads.
 KEPT_SECONDS = 300.0
 _MOST_IDLE = 64
+
+# Bytes that no source has.
+_LARGEST = 1 << 40
 
 _log = Logger()
 
@@ -49,6 +53,7 @@ class FarFiles:
         self._users: OrderedDict[FarFile, int] = OrderedDict()
         self._known: dict[bytes, FarFile] = {}
         self._expiries: dict[FarFile, IDelayedCall] = {}
+        self._is_closed = False
 
     def find(self, identity: bytes) -> FarFile | None:
         """Return the file of a version that can be had, if there is one."""
@@ -69,7 +74,10 @@ class FarFiles:
 
         :param identity: under which others find it; None for none.
         :raises RenderFailed: where no file can be created.
+        :raises SourceTooLarge: for a size that cannot be right.
         """
+        if size is not None and size > _LARGEST:
+            raise SourceTooLarge(f"No source has {size} bytes.")
         try:
             blocks = BlockFile(self._folder, self._most_unknown if size is None else size)
         except OSError as error:
@@ -90,7 +98,12 @@ class FarFiles:
         return file
 
     def use(self, file: FarFile) -> None:
-        """Count a user, who has to `release` it."""
+        """Count a user, who has to `release` it.
+
+        :raises RenderFailed: for a file that was removed: the service stops.
+        """
+        if file not in self._users:
+            raise RenderFailed("The source is closed.")
         self._users[file] += 1
         self._users.move_to_end(file)
         if (expiry := self._expiries.pop(file, None)) is not None:
@@ -103,42 +116,55 @@ class FarFiles:
         self._users[file] -= 1
         if self._users[file]:
             return
-        if file.failure is not None or file not in self._known.values() or file.is_partial:
+        is_known = file in self._known.values()
+        if file.failure is not None or not is_known or file.is_partial or self._is_closed:
             self._remove(file)
             return
+        file.rest()
         self._expiries[file] = self._clock.callLater(KEPT_SECONDS, self._remove, file)
         if len(self._expiries) > _MOST_IDLE:
             self._remove(next(iter(self._expiries)))
 
     async def make_room(self, file: FarFile, *, is_full: bool = False) -> None:
-        """Give blocks back until all together are within the bound.
+        """Give blocks back until all together are within the bound, and leave half of the disk.
 
         Those of unused files go first, then the oldest ones of the file that was used longest ago.
 
         :param file: the one that is written. Its own blocks go last.
         :param is_full: the disk has no room at all, whatever the bound is.
         """
-        used = sum(each.blocks.used for each in self._users)
-        most = min(self._most_bytes, used // 2) if is_full else self._most_bytes
-        if used <= most:
-            return
+        used = self._used
+        # The other half is for outputs, which may be on the same disk.
+        most = min(self._most_bytes, (used if is_full else used + file.free) // 2)
         for each in list(self._expiries):
-            if used <= most:
+            if self._used <= most:
                 return
-            used -= each.blocks.used
             self._remove(each)
+        # Its blocks were used last.
         others = [each for each in self._users if each is not file]
         for each in (*others, file):
-            if used <= most:
+            excess = -(-(self._used - most) // BLOCK)
+            spare = (each.blocks.used - LEAST_KEPT) // BLOCK
+            if excess <= 0:
                 return
-            if each.is_kept or not each.can_punch:
-                continue
-            count = min(-(-(used - most) // BLOCK), each.blocks.used // BLOCK)
-            used -= count * BLOCK
-            await each.give_back(count)
+            if each in self._users and _gives_back(each) and spare > 0:
+                await each.give_back(min(excess, spare))
+
+    @property
+    def _used(self) -> int:
+        """Bytes of all blocks that can be given back, in any way."""
+        files = self._users
+        return sum(
+            each.blocks.used for each in files if each in self._expiries or _gives_back(each)
+        )
+
+    def open(self) -> None:
+        """Keep files again after `close`."""
+        self._is_closed = False
 
     def close(self) -> None:
-        """Remove all files."""
+        """Remove all files, and keep none from now on."""
+        self._is_closed = True
         for file in list(self._users):
             self._remove(file)
 
@@ -153,3 +179,7 @@ class FarFiles:
 
     def _run_detached(self, work: Callable[[], object]) -> None:
         run_detached(self._run_in_thread, work)
+
+
+def _gives_back(file: FarFile) -> bool:
+    return file.can_punch and not file.is_kept

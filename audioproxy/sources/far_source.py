@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
@@ -24,9 +24,9 @@ from audioproxy.media.command.inputs import (
 )
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.blocks import BLOCK
-from audioproxy.sources.far_file import FarFile, Reader
+from audioproxy.sources.far_file import FarFile, Reader, drop
 from audioproxy.sources.far_files import FarFiles
-from audioproxy.sources.fetch import Part, Version, drop
+from audioproxy.sources.fetch import Part, Version
 from audioproxy.sources.interfaces import Look
 from audioproxy.sources.questions import Questions
 
@@ -72,6 +72,13 @@ class Found:
     end: Deferred[Part] | None = None
     unreadable: str = ""
 
+    def drop(self) -> None:
+        """Give up the responses that have begun."""
+        if self.start is not None:
+            self.start.stream.discard()
+        if self.end is not None:
+            drop(self.end)
+
 
 @dataclass(frozen=True, slots=True)
 class FarReading:
@@ -97,15 +104,12 @@ class FarReading:
         :param reads: its bytes will be read, so they are requested now.
         """
         if not reads or found.unreadable:
-            if found.start is not None:
-                found.start.stream.discard()
-            if found.end is not None:
-                drop(found.end)
+            found.drop()
             found = replace(found, start=None, end=None)
         source = FarSource(self, found)
         if reads and not found.unreadable:
             # Where no file can be created, the first read says so.
-            with suppress(RenderFailed):
+            with suppress(Refusal):
                 source.begin()
         return source
 
@@ -152,29 +156,37 @@ class FarSource:
     def begin(self) -> FarFile:
         """Let the start of the source come, unless it is there already; return the file.
 
-        :raises RenderFailed: where no file can be created.
+        :raises RenderFailed: where no file can be created, or the source is closed.
         """
         if self._file is not None:
             return self._file
+        if self._is_closed and not self._looking:
+            raise RenderFailed("The source is closed.")
         found, files = self._found, self._reading.files
+        # What has begun is used once.
+        self._found = replace(found, start=None, end=None)
         identity = self.identity if self.validator else None
         file = None if identity is None else files.find(identity)
-        if file is None:
-            file = files.create(found.version, found.size, identity, is_whole=found.is_whole)
+        try:
+            is_new = file is None
+            if file is None:
+                file = files.create(found.version, found.size, identity, is_whole=found.is_whole)
             files.use(file)
-            first = None if found.is_whole else min(START_BYTES, found.size or 0)
-            file.begin(found.start, first)
-            if found.end is not None:
-                file.prefetch((found.size or 0) - _END_BYTES, found.end)
-            elif not found.is_whole:
-                Deferred.fromCoroutine(self._fetch_end(file)).addErrback(lambda failure: None)
-        else:
-            files.use(file)
-            if found.start is not None:
-                found.start.stream.discard()
-            if found.end is not None:
-                drop(found.end)
+        except BaseException:
+            found.drop()
+            raise
         self._file = file
+        if not is_new:
+            found.drop()
+        elif found.is_whole:
+            file.begin(found.start, None)
+        else:
+            size = found.size or 0
+            file.begin(found.start, min(START_BYTES, size))
+            if found.end is not None:
+                file.prefetch(size - _END_BYTES, found.end)
+            elif size > START_BYTES:
+                Deferred.fromCoroutine(self._fetch_end(file, size)).addErrback(lambda _: None)
         return file
 
     @contextmanager
@@ -187,15 +199,21 @@ class FarSource:
         stop = None if file.size is None else int(file.size * self._share * _MARGIN) + _END_BYTES
         reader, files = Reader(stop), self._reading.files
 
-        def ended() -> None:
+        def ended(is_fault: bool) -> None:
+            if is_fault and self.failure is None:
+                self.failure = RenderFailed("A reader of the source has failed.")
             self._questions.discard(questions)
             file.leave(reader)
             files.release(file)
 
-        questions = Questions(
-            self._reading.reactor, lambda block: self._bring(file, block, reader), ended
-        )
         files.use(file)
+        try:
+            questions = Questions(
+                self._reading.reactor, lambda block: self._bring(file, block, reader), ended
+            )
+        except OSError:
+            files.release(file)
+            raise
         self._questions.add(questions)
         try:
             yield {
@@ -227,7 +245,7 @@ class FarSource:
             try:
                 if file.size is None:
                     # Nobody knows where its end is.
-                    await share.limit(file.complete())
+                    await share.limit(self._copied(file.complete()))
                 return await share.limit(look(local_input()))
             except (TimeoutError, SourceTooLarge):
                 return await look(local_input(seekable=False))
@@ -239,10 +257,10 @@ class FarSource:
         """Return what a child sees of a copy; of a source that is too large, of its start."""
         self._is_copied = True
         is_large = file.size is not None and file.size > self._reading.max_size
-        copying = file.bring(self._reading.max_size) if is_large else file.complete()
+        bringing = file.bring(self._reading.max_size) if is_large else file.complete()
         try:
             # The time of the probe is for sources that take long to understand.
-            await deadline.exempt(copying, self._reading.copy_timeout)
+            await deadline.exempt(self._copied(bringing), self._reading.copy_timeout)
         except SourceTooLarge:
             is_large = True
         return await look(local_input(seekable=not is_large))
@@ -253,6 +271,10 @@ class FarSource:
         if self._found.unreadable:
             raise UndecodableSource(self._found.unreadable)
         file = self.begin()
+        if file.failure is not None and not file.is_complete:
+            # It is opened anew, as long as no client has got anything.
+            self.failure = file.failure
+            raise file.failure
         self._is_copied = not await self._reading.can_preload()
         if self._is_copied or file.size is None:
             await deadline.limit(self._copy(file))
@@ -304,6 +326,9 @@ class FarSource:
             self._reading.files.release(file)
 
     def _bring(self, file: FarFile, block: int, reader: Reader) -> Deferred[None]:
+        if self.failure is not None:
+            # What the source is for has failed, whatever a child still asks for.
+            return fail(self.failure)
         return file.want(block, reader).addErrback(self._note_failure)
 
     def _note_failure(self, failure: Failure) -> Failure:
@@ -313,13 +338,20 @@ class FarSource:
 
     async def _copy(self, file: FarFile) -> None:
         SourceTooLarge.check(file.size, self._reading.max_size)
-        await file.complete().addErrback(self._note_failure)
+        await self._copied(file.complete())
 
-    async def _fetch_end(self, file: FarFile) -> None:
+    async def _copied(self, bringing: Awaitable[None]) -> None:
+        """Wait for a copy. One that is too large is no failure where its start is enough."""
+        try:
+            await bringing
+        except SourceTooLarge:
+            raise
+        except Refusal as refusal:
+            self.failure = self.failure or refusal
+            raise
+
+    async def _fetch_end(self, file: FarFile, size: int) -> None:
         """Fetch the end of the source, which most containers need, when the start is there."""
-        size = file.size or 0
-        if size <= START_BYTES:
-            return
         await file.want(START_BYTES // BLOCK - 1, self._reader)
         start = os.pread(file.blocks.readable, _TS_PACKET + 1, 0)
         is_ts = start[0] == start[-1] == _TS_SYNC

@@ -13,22 +13,32 @@ from twisted.internet.task import deferLater
 from zope.interface import implementer
 
 from audioproxy.concurrency.threads import await_uncancelled
-from audioproxy.errors import Refusal, UpstreamUnavailable
+from audioproxy.errors import (
+    Refusal,
+    RenderFailed,
+    SourceTooLarge,
+    UpstreamUnavailable,
+)
 from audioproxy.files.streams import ByteStream, ConsumerGone
 from audioproxy.http_client.client import Response
-from audioproxy.http_client.errors import TransportError
+from audioproxy.http_client.errors import TooMuch, TransportError
 from audioproxy.observe.log_context import Logger
+from audioproxy.sources.blocks import BLOCK
 
 # Bytes that wait for the disk, at most, besides those that are written at the moment.
 _MOST_BUFFERED = 1024 * 1024
 # Seconds before the attempts that follow one without a byte. One that follows a lost connection,
 # which has brought much, begins at once.
 _DELAYS = (0.25, 1.0, 2.0, 4.0)
-_MUCH = 64 * 1024
+_MUCH = BLOCK
+# Attempts without much of a source that comes from its start each time.
+_MOST_WHOLE = 2
 #: Seconds that an origin may name in Retry-After, and be asked again.
 MOST_PATIENCE = 20.0
 #: Seconds without a byte after which a connection is given up.
-STALL_TIMEOUT = 15.0
+STALL_TIMEOUT = 5.0
+
+_CHANGED = "The source changed while it was read."
 
 _log = Logger()
 
@@ -56,26 +66,29 @@ class Part:
 
     @classmethod
     def of(cls, response: Response) -> Part:
-        """Return the body of a response, which must have as many bytes as its headers state."""
+        """Return the body of a response.
+
+        :raises RenderFailed: where it is longer than its range, so that it may be another one.
+        """
         found = response.range
+        if found is not None and (response.length or 0) > found.size:
+            response.abort()
+            raise RenderFailed(_CHANGED)
         first, size = (0, response.length) if found is None else (found.first, found.size)
         return cls(first, response.stream(size, STALL_TIMEOUT))
-
-
-def drop(coming: Deferred[Part]) -> None:
-    """Give up a response that is not needed."""
-    coming.addCallbacks(lambda part: part.stream.discard(), lambda failure: None)
-    coming.cancel()
 
 
 class Version(Protocol):
     """One version of a source at its origin.
 
     :ivar name: of the origin, for the log.
+    :ivar is_whole: the origin serves no ranges of it.
     """
 
     @property
     def name(self) -> str: ...  # noqa: D102
+    @property
+    def is_whole(self) -> bool: ...  # noqa: D102
 
     async def get(self, first: int, stop: int | None) -> Part:
         """Request bytes.
@@ -93,6 +106,7 @@ class Fetch:
 
     :ivar position: all bytes ahead of it are written.
     :ivar stop: behind the last byte; None where the source's size is not known.
+    :ivar is_needed: whether what is lost is requested again.
     """
 
     def __init__(
@@ -101,21 +115,27 @@ class Fetch:
         clock: IReactorTime,
         start: int,
         stop: int | None,
-        write: Callable[[int, bytearray], Coroutine[Any, Any, None]],
+        write: Callable[[Fetch, bytearray], Coroutine[Any, Any, None]],
         bound: int | None = None,
+        most: int | None = None,
     ) -> None:
         """Prepare a fetch that has not begun.
 
-        :param write: writes bytes to a place; `position` follows it.
+        :param write: writes whole blocks at `position`, and moves it. The end of a source counts as
+            a whole block.
+        :param most: the most bytes that a source may have whose size is not known.
         :param bound: the place at which the fetch pauses, until `extend` moves it; None for none.
         """
         self.position = start
         self.stop = stop
+        self.is_needed = True
         self._version = version
         self._clock = clock
         self._write = write
         self._bound = bound
-        self._received = start
+        self._most = most
+        # All bytes ahead of this place have arrived; the last ones are not written yet.
+        self._arrived = start
         self._batch = bytearray()
         self._writing: Deferred[None] | None = None
         self._error: Exception | None = None
@@ -123,6 +143,15 @@ class Fetch:
         self._sending: Deferred[None] | None = None
         self._is_paused = False
         self._skipped = 0
+        self._needed: Deferred[None] | None = None
+
+    @property
+    def _is_too_large(self) -> bool:
+        return self._most is not None and self._arrived > self._most
+
+    @property
+    def _is_ahead(self) -> bool:
+        return self._bound is not None and self._arrived >= self._bound
 
     async def run(self, begun: Part | Deferred[Part] | None = None) -> None:
         """Fetch all of it.
@@ -136,51 +165,70 @@ class Fetch:
             # Otherwise it is requested as all others.
             with suppress(Refusal, Busy):
                 part = await begun
-        while part is not None or self.stop is None or self.position < self.stop:
-            before = self.position
+        while part is not None or self.stop is None or self._arrived < self.stop:
+            before = self._arrived
+            error: Busy | None = None
             try:
                 if part is None:
-                    part = await self._version.get(self.position, self.stop)
+                    while self._is_ahead:
+                        # An origin that was left waiting has closed its connection.
+                        self._needed = Deferred()
+                        await self._needed
+                    part = await self._version.get(self._arrived, self.stop)
                 current, part = part, None
                 await self._receive(current)
                 if self.stop is None:
-                    self.stop = self.position
-                elif self.position == before:
-                    raise Busy("it serves no byte of a range")
-            except Busy as error:
-                part = None
-                failures = 1 if self.position > before else failures + 1
-                await self._wait(error, 0 if self.position - before >= _MUCH else failures)
+                    self.stop = self._arrived
+                    break
+            except Busy as busy:
+                part, error = None, busy
+            if self.stop is None or self._arrived < self.stop:
+                failures = 0 if self._arrived - before >= _MUCH else failures + 1
+                if failures or error is not None:
+                    await self._wait(error or Busy("it serves few bytes of a range"), failures)
+        # The end of a source is no whole block.
+        await self._write_batches()
+        if self._error is not None:
+            raise self._error
 
     async def _wait(self, error: Busy, failures: int) -> None:
-        wanted = error.retry_after or 0.0
-        if failures > len(_DELAYS) or wanted > MOST_PATIENCE:
-            _log.warn(
-                "the origin {name} does not serve a range: {why}",
-                name=self._version.name,
-                why=error,
-            )
+        """Wait before another attempt.
+
+        :param failures: attempts since the last one that has brought much.
+        """
+        name, wanted = self._version.name, error.retry_after or 0.0
+        most = _MOST_WHOLE if self._version.is_whole else len(_DELAYS)
+        if failures > most or wanted > MOST_PATIENCE or not self.is_needed:
+            _log.warn("the origin {name} does not return a source: {why}", name=name, why=error)
             raise UpstreamUnavailable("The origin did not return the whole source.") from error
-        delay = max(wanted, _DELAYS[failures - 1] if failures else 0.0)
-        _log.debug(
-            "a range of {name} is requested again: {why}", name=self._version.name, why=error
-        )
-        await deferLater(self._clock, delay)
+        log = _log.warn if failures > 1 else _log.debug
+        log("the origin {name} is asked again for a source: {why}", name=name, why=error)
+        await deferLater(self._clock, max(wanted, _DELAYS[failures - 1] if failures else 0.0))
 
     def extend(self, bound: int) -> None:
         """Fetch on up to a later place."""
         if self._bound is not None and bound > self._bound:
             self._bound = bound
             self._adjust()
+            needed, self._needed = self._needed, None
+            if needed is not None:
+                needed.callback(None)
 
     async def _receive(self, part: Part) -> None:
-        self._skipped = self.position - part.first
+        self._skipped = self._arrived - part.first
         self._is_paused = False
         try:
             self._sending = part.stream.send(self)
+            if self._error is not None:
+                # It has failed within the call.
+                self._sending.cancel()
             await self._sending
         except ConsumerGone as error:
+            self._batch.clear()
             raise self._error or CancelledError() from error
+        except TooMuch as error:
+            # What has come may be of another place.
+            raise RenderFailed(_CHANGED) from error
         except TransportError as error:
             raise Busy(str(error)) from error
         finally:
@@ -190,6 +238,8 @@ class Fetch:
                 await await_uncancelled(self._writing)
         if self._error is not None:
             raise self._error
+        if self._skipped:
+            raise RenderFailed(_CHANGED)
 
     def registerProducer(self, producer: IProducer, streaming: bool) -> None:
         """Register the stream, which is a push producer."""
@@ -201,24 +251,38 @@ class Fetch:
 
     def write(self, data: bytes) -> None:
         """Write bytes soon, in order."""
-        if self._skipped:
-            skipped = min(self._skipped, len(data))
-            self._skipped -= skipped
-            data = data[skipped:]
-        self._batch += data
-        self._received += len(data)
-        if self._batch and self._writing is None:
+        if self._error is not None:
+            return
+        skipped = min(self._skipped, len(data))
+        self._skipped -= skipped
+        rest = len(data) if self.stop is None else skipped + self.stop - self._arrived
+        self._batch += data[skipped:rest]
+        self._arrived += max(0, min(rest, len(data)) - skipped)
+        if self._is_too_large:
+            # Whoever looks at the source sees what is accepted of it.
+            assert self._most is not None
+            del self._batch[self._most - self._arrived :]
+        if self._writing is None:
             writing = Deferred.fromCoroutine(self._write_batches())
             self._writing = None if writing.called else writing
         self._adjust()
 
     async def _write_batches(self) -> None:
+        """Write what has arrived, but for the block that has not arrived as a whole."""
         try:
-            while self._batch and self._error is None:
-                batch, self._batch = self._batch, bytearray()
+            while self._error is None:
+                is_end = self._arrived == self.stop or self._is_too_large
+                count = len(self._batch) if is_end else len(self._batch) // BLOCK * BLOCK
+                if not count:
+                    break
+                batch = self._batch[:count]
+                del self._batch[:count]
                 self._adjust()
-                await self._write(self.position, batch)
-                self.position += len(batch)
+                await self._write(self, batch)
+            if self._is_too_large and self._error is None:
+                raise SourceTooLarge(
+                    f"The source has more than {self._most} bytes, and no more are accepted."
+                )
         except Exception as error:
             self._error = error
             self._batch.clear()
@@ -229,8 +293,7 @@ class Fetch:
 
     def _adjust(self) -> None:
         """Pause or resume the stream."""
-        is_ahead = self._bound is not None and self._received >= self._bound
-        should_pause = is_ahead or len(self._batch) >= _MOST_BUFFERED
+        should_pause = self._is_ahead or len(self._batch) >= _MOST_BUFFERED
         if self._producer is None or should_pause == self._is_paused:
             return
         self._is_paused = should_pause

@@ -42,6 +42,10 @@ class HttpsSources:
     def __init__(self, origins: OriginClient, reading: FarReading) -> None:
         self.origins = origins
         self._reading = reading
+        # Origins that would send a whole source in the place of its end.
+        self._without_ranges: TTLCache[str, bool] = TTLCache(
+            _MOST_UNRELIABLE, _UNRELIABLE_SECONDS, reading.clock.seconds
+        )
         self.unreliable: TTLCache[bytes, bool] = TTLCache(
             _MOST_UNRELIABLE, _UNRELIABLE_SECONDS, reading.clock.seconds
         )
@@ -61,7 +65,8 @@ class HttpsSources:
         count = 1 if is_known else START_BYTES if reads else STAT_BYTES
         wanted = None if canonical in self.unreliable and reads else f"0-{count - 1}"
         ending: Deferred[_Answer] | None = None
-        if reads and not is_known and wanted and not self.origins.is_connected(source):
+        is_new = reads and not is_known and not self.origins.is_connected(source)
+        if is_new and wanted and source.authority not in self._without_ranges:
             # Another connection takes no longer than the first one.
             walking = self.origins.walk(source, f"-{LAST_BYTES}")
             ending = Deferred.fromCoroutine(walking)
@@ -72,18 +77,20 @@ class HttpsSources:
             raise
         # Without a validator, nothing tells whether later ranges are of the same version.
         is_whole = response.range is None or not origin.validator
-        version = _HttpsVersion(self, source, origin, is_whole)
         start: Part | None = None
         if (is_known and not is_whole) or not reads or origin.unreadable:
             # A short body is read, so that its connection can be used again.
             response.discard()
         else:
             start = Part.of(response)
+        version = _HttpsVersion(self, source, origin, is_whole, start is not None)
         end: Deferred[Part] | None = None
         if ending is not None and not is_whole and (origin.size or 0) > START_BYTES:
             end = Deferred.fromCoroutine(version.accept_end(ending))
         else:
             _abort(ending)
+        if is_whole and reads and (origin.size is None or origin.size > START_BYTES):
+            self._without_ranges[source.authority] = True
         found = Found(
             canonical,
             origin.validator,
@@ -124,17 +131,19 @@ class _HttpsVersion:
 
     :ivar origin: what the origin stated when it was opened, and where the last redirect led.
     :ivar is_whole: the origin serves no ranges of it.
+    :ivar is_requested: its bytes were requested before.
     """
 
     sources: HttpsSources
     source: HttpsSource
     origin: OriginState
     is_whole: bool
+    is_requested: bool
 
     @property
     def name(self) -> str:
-        """The host, for the log."""
-        return self.source.host
+        """The host and the port, for the log."""
+        return self.source.authority
 
     async def accept_end(self, ending: Deferred[_Answer]) -> Part:
         """Return the response to a request for the last bytes.
@@ -166,7 +175,10 @@ class _HttpsVersion:
     async def get(self, first: int, stop: int | None) -> Part:
         """Request bytes: see `fetch.Version`."""
         if self.is_whole and not self.origin.validator:
-            raise UpstreamUnavailable("The origin did not return the whole source.")
+            # Nothing tells whether another response is of the same version.
+            if self.is_requested:
+                raise UpstreamUnavailable("The origin did not return the whole source.")
+            self.is_requested = True
         wanted = None if self.is_whole else f"{first}-{(stop or 0) - 1}"
         try:
             later, response = await self._send(wanted)

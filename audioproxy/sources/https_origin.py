@@ -249,6 +249,10 @@ class OriginClient:
             text = "the origin {host} responds with {status}: its headers in AP_SOURCE_HEADERS_FILE"
             text += " may be wrong or expired"
             _log.warn(text, host=host, status=response.status)
+        if target.authority in self.headers and not is_own and response.status in _UNAUTHORIZED:
+            text = "the origin {host} responds with {status}: its headers in AP_SOURCE_HEADERS_FILE"
+            text += " are for sources whose own URL names it, and no redirect carries them"
+            _log.warn(text, host=host, status=response.status)
         return response
 
     def _redirect_target(self, source: HttpsSource, response: Response) -> HttpsSource:

@@ -29,13 +29,14 @@ class Questions:
         self,
         reactor: Any,
         bring: Callable[[int], Deferred[None]],
-        ended: Callable[[], object],
+        ended: Callable[[bool], object],
     ) -> None:
         """Wait for questions.
 
         :param reactor: provides readers of sockets, and time.
         :param bring: brings a block; the Deferred fails where that is impossible, or there is none.
-        :param ended: called once when no more questions come.
+        :param ended: called once when no more questions come, with whether that is a fault: the
+            child may read on, and take the next failure for the end of its source.
         :ivar theirs: the end of the child. It is closed by `started`.
         :raises OSError: where no socket can be created.
         """
@@ -70,7 +71,7 @@ class Questions:
         except OSError:
             question = b""
         if len(question) != _QUESTION.size:
-            self.close()
+            self._close(is_fault=bool(question))
             return
         (block,) = _QUESTION.unpack(question)
         self._reactor.removeReader(self)
@@ -80,10 +81,13 @@ class Questions:
 
     def connectionLost(self, reason: Failure) -> None:
         """End: the reactor has found this socket broken, or stops."""
-        self.close()
+        self._close(is_fault=True)
 
     def close(self) -> None:
         """End; repeated calls are harmless."""
+        self._close(is_fault=False)
+
+    def _close(self, *, is_fault: bool) -> None:
         if self._ours.fileno() < 0:
             return
         self._reactor.removeReader(self)
@@ -93,7 +97,7 @@ class Questions:
         bringing, self._bringing = self._bringing, None
         if bringing is not None:
             bringing.cancel()
-        self._ended()
+        self._ended(is_fault)
 
     def _refuse(self, failure: Failure) -> None:
         if not failure.check(CancelledError):
@@ -106,9 +110,9 @@ class Questions:
             return
         try:
             self._ours.send(answer)
-        except OSError:
+        except OSError as error:
             # It has ended, or floods its own socket.
-            self.close()
+            self._close(is_fault=isinstance(error, BlockingIOError))
             return
         if seconds:
             self._pause = self._reactor.callLater(seconds, self._reactor.addReader, self)

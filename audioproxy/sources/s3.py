@@ -75,12 +75,18 @@ class S3Sources:
             unknown = Unavailable("the store does not state the size of an object")
             raise _translate(unknown, self.object_store, source.bucket)
         etag = strong_etag(response)
+        if etag is None and not is_whole:
+            # Nothing tells whether later ranges are of the same version.
+            is_whole = True
+            if start is not None and response.length != size:
+                start.stream.discard()
+                start = None
         unreadable = ""
         if size == 0:
             unreadable = "The source is empty."
         elif response.is_encoded:
             unreadable = "The object has a Content-Encoding, such as gzip."
-        version = _ObjectVersion(self, source, target, size, etag, is_whole)
+        version = _ObjectVersion(self, source, target, size, etag, is_whole, start is not None)
         end: Deferred[Part] | None = None
         if ending is not None and not is_whole and (size or 0) > START_BYTES:
             end = Deferred.fromCoroutine(version.accept_end(ending))
@@ -102,9 +108,12 @@ class S3Sources:
             await read_document(response)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _ObjectVersion:
-    """One version of an object, as `fetch.Version`; without an entity tag, it may change unseen."""
+    """One version of an object, as `fetch.Version`.
+
+    :ivar is_requested: its bytes were requested before.
+    """
 
     sources: S3Sources
     source: S3Source
@@ -112,6 +121,7 @@ class _ObjectVersion:
     size: int | None
     etag: str | None
     is_whole: bool
+    is_requested: bool
 
     @property
     def name(self) -> str:
@@ -136,10 +146,13 @@ class _ObjectVersion:
     async def get(self, first: int, stop: int | None) -> Part:
         """Request bytes: see `fetch.Version`."""
         if self.is_whole and self.etag is None:
-            raise UpstreamUnavailable("The store did not return the whole source.")
+            # Nothing tells whether another response is of the same version.
+            if self.is_requested:
+                raise UpstreamUnavailable("The store did not return the whole source.")
+            self.is_requested = True
         try:
             if self.is_whole or stop is None:
-                _, response = await self.target.get_start(START_BYTES)
+                response = await self.target.get_all()
             else:
                 response = await self.target.get_once(first, stop, self.etag)
             if not self._is_in(response):

@@ -16,7 +16,7 @@ from zope.interface.verify import verifyObject
 from audioproxy.files.streams import ConsumerGone
 from audioproxy.http_client.bodies import BodyStream, BodyTooLarge, RequestBody
 from audioproxy.http_client.client import Response
-from audioproxy.http_client.errors import TransportError
+from audioproxy.http_client.errors import TooMuch, TransportError
 from tests.support.consumers import FakeConsumer
 from tests.support.http import Log
 from tests.support.strategies import DETERMINISTIC
@@ -86,9 +86,11 @@ class BodyStreamCase(ClientCase):
         self.assertEqual(bytes(self.consumer.data), data)
         self.assertEqual(self.consumer.calls[-1], "unregistered")
 
-    def assert_broken(self, sending: Deferred[None]) -> str:
-        """Assert that the stream failed with a TransportError, and return the error's text."""
-        text = str(self.exactly(sending, TransportError))
+    def assert_broken(
+        self, sending: Deferred[None], kind: type[TransportError] = TransportError
+    ) -> str:
+        """Assert that the stream failed with an error, and return the error's text."""
+        text = str(self.exactly(sending, kind))
         self.assertEqual(self.consumer.calls[-1], "unregistered")
         self.network.run()
         self.assertTrue(self.peer.closed)
@@ -169,7 +171,7 @@ class BodyStreamTests(BodyStreamCase):
             (CHUNKS, chunk(b"hello, ")),
             (reply_without_length(200), b"hello, "),
         ):
-            reason = self.assert_broken(self.send_body(*packets, size=6))
+            reason = self.assert_broken(self.send_body(*packets, size=6), TooMuch)
             self.assertEqual(reason, "the body is longer than its stated length")
             self.assertEqual(bytes(self.consumer.data), b"")
 

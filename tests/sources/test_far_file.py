@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import NotFound, Refusal, RenderFailed, SourceTooLarge, UpstreamUnavailable
 from audioproxy.http_client.errors import TransportError
-from audioproxy.sources import far_file
+from audioproxy.sources import far_file, far_files
 from audioproxy.sources.blocks import BLOCK, NoHoles
 from audioproxy.sources.far_file import FarFile, Reader
 from audioproxy.sources.far_files import KEPT_SECONDS, FarFiles
@@ -229,18 +229,35 @@ class LossTests(FarFileCase):
             self.assert_content(file, 20)
 
     def test_progress(self) -> None:
-        """Losses are counted anew after each byte; if there are few, the next attempt waits."""
+        """Losses are counted anew after each block. Few bytes at a time are not enough."""
         version = FakeVersion(CONTENT)
         file = self.create(version)
         waiting = file.want(20, Reader())
-        for _ in range(10):
-            version.streams[-1].arrive(1000)
+        for _ in range(3):
+            version.streams[-1].arrive(BLOCK)
             version.streams[-1].lose(TransportError("cut", is_closed=True))
             self.clock.advance(0)
-            self.assertEqual(len(version.streams), len(version.requests))
-            self.clock.advance(0.25)
-        version.run()
         self.successResultOf(waiting)
+        waiting = file.want(90, Reader())
+        for delay in (0.25, 1, 2, 4, 0):
+            version.streams[-1].arrive(1000)
+            version.streams[-1].lose(TransportError("cut", is_closed=True))
+            requests = len(version.requests)
+            self.clock.advance(delay)
+            self.assertEqual(requests + bool(delay), len(version.requests))
+        self.assertIsInstance(self.refusal(waiting), UpstreamUnavailable)
+
+    def test_few_bytes(self) -> None:
+        """An origin that serves a byte at a time is given up."""
+        version = FakeVersion(CONTENT)
+        version.most = 1
+        file = self.create(version)
+        waiting = file.want(20, Reader())
+        for _ in range(5):
+            version.run()
+            self.clock.advance(4)
+        self.assertIsInstance(self.refusal(waiting), UpstreamUnavailable)
+        self.assertEqual(5, len(version.requests))
 
     def test_gone(self) -> None:
         """A source that has vanished, or changed, has no more blocks; what is there is read."""
@@ -273,7 +290,7 @@ class LossTests(FarFileCase):
         version = FakeVersion(CONTENT)
         file = self.create(version)
         full = OSError(errno.ENOSPC, "full")
-        with patch.object(file.blocks, "write", side_effect=[full, *[None] * 20]):
+        with patch.object(file.blocks, "write", side_effect=[full, *[1 << 40] * 20]):
             waiting = file.want(20, Reader())
             version.run()
         self.successResultOf(waiting)
@@ -353,6 +370,7 @@ class SpaceTests(FarFileCase):
         They come again when they are read again.
         """
         self.patch(far_file, "_MOST_AHEAD", MIB)
+        self.patch(far_files, "LEAST_KEPT", 2 * MIB)
         version = FakeVersion(CONTENT)
         file = self.create(version)
         reader = Reader()

@@ -38,9 +38,10 @@ class QuestionsTests(SynchronousTestCase):
         self.asked.append((block, waiting))
         return waiting
 
-    def end(self) -> None:
+    def end(self, is_fault: bool) -> None:
         """Note the end."""
         self.ended += 1
+        self.is_fault = is_fault
 
     def ask(self, block: int) -> Deferred[None]:
         """Ask for a block; return what the answer waits for."""
@@ -93,6 +94,7 @@ class QuestionsTests(SynchronousTestCase):
         self.reactor.run()
         self.questions.close()
         self.assertEqual((1, []), (self.ended, self.reactor.readers))
+        self.assertFalse(self.is_fault)
 
     def test_no_questions(self) -> None:
         """Messages of another size end the connection."""
@@ -102,6 +104,7 @@ class QuestionsTests(SynchronousTestCase):
             self.reactor.run()
             self.assertEqual((1, []), (self.ended, self.reactor.readers))
             self.assertEqual([], self.asked)
+            self.assertTrue(self.is_fault)
 
     def test_flood(self) -> None:
         """A child that reads no answers is no longer answered, and nothing waits for it."""
@@ -109,7 +112,7 @@ class QuestionsTests(SynchronousTestCase):
         while not self.ended and sent < 100_000:
             self.ask(sent).callback(None)
             sent += 1
-        self.assertEqual(1, self.ended)
+        self.assertEqual((1, True), (self.ended, self.is_fault))
 
     def test_early_close(self) -> None:
         """A block that is no longer wanted is given up, and the child sees the end."""

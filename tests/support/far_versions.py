@@ -241,6 +241,7 @@ class FarClientCase(ClientCase):
         """Close the source that was opened last, and remove all files."""
         self.close_last()
         self.files.close()
+        self.files.open()
         self.network.run()
 
     @property
