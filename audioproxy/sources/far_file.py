@@ -368,12 +368,6 @@ class FarFile:
                 self._begin(block, Reader())
 
 
-def drop(coming: Deferred[Part]) -> None:
-    """Give up a response that is not needed."""
-    coming.addCallbacks(lambda part: part.stream.discard(), lambda failure: None)
-    coming.cancel()
-
-
 def _as_refusal(failure: Failure) -> Refusal:
     """Return what clients get for the failure of a fetch, and log one that is not the origin's."""
     error = failure.value

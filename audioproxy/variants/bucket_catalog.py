@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredQueue
 from twisted.internet.interfaces import IConsumer, IDelayedCall, IPushProducer, IReactorTime
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from audioproxy.concurrency.workers import for_each
@@ -51,12 +52,13 @@ class BucketCatalog:
         """Yield the variants of one page of a listing at a time."""
         waiting: list[tuple[str, str | None]] = [(prefix, None) for prefix in _PREFIXES]
         running: set[Deferred[Any]] = set()
-        arrived: DeferredQueue[tuple[str, list[ListedObject], str | None]] = DeferredQueue()
+        # In tuples, since a queue cannot keep a bare Failure until somebody waits (Twisted 26.10).
+        arrived: DeferredQueue[tuple[Any]] = DeferredQueue()
         covered = dict.fromkeys(_PREFIXES, 0.0)
 
         def finish(outcome: Any, fetching: Deferred[Any]) -> None:
             running.discard(fetching)
-            arrived.put(outcome)
+            arrived.put((outcome,))
 
         try:
             while waiting or running or arrived.pending:
@@ -64,7 +66,10 @@ class BucketCatalog:
                     fetching: Deferred[Any] = Deferred.fromCoroutine(self._list(*waiting.pop()))
                     running.add(fetching)
                     fetching.addBoth(finish, fetching)
-                prefix, objects, token = await arrived.get()
+                (outcome,) = await arrived.get()
+                if isinstance(outcome, Failure):
+                    outcome.raiseException()
+                prefix, objects, token = outcome
                 entries = [
                     Entry(each.key, each.size, each.modified)
                     for each in objects

@@ -42,6 +42,7 @@ class BucketNode:
             server.put(self._sources, source, rig.sounds.path(source).read_bytes())
         variables = {
             "AP_VARIANT_STORE": f"s3://{self._variants}",
+            "AP_SOURCE_ALLOWLIST": self._sources,
             "AP_S3_ENDPOINT": f"http://127.0.0.1:{self._relay.port}",
             "AWS_ACCESS_KEY_ID": server.access_key,
             "AWS_SECRET_ACCESS_KEY": server.secret_key,

@@ -26,6 +26,15 @@ from tests.support.service import (
     reactor,
 )
 
+# Blocks of remote sources are kept for seconds, so that a node becomes idle soon, and in less space
+# than the longest source needs.
+_FAR_SECONDS, _FAR_BYTES = 2, 1 << 20
+_LITTLE_SPACE = f"""\
+from audioproxy.sources import far_files
+far_files.KEPT_SECONDS = {_FAR_SECONDS}
+far_files.FarFiles.__init__.__defaults__ = ({_FAR_BYTES},)
+"""
+
 # Parts of a descriptor's target that differ between files, sockets or pipes of the same kind.
 _NUMBERS = re.compile(r"[0-9a-f]{32,}|(?<=\[)\d+")
 
@@ -75,6 +84,7 @@ class Node:
         program = (
             f"from tests.soak.bugs import inject\ninject({bug!r})\n{TWISTD}" if bug else TWISTD
         )
+        program = _LITTLE_SPACE + program
         # One node that checks ffmpeg is enough: a check takes as long as several renders.
         program = program if self.name == "a" else WITHOUT_FFMPEG_CHECK + program
         command = (sys.executable, "-c", program, "--nodaemon", "--pidfile=", "audioproxy")
@@ -125,6 +135,16 @@ class Node:
             with suppress(FileNotFoundError):
                 found[_NUMBERS.sub("*", os.readlink(path))] += 1
         return found
+
+    def scratch_bytes(self) -> int:
+        """Return the bytes on the disk of all scratch files in TMPDIR."""
+        files: dict[int, int] = {}
+        for path in Path(f"/proc/{self.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                if os.readlink(path).startswith(str(self.temporary)):
+                    status = path.stat()
+                    files[status.st_ino] = 512 * status.st_blocks
+        return sum(files.values())
 
     def children(self) -> list[int]:
         """Return the ids of the child processes with work, zombies included."""

@@ -88,6 +88,10 @@ EXCUSES = {
     "child stopped": Excuse(_LATE, may_break_off=True),
     "source changed": Excuse(_FAILED, may_break_off=True, may_differ=True),
     "bucket away": Excuse(_FAILED | _UNAVAILABLE, may_break_off=True),
+    "origin away": Excuse(_UNAVAILABLE | _LATE, may_break_off=True),
+    # All bytes of a far source are of one version. Before the first byte, it is opened anew.
+    "ranges refused": Excuse(may_break_off=True),
+    "source replaced": Excuse(may_break_off=True),
     "node killed": Excuse(may_break_off=True, may_be_missing=True),
     # The cause is set only for responses that had not begun when SIGTERM was sent.
     "node drained": Excuse(may_break_off=True, may_be_missing=True),

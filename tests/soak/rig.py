@@ -21,6 +21,7 @@ from tests.soak.nodes import Node
 from tests.soak.records import ExpectedRequest, ExpectedResponse, RequestRecord
 from tests.soak.sounds import CHANGING, LONG, SPEECH, TONE, Sounds
 from tests.support.audio import options_of
+from tests.support.authority import Authority, Certificate
 from tests.support.http import key_of
 from tests.support.service import reactor, signed
 
@@ -101,6 +102,7 @@ class Rig:
     """The nodes, sources, references and journal of a run.
 
     :ivar environment: variables of nodes A and B, but for the bound of their store.
+    :ivar certificate: of the https origin.
     :ivar restarts: lock for restarts of a node and for taking the store away, because a node does
         not start without the store.
     """
@@ -108,6 +110,7 @@ class Rig:
     parameters: RunParameters
     base: Path
     environment: dict[str, str]
+    certificate: Certificate
     journal: Journal
     sounds: Sounds
     a: Node
@@ -122,7 +125,10 @@ class Rig:
         for name in ("root", "store", "attic"):
             (base / name).mkdir(parents=True)
         sounds = Sounds(base / "root", base / "attic", parameters.long)
+        authority = Authority(base / "authority")
         environment = {
+            "AP_SOURCE_ALLOWLIST": "localhost",
+            "SSL_CERT_FILE": str(authority.bundle),
             "AP_LOCAL_ROOT": str(base / "root"),
             "AP_VARIANT_STORE": f"file://{base / 'store'}",
             "AP_MAX_CONCURRENCY": str(CAPACITY),
@@ -135,7 +141,8 @@ class Rig:
         # It is never reached, but the usage of the store is counted.
         bounded = {**environment, "AP_VARIANT_STORE_MAX_BYTES": str(BOUND)}
         nodes = [Node(name, base, bounded) for name in "ab"]
-        rig = cls(parameters, base, environment, Journal(limits), sounds, *nodes)
+        certificate = authority.issue("localhost")
+        rig = cls(parameters, base, environment, certificate, Journal(limits), sounds, *nodes)
         # Render the references now, so that no client waits for them under load.
         for options, source in parameters.renders:
             rig.reference(options, source)
@@ -171,15 +178,17 @@ class Rig:
         expected = replace(self.reference(options.partition("/cb:")[0], source), etag=f'"{key}"')
         return ExpectedRequest(signed(rest), expected, key=key)
 
-    def info(self, source: str) -> ExpectedRequest:
-        """Return a GET of an info document."""
+    def info(self, source: str, place: str | None = None) -> ExpectedRequest:
+        """Return a GET of an info document.
+
+        :param place: URL of another copy of the same source.
+        """
         where = ("info", source)
         if where not in self._expected:
             document = references.document(self.sounds.path(source))
             self._expected[where] = ExpectedResponse(frozenset({200}), document=document)
-        return ExpectedRequest(
-            signed(f"/info/plain/local://{source}"), self._expected[where], "info"
-        )
+        target = signed(f"/info/plain/{place or f'local://{source}'}")
+        return ExpectedRequest(target, self._expected[where], "info")
 
     def reference(self, options: str, source: str) -> ExpectedResponse:
         """Return the expected response to a GET of a variant.

@@ -15,6 +15,7 @@ from tests.soak.counters import entries
 from tests.soak.faults import Faults
 from tests.soak.lines import PATIENCE, pause, wait_for
 from tests.soak.operator import Operator
+from tests.soak.origin import RunOrigin
 from tests.soak.rig import CAPACITY, Rig
 from tests.soak.warm_up import WarmUp
 from tests.support.service import reactor
@@ -47,6 +48,7 @@ class Run:
         self.outcome = Outcome(rig)
         self._rig = rig
         self._bucket = BucketNode(rig)
+        self._origin = RunOrigin(rig)
         self._operator = Operator(rig, self._bucket)
         self._over: list[bool] = []
         self._peaks = {"descriptors": 0, "encoders": 0}
@@ -55,7 +57,8 @@ class Run:
         """Run the load and the checks; at the end both nodes are always killed."""
         rig, outcome = self._rig, self.outcome
         try:
-            await good_clients.gather(rig.a.start(), rig.b.start(), self._bucket.start())
+            starting = (rig.a.start(), rig.b.start(), self._bucket.start(), self._origin.start())
+            await good_clients.gather(*starting)
             warm_up = WarmUp(rig)
             await warm_up.run()
             outcome.checks.append(Check("warm-up", "counters compared exactly", warm_up.problems))
@@ -64,12 +67,15 @@ class Run:
             started = reactor.seconds()
             await self._load()
             outcome.seconds = reactor.seconds() - started
+            # The connections to the origin end with it.
+            await self._origin.stop()
             quiet = await self._quiet(before)
             await self._check_end(before, quiet)
         finally:
             await rig.a.kill()
             await rig.b.kill()
             await self._bucket.stop()
+            await self._origin.stop()
         return outcome
 
     async def _load(self) -> None:
@@ -93,6 +99,7 @@ class Run:
             faults.disturb_servers(self._over, rig.random("servers")),
             attacks.attack(self._over, rig.random("attack")),
             self._bucket.load(self._over),
+            self._origin.load(self._over),
             self._end_after(seconds),
         ]
         if rig.parameters.faults:
@@ -166,6 +173,7 @@ class Run:
             checks.check_counters(journal, rig.a, metrics, logged),
             await checks.check_store(journal, rig.store),
             bucket,
+            self._origin.check(),
             await self._operator.check(),
             checks.check_end(rig.store, codes),
         ]

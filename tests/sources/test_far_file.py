@@ -452,6 +452,46 @@ class SpaceTests(FarFileCase):
             files.create(FakeVersion(b"x"), 1, None, is_whole=False)
 
 
+class SlowDiskTests(FarFileCase):
+    """Blocks that are wanted while threads write other ones, or give them back."""
+
+    def setUp(self) -> None:
+        """Let all threads wait for `run`."""
+        super().setUp()
+        self.threads: list[tuple[Any, Deferred[Any]]] = []
+
+    def in_thread(self, work: Any) -> Any:
+        """Run disk work when the test says so."""
+        self.threads.append((work, Deferred()))
+        return self.threads[-1][1]
+
+    def run_thread(self, version: FakeVersion) -> bool:
+        """Let bytes arrive, and one thread end; return whether there was one."""
+        version.run()
+        if not self.threads:
+            return False
+        work, done = self.threads.pop(0)
+        done.callback(work())
+        return True
+
+    def test_given_back(self) -> None:
+        """A block is requested again, if it was given back while what follows it arrives."""
+        self.patch(far_files, "LEAST_KEPT", 0)
+        files = self.create_files(2 * BLOCK)
+        version = FakeVersion(CONTENT[: 8 * BLOCK])
+        file = files.create(version, 8 * BLOCK, b"x\n1", is_whole=False)
+        files.use(file)
+        file.begin(None, 8 * BLOCK)
+        waiting: dict[int, Deferred[None]] = {}
+        while self.run_thread(version):
+            present = [block for block in range(8) if block in file.blocks]
+            lost = set(range(max(present, default=0))).difference(present, waiting)
+            waiting |= {block: file.want(block, Reader()) for block in lost}
+        self.assertTrue(waiting)
+        for each in waiting.values():
+            self.successResultOf(each)
+
+
 class AnyOrderTests(FarFileCase):
     """Any sequence of reads equals the source."""
 

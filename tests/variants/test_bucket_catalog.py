@@ -103,6 +103,15 @@ class PagesTests(CatalogCase):
         self.assertIn("AccessDenied); the right ListBucket is required", error_text)
         self.network.run()
 
+    def test_refused_meanwhile(self) -> None:
+        """A page that is refused while the caller is at another one ends the listing, too."""
+        self.network.scripts = [self.serve([]), *[reply(403, error("AccessDenied"))] * 5]
+        pages = self.catalog.pages()
+        self.result_of(anext(pages))
+        self.network.run()
+        self.error_of(anext(pages), CatalogError)
+        self.network.run()
+
 
 class EntryTests(CatalogCase):
     """Requests for single variants."""
