@@ -22,7 +22,7 @@ from audioproxy.errors import (
 from audioproxy.media.diagnostics import one_line
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.blocks import BLOCK, BlockFile, NoHoles
-from audioproxy.sources.fetch import Fetch, Part, Version
+from audioproxy.sources.fetch import Fetch, Part, Version, drop
 
 # Blocks that are requested at a place to which a reader has jumped. One that reads on from there
 # gets a request for all that follows.
