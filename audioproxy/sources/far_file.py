@@ -365,7 +365,8 @@ class FarFile:
                 reader.fetch = None
         for block in list(self._waiting):
             if self._find(block) is None and not self.is_whole:
-                self._begin(block, Reader())
+                reader = Reader()
+                reader.follow(self._begin(block, reader), block)
 
 
 def _as_refusal(failure: Failure) -> Refusal:

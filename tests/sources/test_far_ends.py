@@ -56,6 +56,20 @@ class FileEndTests(FarFileCase):
         self.successResultOf(waiting)
         self.assert_content(file, 5)
 
+    def test_two_waiters_of_one_fetch(self) -> None:
+        """Who waits for a block of a fetch that ends for another reader gets another fetch."""
+        version = FakeVersion(CONTENT)
+        file = self.create(version)
+        first = Reader()
+        self.wanted(file, 0, first)
+        waiting = file.want(3, first)
+        # The reader jumps, and its question about the first place is still open.
+        jumped = file.want(100, first)
+        version.run()
+        self.successResultOf(jumped)
+        self.successResultOf(waiting)
+        self.assert_content(file, 3)
+
     def test_given_back_in_the_middle(self) -> None:
         """A block that is given back while another fetch stands in its middle is not torn."""
         self.patch(far_files, "LEAST_KEPT", 0)
