@@ -193,7 +193,7 @@ class Metrics:
         )
         (self.probes,) = self._time(
             "audio_proxy_probe_duration_seconds",
-            "Seconds that a probe took, with the download of a source that needs one.",
+            "Seconds that a probe took, with the wait for a remote source.",
         ).values()
         (self.write_backs,) = self._time(
             "audio_proxy_write_back_duration_seconds",

@@ -22,7 +22,7 @@ from audioproxy.errors import (
 from audioproxy.media.diagnostics import one_line
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.blocks import BLOCK, BlockFile, NoHoles
-from audioproxy.sources.fetch import Fetch, Part, Version
+from audioproxy.sources.fetch import Fetch, Part, Version, drop
 
 # Blocks that are requested at a place to which a reader has jumped. One that reads on from there
 # gets a request for all that follows.
@@ -365,13 +365,8 @@ class FarFile:
                 reader.fetch = None
         for block in list(self._waiting):
             if self._find(block) is None and not self.is_whole:
-                self._begin(block, Reader())
-
-
-def drop(coming: Deferred[Part]) -> None:
-    """Give up a response that is not needed."""
-    coming.addCallbacks(lambda part: part.stream.discard(), lambda failure: None)
-    coming.cancel()
+                reader = Reader()
+                reader.follow(self._begin(block, reader), block)
 
 
 def _as_refusal(failure: Failure) -> Refusal:

@@ -24,9 +24,9 @@ from audioproxy.media.command.inputs import (
 )
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.blocks import BLOCK
-from audioproxy.sources.far_file import FarFile, Reader, drop
+from audioproxy.sources.far_file import FarFile, Reader
 from audioproxy.sources.far_files import FarFiles
-from audioproxy.sources.fetch import Part, Version
+from audioproxy.sources.fetch import Part, Version, drop
 from audioproxy.sources.interfaces import Look
 from audioproxy.sources.questions import Questions
 

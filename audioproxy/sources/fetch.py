@@ -78,6 +78,12 @@ class Part:
         return cls(first, response.stream(size, STALL_TIMEOUT))
 
 
+def drop(coming: Deferred[Part]) -> None:
+    """Give up a response that is not needed."""
+    coming.addCallbacks(lambda part: part.stream.discard(), lambda failure: None)
+    coming.cancel()
+
+
 class Version(Protocol):
     """One version of a source at its origin.
 

@@ -854,6 +854,16 @@ class SharingTests(ProberCase):
             self.assertNoResult(other)
             self.answer(other)
 
+    def test_failed_source_of_another(self) -> None:
+        """A request is not refused for the source of another one that could not be read."""
+        one, two = FakeSource(state=b"1"), FakeSource(state=b"1")
+        first, second = self.fetch(source=one), self.fetch(source=two)
+        one.failure = UpstreamUnavailable()
+        self.spawner.last.exit_and_end(stdout=probe_output(AUDIO))
+        self.failureResultOf(first, UpstreamUnavailable)
+        self.answer(second)
+        self.assert_released()
+
     def test_all_cancelled(self) -> None:
         """When all requests are cancelled, the probe is stopped, and then its slot is free."""
         probing = [self.fetch() for _ in range(2)]

@@ -476,7 +476,7 @@ class SlowDiskTests(FarFileCase):
 
     def test_given_back(self) -> None:
         """A block is requested again, if it was given back while what follows it arrives."""
-        self.patch(far_files, "LEAST_KEPT", BLOCK)
+        self.patch(far_files, "LEAST_KEPT", 0)
         files = self.create_files(2 * BLOCK)
         version = FakeVersion(CONTENT[: 8 * BLOCK])
         file = files.create(version, 8 * BLOCK, b"x\n1", is_whole=False)

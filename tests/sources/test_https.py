@@ -517,7 +517,7 @@ class PrivateTests(OriginCase):
                     self.assertEqual("a, b", request.headers["x-key"])
 
     def test_origin_without_headers(self) -> None:
-        """A source without headers gets no private audio behind a redirect; the log says so (D79)."""
+        """A source without headers gets no private audio by a redirect; a line says so (D79)."""
         self.send_headers({"b.origin.test": {"Cookie": "s3cret=1"}})
         log = Log(self)
         self.refused(NotFound, redirect("https://b.origin.test/private"), reply(401))

@@ -19,6 +19,7 @@ from audioproxy.sources import fetch as fetch_module
 from tests.sources.test_https_live import (
     CHUNKED,
     NO_RANGES,
+    START,
     HttpsCase,
     sound,
 )
@@ -96,9 +97,25 @@ class SignedForSeconds:
             Status(403).respond(pending)
 
 
-def failing_at(number: int, usual: Behavior, *odd: Behavior) -> BehaviorSequence:
-    """Return a behavior that is odd from its n-th response on."""
-    return BehaviorSequence(*[usual] * (number - 1), *odd)
+class FailingAt:
+    """Behavior that is odd from a source's n-th request on.
+
+    The first one is the look-up, also where the request for the end is ahead of it.
+    """
+
+    def __init__(self, number: int, usual: Behavior, *odd: Behavior) -> None:
+        self._behaviors = [*[usual] * (number - 1), *odd]
+        self._is_looked_up = False
+        self._later = 1
+
+    def respond(self, pending: PendingResponse) -> None:
+        is_look_up = pending.request.headers.get("range") == f"bytes={START}"
+        if is_look_up and not self._is_looked_up:
+            self._is_looked_up, number = True, 1
+        else:
+            self._later += 1
+            number = self._later
+        self._behaviors[min(number, len(self._behaviors)) - 1].respond(pending)
 
 
 class TroubleCase(HttpsCase):
@@ -168,7 +185,7 @@ class StallTests(TroubleCase):
         held = replace(good, sent=9, then="hold")
         service = self.start(probe_timeout=0.5)
         for options in ("f:wav", "info"):
-            behaviors = [failing_at(2, good, each) for each in (STALL, endless, held)]
+            behaviors = [FailingAt(2, good, each) for each in (STALL, endless, held)]
             rows = self.put_all(behaviors, 504)
             responses = await self.assert_refused(service, rows, options)
             self.assertEqual({"probe_timeout"}, {response.error for response in responses})
@@ -180,7 +197,7 @@ class StallTests(TroubleCase):
         good = File(self.long)
         unreadable = replace(good, sent=0, then="hold")
         behaviors = [
-            *(failing_at(number, good, unreadable) for number in (2, 3)),
+            *(FailingAt(number, good, unreadable) for number in (2, 3)),
             replace(good, sent=300_000, then="hold", **NO_RANGES),
         ]
         await self.assert_refused(self.start(), self.put_all(behaviors, 502))
@@ -191,7 +208,7 @@ class StallTests(TroubleCase):
         self.patch(fetch_module, "STALL_TIMEOUT", 2)
         good = File(self.long)
         held = replace(good, sent=30_000, then="hold")
-        once = [failing_at(number, good, held, good) for number in range(1, self.REQUESTS + 1)]
+        once = [FailingAt(number, good, held, good) for number in range(1, self.REQUESTS + 1)]
         await self.assert_same(self.start(max_concurrency=9), once)
 
     async def test_render(self) -> None:
@@ -240,7 +257,7 @@ class BrokenTests(TroubleCase):
         await self.assert_same(
             self.start(max_concurrency=9),
             [
-                failing_at(number, good, each, good)
+                FailingAt(number, good, each, good)
                 for number in range(1, self.REQUESTS + 1)
                 for each in once
                 # Bytes that are not HTTP are no reason to ask for the state of a source again.
@@ -254,7 +271,7 @@ class BrokenTests(TroubleCase):
             good = File(self.long, ranges=False, **framing)
             cut = [replace(good, sent=300_000, then=then) for then in ENDS]
             await self.assert_same(
-                self.start(max_concurrency=9), [failing_at(1, each, good) for each in cut]
+                self.start(max_concurrency=9), [BehaviorSequence(each, good) for each in cut]
             )
 
     async def test_signed_for_seconds(self) -> None:
@@ -281,7 +298,7 @@ class BrokenTests(TroubleCase):
             Status(429, ("Retry-After: 99",)),
         )
         rows = self.put_all(
-            [failing_at(number, good, each) for each in failed for number in (2, 3)], 502
+            [FailingAt(number, good, each) for each in failed for number in (2, 3)], 502
         )
         service = self.start(max_concurrency=9)
         before = await scrape(service.metrics_port)
@@ -324,7 +341,7 @@ class ReplacedTests(TroubleCase):
             rows = []
             for new, exists in self.changes():
                 good = File(sound("last.m4a", "180"))
-                behavior = failing_at(2, good, new)
+                behavior = FailingAt(2, good, new)
                 rows.append((self.put(behavior), self.put(new), exists))
             for url, new_url, exists in rows:
                 expected = await fetch(service.port, self.path(new_url, options))
@@ -339,7 +356,7 @@ class ReplacedTests(TroubleCase):
         for new, exists in self.changes():
             self.origin.held.clear()
             good = File(self.long)
-            url = self.put(BehaviorSequence(good, good, STALL, new))
+            url = self.put(FailingAt(3, good, STALL, new))
             client = await send(service.port, self.path(url))
             await until(
                 lambda client=client: client.response and self.origin.held, "the first byte"
@@ -367,7 +384,7 @@ class LeftoverTests(TroubleCase):
         for framing in ({}, NO_RANGES):
             good = File(sound("a.wav", "20"), **framing)
             behaviors += [replace(good, sent=9, then=it) for it in ("close_without_notify", "hold")]
-            behaviors.append(failing_at(2, good, replace(good, sent=9**6)))
+            behaviors.append(FailingAt(2, good, replace(good, sent=9**6)))
         untrusted_certificate = Authority(Path(self.mktemp()).resolve()).issue("localhost")
         urls = [url for url, _ in self.put_all(behaviors)]
         return [*urls, open_origin(self, untrusted_certificate).url("/a"), self.origin.url("/none")]

@@ -113,7 +113,7 @@ class RequestTests(RemoteCase):
             self.assertEqual((200, True), (response.status, response.complete))
             ranges = [each.headers["range"] for each in relay.requests]
             self.assertLessEqual(len(ranges), most, ranges)
-            self.assertEqual("bytes=0-262143" if most > 1 else "bytes=0-0", ranges[0])
+            self.assertIn("bytes=0-262143" if most > 1 else "bytes=0-0", ranges)
             self.assertEqual({True}, {"authorization" in each.headers for each in relay.requests})
 
 

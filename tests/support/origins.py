@@ -29,7 +29,7 @@ reactor: Any = _reactor
 #: Last-Modified of a file by default.
 MODIFIED = "Wed, 01 Jan 2025 00:00:00 GMT"
 
-_RANGE = re.compile(r"bytes=(\d+)-(\d*)")
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _CHUNK = 8000
 
 
@@ -230,6 +230,8 @@ class File:
         if match is None or wanted.get("if-range", self.etag) not in (self.etag, self.modified):
             return None
         first, last = match.groups()
+        if not first:
+            return max(0, len(self.data) - int(last)), len(self.data)
         return int(first), min(len(self.data), int(last) + 1 if last else len(self.data))
 
     def _send(self, pending: PendingResponse, body: bytes) -> None:
