@@ -23,7 +23,7 @@ from audioproxy.errors import (
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.encoding import encoder_arguments
-from audioproxy.media.command.inputs import Input, local_input
+from audioproxy.media.command.inputs import local_input
 from audioproxy.media.diagnostics import classify, unsupported_container
 from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.probe import Probe, probe_arguments
@@ -465,15 +465,16 @@ class BrokenTests(SynchronousTestCase):
 
     def test_not_the_source(self) -> None:
         """A full disk, a closed descriptor or a missing encoder is a 500 (Errors; D34)."""
-        gone = Input("file:/dev/fd/77", ("file",))
         options, found = options_of("f:mp3"), probe(sample())
         whole = encoder_arguments("ffmpeg", local_input(), options, found)
         lacking = ["libnothing" if word == "libmp3lame" else word for word in whole]
+        probing = probe_arguments("ffprobe", local_input())
+        gone = [[word.replace("/fd/3", "/fd/77") for word in words] for words in (probing, whole)]
         with open("/dev/full", "wb") as full:
             for words, stdout in (
                 (whole, full.fileno()),
-                (probe_arguments("ffprobe", gone), PIPE),
-                (encoder_arguments("ffmpeg", gone, options, found), PIPE),
+                (gone[0], PIPE),
+                (gone[1], PIPE),
                 (lacking, PIPE),
             ):
                 completed = run(words, sample(), stdout)
