@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 
+from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
 from audioproxy.process.find_starter import find_starter
 from audioproxy.process.spawn import ChildLimits
 from bench.figures import Figure
@@ -33,14 +34,15 @@ def cells(bench: Bench) -> list[Figure]:
     figures = []
     source = os.open(bench.sounds / "three.flac", os.O_RDONLY)
     try:
-        render = ["-nostdin", "-v", "error", "-i", f"file:/dev/fd/{source}", "-f", "mp3", "pipe:1"]
+        opened = f"file:/dev/fd/{SOURCE_DESCRIPTOR}"
+        render = ["-nostdin", "-v", "error", "-i", opened, "-f", "mp3", "pipe:1"]
         for program, arguments, runs, target in (
             (programs[0], ["-version"], bench.count(_RUNS), 1.1),
             (programs[1], ["-version"], bench.count(_RUNS), 1.1),
             (programs[1], render, 1, 1.01),
         ):
             command = [program, *arguments]
-            words = starter.command_line(command, [source], _LIMITS)
+            words = starter.command_line(command, [SOURCE_DESCRIPTOR], _LIMITS)
             name = os.path.basename(program)
             is_render = arguments is render
             work = "3 minutes of FLAC to mp3 by `ffmpeg`" if is_render else f"`{name} -version`"
@@ -57,5 +59,15 @@ def _milliseconds(command: Sequence[str], source: int, runs: int) -> float:
     """Return the milliseconds of one run, the mean of some."""
     start = time.perf_counter()
     for _ in range(runs):
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, pass_fds=[source])
+        pid = os.posix_spawn(
+            command[0],
+            command,
+            os.environ,
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, source, SOURCE_DESCRIPTOR),
+                (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+            ],
+        )
+        if status := os.waitpid(pid, 0)[1]:
+            raise subprocess.CalledProcessError(status, command)
     return (time.perf_counter() - start) / runs * 1000

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import datetime
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from botocore import auth
 
@@ -39,7 +39,7 @@ class StoreCase(ClientCase):
         self.objects = ObjectStore(SETTINGS, self.client)
         parts: Any = ("bucket", AnonymousSpace(), self.network, None)
         self.variants = S3VariantStore(self.objects, *parts)
-        self.sources = S3Sources(self.objects, None, 300)
+        self.sources = S3Sources(self.objects, cast(Any, None))
 
     def config(self, **settings: Any) -> Config:
         """Return the configuration of a service with a bucket for its variants."""
@@ -152,7 +152,7 @@ class SourceTests(StoreCase):
             "s3.test": Verdict.NOTE,
         }.items():
             settings = replace(SETTINGS, endpoint=f"http://{host}")
-            sources = S3Sources(ObjectStore(settings, self.client), None, 300)
+            sources = S3Sources(ObjectStore(settings, self.client), cast(Any, None))
             checking = check_bucket_sources(self.config(source_s3=settings), sources)
             found = single_result(self.results(checking, reply(200)), "way to sources")
             self.assertIs(verdict, found.verdict, found.line)

@@ -78,7 +78,10 @@ class SourcesTests(SynchronousTestCase):
                     self.log.events.clear()
 
                     async def open_source(
-                        source: Source, pending: Deferred[OpenSource] = pending
+                        source: Source,
+                        *,
+                        reads: bool = True,
+                        pending: Deferred[OpenSource] = pending,
                     ) -> OpenSource:
                         return await pending
 
@@ -130,7 +133,9 @@ class SourcesTests(SynchronousTestCase):
         ):
             opened: list[str] = []
 
-            async def open_https(source: HttpsSource, opened: list[str] = opened) -> object:
+            async def open_https(
+                source: HttpsSource, *, reads: bool = True, opened: list[str] = opened
+            ) -> OpenSource:
                 opened.append(source.host)
                 raise UpstreamUnavailable
 
