@@ -171,7 +171,9 @@ class CertificateTests(OriginCase):
         closing = File(long_source("last.m4a", "180"), version="1.0")
         good = certificate("localhost")
         origin = open_origin(self, good, good, certificate("another.test"))
-        await self.assert_statuses([origin.put("/good.m4a", closing)], 502, kinds=("f:wav/t:150:5",))
+        await self.assert_statuses(
+            [origin.put("/good.m4a", closing)], 502, kinds=("f:wav/t:150:5",)
+        )
         first, second, *others = origin.connections
         self.assertTrue(first.requests and second.requests and others)
         self.assertEqual([[]] * len(others), [each.requests for each in others])
