@@ -70,19 +70,19 @@ class HttpsSources:
             # Another connection takes no longer than the first one.
             walking = self.origins.walk(source, f"-{LAST_BYTES}")
             ending = Deferred.fromCoroutine(walking)
+        start: Part | None = None
         try:
             origin, response = await self._look_up(source, wanted, count)
+            # Without a validator, nothing tells whether later ranges are of the same version.
+            is_whole = response.range is None or not origin.validator
+            if (is_known and not is_whole) or not reads or origin.unreadable:
+                # A short body is read, so that its connection can be used again.
+                response.discard()
+            else:
+                start = Part.of(response)
         except BaseException:
             _abort(ending)
             raise
-        # Without a validator, nothing tells whether later ranges are of the same version.
-        is_whole = response.range is None or not origin.validator
-        start: Part | None = None
-        if (is_known and not is_whole) or not reads or origin.unreadable:
-            # A short body is read, so that its connection can be used again.
-            response.discard()
-        else:
-            start = Part.of(response)
         version = _HttpsVersion(self, source, origin, is_whole, start is not None)
         end: Deferred[Part] | None = None
         if ending is not None and not is_whole and (origin.size or 0) > START_BYTES:
@@ -108,7 +108,11 @@ class HttpsSources:
         origin, response = await self.origins.look_up(source, byte_range)
         size = origin.size
         is_start = size is not None and (origin.first, origin.last) == (0, min(count, size) - 1)
-        if not (origin.is_whole or origin.unreadable or (is_start and origin.validator)):
+        is_usable = origin.is_whole or (is_start and bool(origin.validator))
+        if response.range is not None and (response.length or 0) > response.range.size:
+            # It may be the body of another range.
+            is_usable = False
+        if not (is_usable or origin.unreadable):
             response.discard()
             origin, response = await self.origins.look_up(source)
             if not (origin.is_whole or origin.unreadable):

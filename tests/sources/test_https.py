@@ -244,6 +244,8 @@ class OpenTests(OriginCase):
             reply(206, LONG[:262_144], {**TAGGED, "Content-Range": "bytes=0-262143/1000000"}),
             reply(206, b"x", {**TAGGED, "Content-Range": "bytes 0-0/" + "9" * 5000}),
             reply(206, LONG[:262_144], TAGGED),
+            reply(206, LONG, {**TAGGED, "Content-Range": "bytes 0-262143/1000000"}),
+            reply(206, LONG, {**TAGGED, "Content-Range": "bytes 0-9/10"}),
         ):
             self.forget()
             found = self.opened(first, whole)
