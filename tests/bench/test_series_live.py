@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
@@ -55,7 +54,8 @@ class SeriesTests(SynchronousTestCase):
             raise SkipTest(f"the cell is incomplete: {error}") from error
         self.assertTrue(figures)
         for figure in figures:
-            self.assertGreaterEqual(median(figure.compared), 0, figure)
+            # A difference may have any sign.
+            self.assertTrue(figure.compared, figure)
         self.assertIn(f"| {figures[0].work} |", table(figures))
 
     def test_deadlines(self) -> None:
