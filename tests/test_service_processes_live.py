@@ -115,10 +115,9 @@ class TwoNodeTests(ServiceCase):
 
 async def until_linked(node: Process) -> None:
     """Wait until a service has a fork server for each program, which has shown that it works."""
-    port = await node.port()
-    await until(lambda: len(fork_servers(node.pid)) == 2, "both servers")
-    # A service that responds has noticed its servers, and tries each of them.
-    await fetch(port, b"/health")
+    await node.port()
+    await until(lambda: node.stdout.count("is linked once, and forked") == 2, "both programs")
+    await until(lambda: len(fork_servers(node.pid)) == 2, "children that are forked ahead")
     await until(lambda: len(all_children(node.pid)) == 4, "the end of the first children")
 
 
