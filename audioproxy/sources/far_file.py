@@ -83,8 +83,6 @@ class FarFile:
         clock: IReactorTime,
         run_in_thread: ThreadRunner,
         make_room: MakeRoom,
-        *,
-        is_whole: bool,
     ) -> None:
         """Create a file without blocks.
 
@@ -93,8 +91,8 @@ class FarFile:
         """
         self.blocks = blocks
         self.size = size
-        self.is_whole = is_whole
-        self.is_kept = is_whole
+        self.is_whole = version.is_whole
+        self.is_kept = version.is_whole
         self.can_punch = True
         self.free = 0
         self.failure: Refusal | None = None

@@ -67,9 +67,7 @@ class FarFiles:
             for identity, file in self._known.items()
         )
 
-    def create(
-        self, version: Version, size: int | None, identity: bytes | None, *, is_whole: bool
-    ) -> FarFile:
+    def create(self, version: Version, size: int | None, identity: bytes | None) -> FarFile:
         """Return a new file without blocks, which is not used yet.
 
         :param identity: under which others find it; None for none.
@@ -90,7 +88,6 @@ class FarFiles:
             self._clock,
             self._run_in_thread,
             self.make_room,
-            is_whole=is_whole,
         )
         self._users[file] = 0
         if identity is not None:

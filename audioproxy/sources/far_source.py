@@ -57,7 +57,6 @@ class Found:
     :ivar validator: empty where the origin states none.
     :ivar size: bytes; None where the origin does not state them.
     :ivar version: brings the bytes.
-    :ivar is_whole: the origin serves no ranges of this version.
     :ivar start: a response that has begun already; None for none.
     :ivar end: a response with the last bytes that has begun already, or fails; None for none.
     :ivar unreadable: why the bytes cannot be read as a source; empty where they can.
@@ -67,7 +66,6 @@ class Found:
     validator: bytes
     size: int | None
     version: Version
-    is_whole: bool = False
     start: Part | None = None
     end: Deferred[Part] | None = None
     unreadable: str = ""
@@ -170,7 +168,7 @@ class FarSource:
         try:
             is_new = file is None
             if file is None:
-                file = files.create(found.version, found.size, identity, is_whole=found.is_whole)
+                file = files.create(found.version, found.size, identity)
             files.use(file)
         except BaseException:
             found.drop()
@@ -178,7 +176,7 @@ class FarSource:
         self._file = file
         if not is_new:
             found.drop()
-        elif found.is_whole:
+        elif file.is_whole:
             file.begin(found.start, None)
         else:
             size = found.size or 0

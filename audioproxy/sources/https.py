@@ -96,7 +96,6 @@ class HttpsSources:
             origin.validator,
             origin.size,
             version,
-            is_whole,
             start,
             end,
             origin.unreadable,

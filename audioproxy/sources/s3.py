@@ -93,7 +93,7 @@ class S3Sources:
         else:
             _abort(ending)
         validator = (etag or "").encode()
-        found = Found(canonical, validator, size, version, is_whole, start, end, unreadable)
+        found = Found(canonical, validator, size, version, start, end, unreadable)
         return self.reading.open(found, reads=reads)
 
     async def request_bucket_list(self) -> None:

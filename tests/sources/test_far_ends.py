@@ -266,7 +266,7 @@ class FileEndTests(FarFileCase):
         """A size that no source has is refused, and takes no memory."""
         for size in (10**18 - 1, 1 << 41):
             with self.assertRaises(SourceTooLarge):
-                self.files.create(FakeVersion(b""), size, None, is_whole=False)
+                self.files.create(FakeVersion(b""), size, None)
 
 
 class SourceEndTests(FarSourceCase):

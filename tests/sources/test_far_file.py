@@ -56,7 +56,7 @@ class FarFileCase(SynchronousTestCase):
     ) -> FarFile:
         """Return a file in use."""
         size = len(version.content) if is_sized else None
-        file = self.files.create(version, size, identity, is_whole=version.is_whole)
+        file = self.files.create(version, size, identity)
         self.files.use(file)
         return file
 
@@ -449,7 +449,7 @@ class SpaceTests(FarFileCase):
         """Where no file can be created, the render fails."""
         files = self.create_files(MIB, "/nowhere")
         with self.assertRaises(RenderFailed):
-            files.create(FakeVersion(b"x"), 1, None, is_whole=False)
+            files.create(FakeVersion(b"x"), 1, None)
 
 
 class SlowDiskTests(FarFileCase):
@@ -479,7 +479,7 @@ class SlowDiskTests(FarFileCase):
         self.patch(far_files, "LEAST_KEPT", 0)
         files = self.create_files(2 * BLOCK)
         version = FakeVersion(CONTENT[: 8 * BLOCK])
-        file = files.create(version, 8 * BLOCK, b"x\n1", is_whole=False)
+        file = files.create(version, 8 * BLOCK, b"x\n1")
         files.use(file)
         file.begin(None, 8 * BLOCK)
         waiting: dict[int, Deferred[None]] = {}
@@ -503,7 +503,7 @@ class AnyOrderTests(FarFileCase):
         """What is read at any place equals the source, while blocks are lost, come and go."""
         files = self.create_files(20 * BLOCK)
         version = FakeVersion(CONTENT)
-        file = files.create(version, len(CONTENT), b"x\n1", is_whole=False)
+        file = files.create(version, len(CONTENT), b"x\n1")
         files.use(file)
         readers = Reader(), Reader(), Reader()
         for block, number in steps:

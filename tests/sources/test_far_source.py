@@ -86,7 +86,7 @@ class FarSourceCase(FarFileCase):
         size = len(version.content) if is_sized else None
         stop = len(version.content) if version.is_whole else min(START_BYTES, size or 0)
         start: Part | None = version.part(0, stop) if starts else None
-        found = Found(b"a", validator, size, version, version.is_whole, start, end, unreadable)
+        found = Found(b"a", validator, size, version, start, end, unreadable)
         return self.reading.open(found, reads=reads)
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Deferred[T]:
