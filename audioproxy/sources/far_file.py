@@ -22,7 +22,7 @@ from audioproxy.errors import (
 from audioproxy.media.diagnostics import one_line
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.blocks import BLOCK, BlockFile, NoHoles
-from audioproxy.sources.fetch import Fetch, Part, Version, drop
+from audioproxy.sources.fetch import Fetch, Part, Version, abandon
 
 # Blocks that are requested at a place to which a reader has jumped. One that reads on from there
 # gets a request for all that follows.
@@ -58,7 +58,7 @@ class Reader:
         self._ahead = _LEAST_AHEAD
 
     def follow(self, fetch: Fetch, block: int) -> None:
-        """Let a fetch bring a block, and what follows it."""
+        """Have a fetch go on to a block, and to some of what follows it."""
         self._ahead = min(2 * self._ahead, _MOST_AHEAD) if fetch is self.fetch else _LEAST_AHEAD
         self.fetch = fetch
         fetch.extend((block + 1) * BLOCK + self._ahead)
@@ -137,8 +137,8 @@ class FarFile:
         block = offset // BLOCK
         if block not in self.blocks and self._find(block) is None:
             self._start(block * BLOCK, self.size, None, coming)
-        elif coming is not None:
-            drop(coming)
+        else:
+            abandon(coming, Part.discard)
 
     def want(self, block: int, reader: Reader) -> Deferred[None]:
         """Return a Deferred that fires when a block is there.

@@ -26,7 +26,7 @@ from audioproxy.observe.log_context import Logger
 from audioproxy.sources.blocks import BLOCK
 from audioproxy.sources.far_file import FarFile, Reader
 from audioproxy.sources.far_files import FarFiles
-from audioproxy.sources.fetch import Part, Version, drop
+from audioproxy.sources.fetch import Part, Version, abandon
 from audioproxy.sources.interfaces import Look
 from audioproxy.sources.questions import Questions
 
@@ -73,9 +73,8 @@ class Found:
     def drop(self) -> None:
         """Give up the responses that have begun."""
         if self.start is not None:
-            self.start.stream.discard()
-        if self.end is not None:
-            drop(self.end)
+            self.start.discard()
+        abandon(self.end, Part.discard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +151,7 @@ class FarSource:
         return bool(self.validator) and self.failure is None
 
     def begin(self) -> FarFile:
-        """Let the start of the source come, unless it is there already; return the file.
+        """Request the start of the source, unless it is there already, and return the file.
 
         :raises RenderFailed: where no file can be created, or the source is closed.
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IConsumer, IProducer, IPushProducer, IReactorTime
@@ -37,8 +37,10 @@ _MOST_WHOLE = 2
 MOST_PATIENCE = 20.0
 #: Seconds without a byte after which a connection is given up.
 STALL_TIMEOUT = 5.0
+#: Why a render fails whose source is of another version now.
+CHANGED = "The source changed while it was read."
 
-_CHANGED = "The source changed while it was read."
+T = TypeVar("T")
 
 _log = Logger()
 
@@ -73,15 +75,23 @@ class Part:
         found = response.range
         if found is not None and (response.length or 0) > found.size:
             response.abort()
-            raise RenderFailed(_CHANGED)
+            raise RenderFailed(CHANGED)
         first, size = (0, response.length) if found is None else (found.first, found.size)
         return cls(first, response.stream(size, STALL_TIMEOUT))
 
+    def discard(self) -> None:
+        """Give it up."""
+        self.stream.discard()
 
-def drop(coming: Deferred[Part]) -> None:
-    """Give up a response that is not needed."""
-    coming.addCallbacks(lambda part: part.stream.discard(), lambda failure: None)
-    coming.cancel()
+
+def abandon(coming: Deferred[T] | None, drop: Callable[[T], None]) -> None:
+    """Give up a response that is not needed, if there is one.
+
+    :param drop: called with what comes all the same.
+    """
+    if coming is not None:
+        coming.addCallbacks(drop, lambda failure: None)
+        coming.cancel()
 
 
 class Version(Protocol):
@@ -234,7 +244,7 @@ class Fetch:
             raise self._error or CancelledError() from error
         except TooMuch as error:
             # What has come may be of another place.
-            raise RenderFailed(_CHANGED) from error
+            raise RenderFailed(CHANGED) from error
         except TransportError as error:
             raise Busy(str(error)) from error
         finally:
@@ -245,7 +255,7 @@ class Fetch:
         if self._error is not None:
             raise self._error
         if self._skipped:
-            raise RenderFailed(_CHANGED)
+            raise RenderFailed(CHANGED)
 
     def registerProducer(self, producer: IProducer, streaming: bool) -> None:
         """Register the stream, which is a push producer."""
@@ -265,7 +275,7 @@ class Fetch:
         self._batch += data[skipped:rest]
         self._arrived += max(0, min(rest, len(data)) - skipped)
         if self._is_too_large:
-            # Whoever looks at the source sees what is accepted of it.
+            # What is accepted of it can still be probed.
             assert self._most is not None
             del self._batch[self._most - self._arrived :]
         if self._writing is None:

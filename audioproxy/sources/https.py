@@ -21,14 +21,13 @@ from audioproxy.sources.far_source import (
     FarSource,
     Found,
 )
-from audioproxy.sources.fetch import Busy, Part
+from audioproxy.sources.fetch import CHANGED, Busy, Part, abandon
 from audioproxy.sources.https_origin import OriginClient, OriginState, Temporary
 
 # Sources that a node remembers since their origin has contradicted itself, and the seconds for
 # which it requests them without a range: one response cannot mix versions.
 _MOST_UNRELIABLE = 4096
 _UNRELIABLE_SECONDS = 3600
-_CHANGED = "The source changed while it was read."
 
 #: What the headers of a response state, and the response.
 _Answer: TypeAlias = tuple[OriginState, Response]
@@ -81,14 +80,14 @@ class HttpsSources:
             else:
                 start = Part.of(response)
         except BaseException:
-            _abort(ending)
+            abandon(ending, _abort)
             raise
         version = _HttpsVersion(self, source, origin, is_whole, start is not None)
         end: Deferred[Part] | None = None
         if ending is not None and not is_whole and (origin.size or 0) > START_BYTES:
             end = Deferred.fromCoroutine(version.accept_end(ending))
         else:
-            _abort(ending)
+            abandon(ending, _abort)
         if is_whole and reads and (origin.size is None or origin.size > START_BYTES):
             self._without_ranges[source.authority] = True
         found = Found(
@@ -121,11 +120,8 @@ class HttpsSources:
         return origin, response
 
 
-def _abort(ending: Deferred[_Answer] | None) -> None:
-    """Give up a request whose response is not needed."""
-    if ending is not None:
-        ending.addCallbacks(lambda answer: answer[1].abort(), lambda failure: None)
-        ending.cancel()
+def _abort(answer: _Answer) -> None:
+    answer[1].abort()
 
 
 @dataclass(eq=False)
@@ -196,6 +192,6 @@ class _HttpsVersion:
         if not (is_served and self.origin.matches(later)):
             response.abort()
             self.sources.unreliable[self.source.canonical] = True
-            raise RenderFailed(_CHANGED)
+            raise RenderFailed(CHANGED)
         self.origin = replace(self.origin, source=later.source)
         return Part.of(response)

@@ -63,15 +63,15 @@ class S3Sources:
             else:
                 size, response = await target.find()
         except BaseException as error:
-            _abort(ending)
+            fetch.abandon(ending, Response.abort)
             if isinstance(error, StoreError):
                 raise _translate(error, self.object_store, source.bucket) from error
             raise
         is_whole = response.range is None
         if reads and size is None and not is_whole:
-            _abort(ending)
+            fetch.abandon(ending, Response.abort)
             if start is not None:
-                start.stream.discard()
+                start.discard()
             unknown = Unavailable("the store does not state the size of an object")
             raise _translate(unknown, self.object_store, source.bucket)
         etag = strong_etag(response)
@@ -79,7 +79,7 @@ class S3Sources:
             # Nothing tells whether later ranges are of the same version.
             is_whole = True
             if start is not None and response.length != size:
-                start.stream.discard()
+                start.discard()
                 start = None
         unreadable = ""
         if size == 0:
@@ -91,7 +91,7 @@ class S3Sources:
         if ending is not None and not is_whole and (size or 0) > START_BYTES:
             end = Deferred.fromCoroutine(version.accept_end(ending))
         else:
-            _abort(ending)
+            fetch.abandon(ending, Response.abort)
         validator = (etag or "").encode()
         found = Found(canonical, validator, size, version, start, end, unreadable)
         return self.reading.open(found, reads=reads)
@@ -159,7 +159,7 @@ class _ObjectVersion:
                 response.abort()
                 raise Changed("the store has another version")
         except Changed as error:
-            raise RenderFailed("The source changed while it was read.") from error
+            raise RenderFailed(fetch.CHANGED) from error
         except Busy as error:
             raise fetch.Busy(str(error), error.retry_after) from error
         except StoreError as error:
@@ -173,13 +173,6 @@ class _ObjectVersion:
             and self.etag in (None, strong_etag(response))
             and (self.size is None or response.total in (None, self.size))
         )
-
-
-def _abort(ending: Deferred[Response] | None) -> None:
-    """Give up a request whose response is not needed."""
-    if ending is not None:
-        ending.addCallbacks(Response.abort, lambda failure: None)
-        ending.cancel()
 
 
 def _translate(error: StoreError, store: ObjectStore, bucket: str) -> Refusal:
