@@ -45,6 +45,7 @@ from audioproxy.render.failures import RecentFailures
 from audioproxy.render.job import Job, Preparer
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.render import RenderContext
+from audioproxy.render.seek_points import SeekPoints
 from audioproxy.render.write_back import RenderStorage
 from audioproxy.sources.anew import use_source
 from audioproxy.sources.dispatcher import Opener, SourceDispatcher, unset
@@ -191,6 +192,9 @@ class Engine:
             program,
             self.programs.probe_resampler,
             config.max_src_bytes,
+            self._space,
+            threads,
+            SeekPoints(threads),
         )
         self.renders = RenderRegistry(
             RenderContext(

@@ -108,7 +108,8 @@ class LoudnessMeter:
             job = await preparer.resolve(probed, deadline)
             while True:
                 try:
-                    return await decoder.decode(job.pipeline, job.source.opened, deadline, read)
+                    async with preparer.open_input(job, deadline) as opened:
+                        return await decoder.decode(job.pipeline, opened, deadline, read)
                 except RETRIABLE as refusal:
                     job = await preparer.resolve_again(job, refusal, deadline)
 

@@ -19,6 +19,7 @@ from audioproxy.media.info_document import (
 )
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.messages import Meaning, messages
+from audioproxy.media.seeking.point import SeekPoint
 from audioproxy.media.streams import (
     DURATION_TAG,
     Section,
@@ -105,6 +106,7 @@ class Probe:
     :ivar seekable: as that of `SourceLength`; False where no search for the length has found it.
     :ivar has_gaps: as that of `SourceLength`; None where no search for the length has told.
     :ivar first_stamp: as that of `SourceLength`.
+    :ivar seek_point: where decoding starts for a render, if the service has found a place for that.
     :ivar irregular: a render has found that the source needs a decoder of its own
         (`audioproxy.media.command.decoding`).
     :ivar sample_rate: Hz.
@@ -173,6 +175,7 @@ class Probe:
     seekable: bool = False
     has_gaps: bool | None = None
     first_stamp: int | None = None
+    seek_point: SeekPoint | None = None
     irregular: bool = False
     start: Decimal = Decimal(0)
     seek_offset: Decimal = Decimal(0)
@@ -199,10 +202,14 @@ class Probe:
 
     def open_with(self, source: Input) -> Input:
         """Return the input with what ffmpeg does not find out about the source by itself."""
+        demuxer, skipped, point = self.demuxer, self.skipped, self.seek_point
+        if point is not None:
+            demuxer, skipped = point.demuxer, 0 if point.head else skipped + point.offset
         return replace(
             source,
-            demuxer=self.demuxer,
-            skipped=self.skipped,
+            demuxer=demuxer,
+            skipped=skipped,
+            starts_at_place=point is not None,
             is_pcm=self.is_pcm,
             decoder=self.decoder,
             ignore_length=self.ignore_length,

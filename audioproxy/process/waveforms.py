@@ -17,7 +17,7 @@ from audioproxy.media.command.decoding import Pipeline
 from audioproxy.media.waveform_spec import PcmSamples, UnusualSamples, WaveformSpec
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.decoder import Decoder
-from audioproxy.sources.interfaces import OpenSource
+from audioproxy.sources.interfaces import SourceFile
 
 if TYPE_CHECKING:
     from audioproxy.process.waveform_reader import SampleStream, WaveformReader
@@ -51,7 +51,8 @@ class Waveforms:
         self,
         pipeline: Pipeline,
         samples: PcmSamples | None,
-        source: OpenSource,
+        descriptor: int | None,
+        source: SourceFile,
         spec: WaveformSpec,
         output: int,
         limit: int,
@@ -61,6 +62,7 @@ class Waveforms:
 
         :param pipeline: decodes the source to raw 16-bit samples.
         :param samples: those that need no decoder, where all of the source is there.
+        :param descriptor: of the file that has them.
         :param output: the descriptor that the document is written to.
         :param limit: bytes of the document.
         :raises OutputTooLarge: for a larger document.
@@ -68,7 +70,6 @@ class Waveforms:
         :raises InvalidOptions: for a waveform that its serialization cannot hold.
         :raises Refusal: as `Encoding.wait`.
         """
-        descriptor = source.descriptor
         if samples is not None and descriptor is not None:
             # ffmpeg converts unusual samples. Nothing is written of them.
             with suppress(UnusualSamples):

@@ -14,6 +14,7 @@ from typing import Any
 from cachetools import LRUCache
 
 from audioproxy.concurrency.deadlines import Deadline
+from audioproxy.concurrency.threads import ThreadRunner
 from audioproxy.errors import (
     IrregularSource,
     NothingDecoded,
@@ -24,6 +25,7 @@ from audioproxy.errors import (
     UndecodableSource,
     WrongLength,
 )
+from audioproxy.files.scratch_files import AnonymousSpace
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.grammar.sources import Source
@@ -54,13 +56,16 @@ from audioproxy.media.command.progress import expected_seconds, read_share
 from audioproxy.media.command.trim import may_seek, needs_measuring, starts_past_end
 from audioproxy.media.lengths.containers import read_length
 from audioproxy.media.probe import Probe, describe_choice
+from audioproxy.media.seeking.point import SeekPoint
 from audioproxy.media.waveform_spec import PcmSamples, may_read_samples, readable_samples
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Claim
+from audioproxy.render.seek_points import SeekPoints
 from audioproxy.sources.anew import use_source
-from audioproxy.sources.interfaces import OpenSource, SourceStore
+from audioproxy.sources.excerpt import open_excerpt
+from audioproxy.sources.interfaces import OpenSource, SourceFile, SourceStore
 
 # Irregular sources that a node remembers; each takes some 200 bytes.
 _IRREGULAR_SOURCES = 4096
@@ -103,6 +108,7 @@ class Job:
     """The commands of one attempt of a render, and what its output states.
 
     :ivar source: with everything that is known about it, such as its length.
+    :ivar point: where decoding starts; None for the start, and for a seek by ffmpeg.
     :ivar input: how ffmpeg opens the source.
     :ivar stated_length: the length that the header of the output states.
     :ivar samples: those that a waveform needs no decoder for.
@@ -110,6 +116,7 @@ class Job:
     """
 
     source: ProbedSource
+    point: SeekPoint | None
     input: Input
     pipeline: Pipeline
     stated_length: StatedLength | None
@@ -143,6 +150,7 @@ class Preparer:
     :ivar ffmpeg: measures sources whose headers do not state their exact length.
     :ivar program: path of ffmpeg, for command lines.
     :ivar probe_resampler: returns the options of ffmpeg's resampler.
+    :ivar space: where parts of sources are copied.
     :ivar max_source: bytes; larger sources are refused.
     :ivar irregular: what renders have found out about irregular sources, by the identities of
         these. It does not matter if one of them is forgotten.
@@ -154,6 +162,9 @@ class Preparer:
     program: str
     probe_resampler: Callable[[], Coroutine[Any, Any, str]]
     max_source: int
+    space: AnonymousSpace
+    run_in_thread: ThreadRunner
+    seek_points: SeekPoints
     irregular: LRUCache[bytes, frozenset[type[IrregularSource]]] = field(
         default_factory=partial(LRUCache, _IRREGULAR_SOURCES)
     )
@@ -347,23 +358,47 @@ class Preparer:
     async def _build(
         self, source: ProbedSource, measure: list[str] | None, deadline: Deadline
     ) -> Job:
-        share = read_share(source.options, source.probe)
-        opened = await _input(source, deadline, share)
+        program, options, probe, point = self.program, source.options, source.probe, None
+        if not source.found:
+            point = await deadline.limit(self.seek_points.find(source.opened, options, probe))
+        opened = await _input(source, deadline, read_share(options, probe), point)
         resampler = await deadline.limit(self.probe_resampler())
-        program, options, probe = self.program, source.options, source.probe
+        # What is known about the source is the same for all renders. The place is that of this one.
+        placed = replace(probe, seek_point=point)
         if probe.irregular:
             stream = decoded_stream(probe)
             encoder = source.build_command(program, stream, options, probe, resampler)
             pipeline = Pipeline(encoder, decoder_command(program, opened, options, probe))
         else:
-            encoder = source.build_command(program, opened, options, probe, resampler)
+            encoder = source.build_command(program, opened, options, placed, resampler)
             pipeline = single_process(encoder, probe)
-        pipeline = replace(pipeline, seconds=expected_seconds(options, probe))
+        pipeline = replace(pipeline, seconds=expected_seconds(options, placed))
         is_complete = source.opened.descriptor is not None
         samples = readable_samples(options, probe) if is_complete else None
-        return Job(source, opened, pipeline, stated_length(options, probe), samples, measure)
+        stated = stated_length(options, probe)
+        return Job(source, point, opened, pipeline, stated, samples, measure)
+
+    @asynccontextmanager
+    async def open_input(self, job: Job, deadline: Deadline) -> AsyncIterator[SourceFile]:
+        """Return what the child processes of a job read, for the length of a block.
+
+        :raises Refusal: where a part of the source that is read instead of it cannot be copied.
+        """
+        opened, point, probe = job.source.opened, job.point, job.source.probe
+        if point is None or not point.head:
+            async with self.seek_points.index_meanwhile(opened, job.source.options, probe):
+                yield opened
+            return
+        async with open_excerpt(
+            opened, point, probe.skipped, self.space, self.run_in_thread, deadline
+        ) as excerpt:
+            yield excerpt
 
 
-async def _input(source: ProbedSource, deadline: Deadline, share: float = 1.0) -> Input:
-    """Return the input with which ffmpeg opens a source."""
-    return source.probe.open_with(await source.opened.input(deadline, share))
+async def _input(
+    source: ProbedSource, deadline: Deadline, share: float = 1.0, point: SeekPoint | None = None
+) -> Input:
+    """Return the input with which ffmpeg opens a source, or a part of it from a place on."""
+    is_copied = point is not None and bool(point.head)
+    opened = local_input() if is_copied else await source.opened.input(deadline, share)
+    return replace(source.probe, seek_point=point).open_with(opened)

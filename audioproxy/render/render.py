@@ -292,14 +292,17 @@ class Render:
         file = await self._create_file(header_bytes, job.stated_length, deadline)
         output = self._write_to(file)
         target = file.scratch.descriptor, output.limit, deadline
-        opened = job.source.opened
-        if self._is_waveform:
-            spec = WaveformSpec.of(options, job.source.probe)
-            await context.waveforms.write(job.pipeline, job.samples, opened, spec, *target)
-            await output.complete(context.clock)
-            return output
-        async with context.ffmpeg.encode(job.pipeline, opened, *target) as encoding:
-            stderr = await output.watch(encoding, context.clock)
+        async with context.preparer.open_input(job, deadline) as opened:
+            if self._is_waveform:
+                spec = WaveformSpec.of(options, job.source.probe)
+                descriptor = job.source.opened.descriptor
+                await context.waveforms.write(
+                    job.pipeline, job.samples, descriptor, opened, spec, *target
+                )
+                await output.complete(context.clock)
+                return output
+            async with context.ffmpeg.encode(job.pipeline, opened, *target) as encoding:
+                stderr = await output.watch(encoding, context.clock)
         await output.complete(context.clock)
         if encoder.encoded_nothing(output.encoded_bytes, tags):
             raise NothingDecoded

@@ -24,6 +24,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from twisted.internet.defer import Deferred, succeed
+from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
     EncryptedSource,
@@ -69,11 +71,14 @@ from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.loudness import LoudnessParser, Measurement
 from audioproxy.media.probe import Probe, parse_probe, probe_arguments
 from audioproxy.media.samples import check_samples, examine_start, probe_samples
+from audioproxy.media.seeking.point import SeekPoint
 from audioproxy.media.signatures import TAG_DEMUXER, identify, may_be_misdetected
 from audioproxy.media.streams import COUNTED_SECONDS
 from audioproxy.render.encoded_file import EncodedFile
+from audioproxy.render.seek_points import SeekPoints
 from tests.support.programs import FFMPEG, FFPROBE
 from tests.support.service import PATIENCE
+from tests.support.stores import FakeSource
 
 #: As in the service, a child process inherits nothing else from the environment (D45).
 ENVIRONMENT = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
@@ -341,6 +346,14 @@ def find_probe(source: bytes, options: VariantOptions) -> Probe:
     return found
 
 
+def find_point(source: bytes, options: VariantOptions, found: Probe) -> SeekPoint | None:
+    """Find the place at which a render starts to decode a source in memory."""
+    points = SeekPoints(lambda work: succeed(work()))
+    with closing(FakeSource(len(source), source)) as opened:
+        finding = points.find(opened, options, found)
+        return SynchronousTestCase().successResultOf(Deferred.fromCoroutine(finding))
+
+
 def _plan(
     source: bytes,
     texts: Iterable[str],
@@ -366,6 +379,8 @@ def _plan(
             found = found.without_length()
         if measured or needs_measuring(options, found):
             found = replace(measure(source), irregular=irregular)
+        if not (irregular or wrong_length):
+            found = replace(found, seek_point=find_point(source, options, found))
         opened, decoder = input_of(found), []
         if irregular:
             decoder = decoder_command(ffmpeg, opened, options, found)
@@ -374,8 +389,9 @@ def _plan(
         behind = command.index("-i") + 2
         is_delayed = options.norm or options.enhance or (not irregular and may_have_gaps(found))
         delayed = text if is_delayed else ""
-        key = (*decoder, *command[:behind], delayed)
-        process = plan.setdefault(key, _Process(tuple(decoder), command[:behind], {}, {}))
+        key = (*decoder, *command[:behind], delayed, found.seek_point)
+        new = _Process(tuple(decoder), command[:behind], {}, {}, found.seek_point)
+        process = plan.setdefault(key, new)
         process.outputs[text], process.words[text] = found, command[behind:-1]
     return list(plan.values())
 
@@ -388,12 +404,14 @@ class _Process:
     :ivar opened: the words up to the source.
     :ivar outputs: what is known about the source, by options.
     :ivar words: those of each output, without its destination.
+    :ivar point: where decoding starts, if the service has found a place for that.
     """
 
     decoder: tuple[str, ...]
     opened: list[str]
     outputs: dict[str, Probe]
     words: dict[str, list[str]]
+    point: SeekPoint | None = None
 
     @property
     def shareable(self) -> bool:
@@ -404,7 +422,9 @@ class _Process:
         return "silencedetect" not in str(self.words)
 
     def input_of(self, source: bytes) -> bytes:
-        """Return what ffmpeg opens: the source, or what the decoder outputs of it."""
+        """Return what ffmpeg opens: the source, a part of it, or what the decoder outputs of it."""
+        if self.point is not None and self.point.head:
+            return self.point.head + source[self.point.offset :]
         return decode_irregular(source, self.decoder) if self.decoder else source
 
     def run(self, source: bytes) -> dict[str, bytes]:
@@ -443,7 +463,8 @@ def _run_together(parts: Sequence[tuple[bytes, _Process]]) -> list[dict[str, byt
         words = ["empty_output_stream" if word == "empty_output" else word for word in words]
         source, process = parts[0]
         stdin = process.input_of(source) if process.decoder else b""
-        ended = run([*opened, *words], source, more=descriptors, stdin=stdin)
+        read = source if process.decoder else process.input_of(source)
+        ended = run([*opened, *words], read, more=descriptors, stdin=stdin)
         pipeline = single_process(words, next(iter(process.outputs.values())))
         if process.decoder:
             pipeline = replace(pipeline, decoder=list(process.decoder))

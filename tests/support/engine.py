@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from twisted.internet.task import Clock
 
+from audioproxy.files.scratch_files import AnonymousSpace
 from audioproxy.observe.metrics import Metrics
 from audioproxy.process.decoder import Decoder
 from audioproxy.process.ffmpeg import Ffmpeg
@@ -17,6 +18,7 @@ from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.failures import RecentFailures
 from audioproxy.render.job import Preparer
 from audioproxy.render.render import RenderContext
+from audioproxy.render.seek_points import SeekPoints
 from audioproxy.render.write_back import RenderStorage
 from tests.support.processes import FakeSpawner, find_soxr
 from tests.support.stores import Calls, FakeSources, FakeStore
@@ -65,7 +67,17 @@ class FakeEngine:
         launcher = Launcher(self.spawner, self.clock, {})
         self.prober = Prober(launcher, "ffprobe", self.probe_slots, 10)
         ffmpeg, in_thread = Ffmpeg(launcher), self.threads.in_thread
-        self.preparer = Preparer(self.sources, self.prober, ffmpeg, "ffmpeg", find_soxr, max_source)
+        self.preparer = Preparer(
+            self.sources,
+            self.prober,
+            ffmpeg,
+            "ffmpeg",
+            find_soxr,
+            max_source,
+            AnonymousSpace(),
+            in_thread,
+            SeekPoints(in_thread),
+        )
         self.context = RenderContext(
             self.clock,
             self.preparer,

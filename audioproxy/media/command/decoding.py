@@ -146,10 +146,19 @@ def open_source(
         # The source is decoded to its end, however many of its frames are damaged.
         *("-max_error_rate", "1", "-v", "error"),
         *(["-reinit_filter", "0"] if uniform and source.decoded is None else []),
-        *(jump_arguments(probe) if source.decoded is None else []),
+        *(_source_arguments(probe) if source.decoded is None else []),
         *source.encoder_arguments(position),
         *("-map", "0:a:0", "-vn", "-sn", "-dn"),
     ]
+
+
+def _source_arguments(probe: Probe) -> list[str]:
+    """Return ffmpeg's arguments for what it decodes itself.
+
+    Where AC-3 leaves out bits, decoders put noise. Its seed must not depend on the frames ahead.
+    """
+    noise = ["-cons_noisegen", "1"] if probe.codec in ("ac3", "eac3") else []
+    return [*noise, *jump_arguments(probe)]
 
 
 def source_filters(source: Input, probe: Probe, seek: int, *, samples: bool) -> list[str]:

@@ -60,6 +60,7 @@ class Input:
     :ivar demuxer: the demuxer that the source's signature proves; None for the one that ffmpeg
         detects.
     :ivar skipped: bytes ahead of the container, which only the signature has shown.
+    :ivar starts_at_place: what ffmpeg reads begins where decoding starts, so it does not seek.
     :ivar decoder: the audio decoder; None for the one that ffmpeg chooses.
     :ivar ignore_length: the samples of a wav file reach to the end of the file, whatever its header
         states.
@@ -74,6 +75,7 @@ class Input:
     options: tuple[str, ...] = ()
     demuxer: str | None = None
     skipped: int = 0
+    starts_at_place: bool = False
     decoder: str | None = None
     ignore_length: bool = False
     raw: RawSamples | None = None
@@ -101,7 +103,7 @@ class Input:
 
         :param seek: where decoding starts, in seconds. What is decoded already starts there.
         """
-        start = [] if seek is None or self.decoded else ["-ss", seek]
+        start = [] if seek is None or self.decoded or self.starts_at_place else ["-ss", seek]
         decoder = [] if self.decoder is None else ["-c:a", self.decoder]
         length = ["-ignore_length", "1"] if self.ignore_length else []
         return [*self._whitelists(), *length, *decoder, *start, "-i", self.url]

@@ -1,7 +1,8 @@
 """The samples of a source that an output covers, and whether the source must be measured first.
 
-A seek need not lead to the requested place (docs/architecture.md). So after a seek, samples are
-counted from the time stamp of the first one, which is right.
+A seek by ffmpeg need not lead to the requested place (docs/architecture.md). So after one, samples
+are counted from the time stamp of the first one, which is right. Where the service has found the
+place, the number of that sample is known.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.lengths.pcm import sample_bytes
 from audioproxy.media.probe import Probe
+from audioproxy.media.seeking.point import PREROLL
 
 # Containers of uncompressed audio, in which a seek is exact, as `make matrix` proves sample by
 # sample against a full decode.
@@ -21,14 +23,13 @@ _SEEKABLE = ("wav", "w64", "aiff", "caf", "nistsphere")
 # Here, a seek is exact if the file is one stream without gaps, as its end and its tables confirm.
 # AAC with noise in place of samples (ISO/IEC 14496-3, 4.6.13) is an exception: the noise depends on
 # where decoding starts.
-_CONFIRMED = {("flac", "flac"), ("mov", "alac"), ("mov", "aac"), ("ogg", "opus"), ("mp3", "mp3")}
-_CONFIRMED |= {("wv", "wavpack"), ("tta", "tta")}
+_CONFIRMED = {("flac", "flac"), ("mov", "alac"), ("mov", "aac"), ("wv", "wavpack"), ("tta", "tta")}
+# Here, the service itself finds the place (`audioproxy.media.seeking`).
+_FOUND = {("ogg", "vorbis"), ("ogg", "opus"), ("ogg", "flac")}
+_FOUND |= {("mp3", "mp3"), ("aac", "aac"), ("ac3", "ac3"), ("eac3", "eac3")}
 
 #: Seconds of a block of the loudness measurement (ITU-R BS.1770-5, annex 1).
 BLOCK = Decimal("0.4")
-
-# Seconds after which a codec that carries state from frame to frame has settled.
-_PREROLL = 1
 
 # Seconds between the end of an output and a stated end that may be wrong.
 _END_MARGIN = 1
@@ -55,6 +56,8 @@ class SampleRange:
     """A range of a source, counted in its samples.
 
     :ivar seek: the sample at which decoding starts: a whole second, or the start of a frame.
+    :ivar is_stamped: the time stamp of the first sample tells which one it is, for the place of a
+        seek by ffmpeg.
     :ivar start: the first sample, counted from ``seek``.
     :ivar end: the sample after the last one, counted from ``seek``; None for everything that the
         source has.
@@ -67,6 +70,7 @@ class SampleRange:
     end: int | None
     length: int | None
     delay: int = 0
+    is_stamped: bool = False
 
 
 def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
@@ -135,12 +139,13 @@ def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
             f"t:{options.t}",
             f"it starts at or past the end of the source, which is {stated} seconds",
         )
-    seek = 0
-    if _seeks_exactly(probe):
-        seek = max(0, int(start) - _PREROLL) * rate
+    seek, is_stamped = 0, False
+    if probe.seek_point is not None:
+        seek = probe.seek_point.sample
+    elif _seeks_exactly(probe):
+        seek, is_stamped = max(0, int(start) - PREROLL) * rate, True
         seek -= seek % (probe.frame_samples or 1)
-    first = _samples(start, rate)
-    last = None if end is None else _samples(end, rate)
+    first, last = requested_samples(options, rate)
     if last == first:
         raise InvalidOptions.of(f"t:{options.t}", "it is shorter than a sample of the source")
     if starts_past_end(options, probe):
@@ -154,7 +159,8 @@ def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
         if probe.length.ends_in_padding:
             stop = until
     delay = 0 if probe.length is None else probe.length.delay
-    return SampleRange(seek, first - seek, None if stop is None else stop - seek, length, delay)
+    stop = None if stop is None else stop - seek
+    return SampleRange(seek, first - seek, stop, length, delay, is_stamped)
 
 
 def trim_filters(sample_range: SampleRange, rate: int) -> list[str]:
@@ -167,7 +173,7 @@ def trim_filters(sample_range: SampleRange, rate: int) -> list[str]:
     if not start and end is None:
         return []
     unit, counted = "sample", []
-    if sample_range.seek:
+    if sample_range.seek and sample_range.is_stamped:
         # Samples are counted from the first time stamp: damaged packets leave gaps.
         first = f"if(gt(PTS\\,{start})\\,print(PTS\\,{_AV_LOG_ERROR})\\,PTS)"
         unit = "pts"
@@ -184,7 +190,24 @@ def may_seek(options: VariantOptions, probe: Probe) -> bool:
     requests, and otherwise after up to 30. So the length of the frames is needed, too.
     """
     start, _ = _bounds(options)
-    return (probe.container, probe.codec) in _CONFIRMED and int(start) > _PREROLL
+    return (probe.container, probe.codec) in _CONFIRMED and int(start) > PREROLL
+
+
+def needs_point(options: VariantOptions, probe: Probe) -> bool:
+    """Return whether the service finds the place at which decoding starts."""
+    start, _ = _bounds(options)
+    return (probe.container, probe.codec) in _FOUND and int(start) > PREROLL
+
+
+def requested_samples(options: VariantOptions, rate: int) -> tuple[int, int | None]:
+    """Return the first sample that ``t`` requests, and the one after the last.
+
+    The second one is None for all up to the end of the source.
+
+    :param rate: of the source, in Hz.
+    """
+    start, end = _bounds(options)
+    return _samples(start, rate), None if end is None else _samples(end, rate)
 
 
 def starts_past_end(options: VariantOptions, probe: Probe) -> bool:

@@ -24,6 +24,8 @@ from audioproxy.media.lengths.reading import (
 from audioproxy.media.probe import Probe
 
 _HAS_FRAMES, _HAS_BYTES, _HAS_TABLE, _HAS_QUALITY = 1, 2, 4, 8
+# The names of header frames of Xing and LAME, and that of Fraunhofer.
+_NAMES, _NAME_OF_VBRI = (b"Xing", b"Info"), b"VBRI"
 # Programs whose delays ffmpeg skips.
 _DELAY_WRITERS = (b"LAME", b"Lavf", b"Lavc")
 # The decoder's own delay (LAME, "encoder delays").
@@ -46,6 +48,7 @@ class _Header(NamedTuple):
     """What an encoder's header frame states.
 
     :ivar samples: number of samples that a decoder outputs.
+    :ivar delay: number of samples at the start that it leaves out.
     :ivar is_constant: all frames have one bit rate.
     :ivar is_intact: the checksum, or the table of VBRI, agrees with it.
     """
@@ -55,6 +58,7 @@ class _Header(NamedTuple):
     samples: int
     is_constant: bool
     is_intact: bool = True
+    delay: int = 0
 
 
 def read_mp3(size: int, probe: Probe) -> Reader[SourceLength]:
@@ -115,6 +119,22 @@ def read_duration(size: int, probe: Probe) -> Reader[Probe]:
     return replace(probe, description=description)
 
 
+def read_encoder_header(size: int) -> Reader[tuple[int, int, int | None]]:
+    """Read what an encoder states about the frames of an mp3 file.
+
+    :returns: the offset of the first frame that ffmpeg decodes, the number of samples of it that
+        ffmpeg leaves out, and the number of frames; None where that is not stated.
+    :raises Malformed: for a header frame that ffmpeg may decode as audio.
+    """
+    start, data, frame = yield from _read_first_frame(size)
+    header = _parse_header(data, frame)
+    if header is not None:
+        return start + frame.length, header.delay, header.frames
+    if any(name in data for name in (*_NAMES, _NAME_OF_VBRI)):
+        raise Malformed
+    return start, 0, None
+
+
 def _read_first_frame(size: int) -> Reader[tuple[int, bytes, FrameHeader]]:
     """Return the offset of the first frame, its first bytes, and its header."""
     start = yield from skip_id3()
@@ -127,7 +147,7 @@ def _read_first_frame(size: int) -> Reader[tuple[int, bytes, FrameHeader]]:
 
 def _parse_header(data: bytes, frame: FrameHeader) -> _Header | None:
     """Return what an encoder's header frame states; None for a frame of audio."""
-    if data[36:42] == b"VBRI\0\1":
+    if data[36:42] == _NAME_OF_VBRI + b"\0\1":
         size, frames, entries, _, _, per_entry = _VBRI.unpack(data[46 : 46 + _VBRI.size])
         # The table has entries for all frames.
         is_intact = abs(entries * per_entry - frames) <= per_entry
@@ -135,18 +155,19 @@ def _parse_header(data: bytes, frame: FrameHeader) -> _Header | None:
     at = 4 + frame.side_information
     name, flags = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "big")
     needed = _HAS_FRAMES | _HAS_BYTES
-    if name not in (b"Xing", b"Info") or flags & needed != needed:
+    if name not in _NAMES or flags & needed != needed:
         return None
     frames = int.from_bytes(data[at + 8 : at + 12], "big")
     size = int.from_bytes(data[at + 12 : at + 16], "big")
     at += 16 + (100 if flags & _HAS_TABLE else 0) + (4 if flags & _HAS_QUALITY else 0)
-    samples, is_intact = frames * frame.samples, True
+    samples, is_intact, left_out = frames * frame.samples, True, 0
     if data[at : at + 4] in _DELAY_WRITERS:
         is_intact = _is_intact(data[: frame.length], at + _CHECKSUM)
         delays = int.from_bytes(data[at + 21 : at + 24], "big")
         delay, padding = delays >> 12, delays & 0xFFF
-        samples -= delay + _DECODER_DELAY + max(0, padding - _DECODER_DELAY)
-    return _Header(frames, size, samples, name == b"Info", is_intact)
+        left_out = delay + _DECODER_DELAY
+        samples -= left_out + max(0, padding - _DECODER_DELAY)
+    return _Header(frames, size, samples, name == b"Info", is_intact, left_out)
 
 
 def _is_intact(data: bytes, at: int) -> bool:

@@ -8,6 +8,8 @@ specification, A.2, Vorbis.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from audioproxy.media.lengths.flac import FRAME_HEADER, parse_frame_header
@@ -26,16 +28,67 @@ from audioproxy.media.probe import Probe
 
 # Bytes of the identification header of FLAC before the stream information, and of both.
 _FLAC_IDENTIFICATION, _FLAC_INFORMATION = 17, 51
+# The byte of the identification header of Vorbis that has the sizes of blocks.
+_VORBIS_BLOCKS = 28
 _OPUS_RATE = 48000
+#: Where the first packet of Opus has the number of samples that precede the first one.
+PRESKIP = slice(10, 12)
 # Milliseconds of an Opus frame, by the configuration of a packet (RFC 6716, 3.1).
 _SILK, _HYBRID, _CELT = (10, 20, 40, 60), (10, 20), (2.5, 5, 10, 20)
 _OPUS_FRAMES = _SILK * 3 + _HYBRID * 2 + _CELT * 4
 # Positions that were converted from milliseconds are off by less than a 500th of a second.
 _ROUNDING = 500
 
-# Returns the least and the largest number of samples of packets, which it is given with the packet
-# ahead of them: None at the start of a stream, empty where it is not known.
-_Count: TypeAlias = Callable[[Sequence[bytes], bytes | None], tuple[int, int]]
+#: Returns the least and the largest number of samples of packets, which it is given with the packet
+#: ahead of them: None at the start of a stream, empty where it is not known.
+PacketCount: TypeAlias = Callable[[Sequence[bytes], bytes | None], tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class OggStream:
+    """What the start of a stream tells.
+
+    :ivar first: its first page.
+    :ivar page: the first one of audio.
+    :ivar head: the first packet, or its start.
+    :ivar count: counts the samples of packets.
+    :ivar longest: number of samples of the longest block of Vorbis.
+    """
+
+    first: Page
+    page: Page
+    head: bytes
+    count: PacketCount
+    longest: int = 0
+
+    def count_first(self) -> Reader[tuple[int, int]]:
+        """Return the least and the largest number of samples of the first page of audio."""
+        (packets,) = yield from read_packets([self.page])
+        return self.count(packets, None)
+
+
+def read_start(probe: Probe) -> Reader[OggStream]:
+    """Read the start of a stream of Vorbis, Opus or FLAC.
+
+    :raises Malformed: for another one.
+    """
+    first = yield from read_page(0)
+    head = yield from read_range(first.start, min(_FLAC_INFORMATION, first.end - first.start))
+    if head[:8] == b"OpusHead" and probe.sample_rate == _OPUS_RATE:
+        page = yield from first_audio_page(first, headers=2)
+        return OggStream(first, page, head, _count_opus)
+    if head[:7] == b"\x01vorbis" and len(head) > _VORBIS_BLOCKS:
+        page = yield from first_audio_page(first, headers=3)
+        start = max(first.end, page.offset - MODES)
+        setup = yield from read_range(start, page.offset - start)
+        blocks = Blocks.parse(head[_VORBIS_BLOCKS], setup)
+        return OggStream(first, page, head, blocks.count, blocks.longest)
+    headers = int.from_bytes(head[7:9], "big")
+    if head[:5] != b"\x7fFLAC" or len(head) < _FLAC_INFORMATION or not headers:
+        raise Malformed
+    page = yield from first_audio_page(first, headers=headers + 1)
+    count = partial(_count_flac, head[_FLAC_IDENTIFICATION:])
+    return OggStream(first, page, head, count)
 
 
 def read_opus(size: int, probe: Probe) -> Reader[SourceLength]:
@@ -46,14 +99,10 @@ def read_opus(size: int, probe: Probe) -> Reader[SourceLength]:
     (D70) is recognized by its second page.
     ffmpeg trims the last page down to its granule position if the page is marked as the last one.
     """
-    first = yield from read_page(0)
-    head = yield from read_range(first.start, 12)
-    if head[:8] != b"OpusHead" or probe.sample_rate != _OPUS_RATE:
-        raise Malformed
-    page = yield from first_audio_page(first, headers=2)
-    (packets,) = yield from read_packets([page])
-    start = page.granule - _count_opus(packets)[0]
-    pages = yield from last_pages(first, page, size)
+    stream = yield from read_start(probe)
+    page = stream.page
+    start = page.granule - (yield from stream.count_first())[0]
+    pages = yield from last_pages(stream.first, page, size)
     last = pages[-1]
     if page.end < last.offset:
         second = yield from read_page(page.end)
@@ -75,9 +124,13 @@ def read_opus(size: int, probe: Probe) -> Reader[SourceLength]:
     else:
         # The only page may be trimmed.
         start = 0
-    delay = int.from_bytes(head[10:], "little")
     is_whole = not start and end == last.granule and bool(last.flags & LAST)
-    return SourceLength(end - start - delay, is_stated_only=True, seekable=is_whole)
+    return SourceLength(end - start - preskip(stream), is_stated_only=True, seekable=is_whole)
+
+
+def preskip(stream: OggStream) -> int:
+    """Return the number of samples that precede the first one in a stream of Opus."""
+    return int.from_bytes(stream.head[PRESKIP], "little")
 
 
 def read_vorbis(size: int, probe: Probe) -> Reader[SourceLength]:
@@ -85,25 +138,18 @@ def read_vorbis(size: int, probe: Probe) -> Reader[SourceLength]:
 
     ffmpeg decodes all packets, and trims the last one down to the position of its page.
     """
-    first = yield from read_page(0)
-    head = yield from read_range(first.start, 29)
-    if head[:7] != b"\x01vorbis":
-        raise Malformed
-    page = yield from first_audio_page(first, headers=3)
-    setup = max(first.end, page.offset - MODES)
-    blocks = Blocks.parse(head[28], (yield from read_range(setup, page.offset - setup)))
-    longest = blocks.longest
-    pages = yield from last_pages(first, page, size)
+    stream = yield from read_start(probe)
+    page, longest = stream.page, stream.longest
+    pages = yield from last_pages(stream.first, page, size)
     last = pages[-1]
     # ffmpeg outputs the whole first page of a stream whose beginning was cut off.
     if not last.flags & LAST or probe.first_time_stamp < -longest // 2:
         raise Malformed
-    (packets,) = yield from read_packets([page])
-    least, most = blocks.count(packets, None)
+    least, most = yield from stream.count_first()
     if last != page:
         if not least - longest <= page.granule <= most + longest // 2:
             raise Malformed
-        before, least, most = yield from _read_end(pages, blocks.count, probe.sample_rate)
+        before, least, most = yield from _read_end(pages, stream.count, probe.sample_rate)
         least = max(least, before + longest)
     rounding = probe.sample_rate // _ROUNDING
     if not least - longest <= last.granule <= most + rounding:
@@ -113,16 +159,11 @@ def read_vorbis(size: int, probe: Probe) -> Reader[SourceLength]:
 
 def read_flac_in_ogg(size: int, probe: Probe) -> Reader[SourceLength]:
     """Read the length of an Ogg FLAC file, which may be cut out of a longer stream."""
-    first = yield from read_page(0)
-    head = yield from read_range(first.start, _FLAC_INFORMATION)
-    headers = int.from_bytes(head[7:9], "big")
-    if head[:5] != b"\x7fFLAC" or not headers:
-        raise Malformed
-    information = head[_FLAC_IDENTIFICATION:]
-    page = yield from first_audio_page(first, headers=headers + 1)
+    stream = yield from read_start(probe)
+    page, information = stream.page, stream.head[_FLAC_IDENTIFICATION:]
     start, _ = yield from _read_flac_frame(page.start, information, size)
     first_end = sum((yield from _read_flac_frame(_last_packet(page), information, size)))
-    *_, last = yield from last_pages(first, page, size)
+    *_, last = yield from last_pages(stream.first, page, size)
     end = sum((yield from _read_flac_frame(_last_packet(last), information, size)))
     # ffmpeg decodes all of each frame, whatever the position of its page says.
     if not last.flags & LAST or last.granule - page.granule != end - first_end:
@@ -132,7 +173,7 @@ def read_flac_in_ogg(size: int, probe: Probe) -> Reader[SourceLength]:
     return SourceLength(end - start, is_stated_only=True, has_gaps=not is_cut)
 
 
-def _read_end(pages: Sequence[Page], count: _Count, rate: int) -> Reader[tuple[int, int, int]]:
+def _read_end(pages: Sequence[Page], count: PacketCount, rate: int) -> Reader[tuple[int, int, int]]:
     """Return the position ahead of the last page, and the least and the largest one after it.
 
     :raises Malformed: where no position is known, or a page begins ahead of the end of another one.
@@ -155,6 +196,15 @@ def _read_end(pages: Sequence[Page], count: _Count, rate: int) -> Reader[tuple[i
 def _count_opus(packets: Sequence[bytes], ahead: bytes | None = None) -> tuple[int, int]:
     """Return the number of samples of Opus packets, as the least and the largest one."""
     samples = int(sum(_packet_samples(packet) for packet in packets))
+    return samples, samples
+
+
+def _count_flac(
+    information: bytes, packets: Sequence[bytes], ahead: bytes | None = None
+) -> tuple[int, int]:
+    """Return the number of samples of FLAC frames, as the least and the largest one."""
+    frames = [parse_frame_header(packet[:FRAME_HEADER], information) for packet in packets]
+    samples = sum(0 if frame is None else frame[1] for frame in frames)
     return samples, samples
 
 

@@ -7,6 +7,7 @@ their pages, which begin anew.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -27,6 +28,10 @@ _LARGER_INSIDE = 1.5
 _PLACES_OF_COPIES = 2
 # Serial numbers that are not drawn at random, as those of reproducible files.
 _FIXED_SERIALS = 1 << 16
+# The place of the checksum of a page.
+_CHECKSUM = slice(22, 26)
+# All bytes, with their bits in the other order.
+_MIRRORED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 
 class Page(NamedTuple):
@@ -65,11 +70,47 @@ def read_page(offset: int) -> Reader[Page]:
     header = yield from read_range(offset, _PAGE_HEADER)
     if header[:5] != _MAGIC:
         raise Malformed
-    lacing = yield from read_range(offset + _PAGE_HEADER, header[26])
+    return _parse_page(offset, header, (yield from read_range(offset + _PAGE_HEADER, header[26])))
+
+
+def _parse_page(offset: int, header: bytes, lacing: bytes) -> Page:
     granule = int.from_bytes(header[6:14], "little", signed=True)
     number = int.from_bytes(header[18:22], "little")
     start = offset + _PAGE_HEADER + len(lacing)
     return Page(offset, header[5], granule, header[14:18], number, lacing, start)
+
+
+def find_pages(data: bytes, offset: int, serial: bytes) -> list[Page]:
+    """Return the whole and undamaged pages of a stream in some bytes of a file.
+
+    :param offset: of the bytes.
+    """
+    pages, at = [], 0
+    while (at := data.find(_MAGIC, at)) >= 0:
+        header = data[at : at + _PAGE_HEADER]
+        if len(header) < _PAGE_HEADER:
+            break
+        lacing = data[at + _PAGE_HEADER :][: header[26]]
+        page = _parse_page(offset + at, header, lacing)
+        content = data[at : page.end - offset]
+        is_whole = len(lacing) == header[26] and page.end <= offset + len(data)
+        if is_whole and page.serial == serial and content == with_checksum(content):
+            pages.append(page)
+            at = page.end - offset
+        else:
+            at += len(_MAGIC)
+    return pages
+
+
+def with_checksum(page: bytes) -> bytes:
+    """Return a page with its checksum (RFC 3533, 6): the polynomial 0x04c11db7, highest bit first.
+
+    zlib computes the same one with the lowest bit first, from another start, and inverts it.
+    """
+    empty = page[: _CHECKSUM.start] + bytes(4) + page[_CHECKSUM.stop :]
+    mirrored = zlib.crc32(empty.translate(_MIRRORED), 0xFFFF_FFFF) ^ 0xFFFF_FFFF
+    checksum = mirrored.to_bytes(4, "big").translate(_MIRRORED)
+    return page[: _CHECKSUM.start] + checksum + page[_CHECKSUM.stop :]
 
 
 def first_audio_page(first: Page, headers: int) -> Reader[Page]:

@@ -1,0 +1,294 @@
+"""Streams of frames that stand alone: mp3, ADTS and AC-3.
+
+Each frame has a header with its length, so the place of a frame follows from its number. Where all
+frames have one bit rate, that is arithmetic; otherwise the headers up to there are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audioproxy.media.lengths.mp3 import read_encoder_header
+from audioproxy.media.lengths.mpeg_frame import FrameHeader
+from audioproxy.media.lengths.reading import (
+    Malformed,
+    Reader,
+    end_before_tags,
+    end_of_frames,
+    read_range,
+    skip_id3,
+)
+from audioproxy.media.probe import Probe
+from audioproxy.media.seeking.point import PREROLL, SeekPoint
+
+#: Bytes of the longest header.
+HEADER = 8
+# Frames at the start that tell whether all have one bit rate, and those that follow each other at a
+# place of one.
+_FIRST_FRAMES, _FOLLOWING = 16, 3
+# Bytes by which a frame may be off the place that the mean length gives: frames of 44.1 kHz have no
+# whole number of bytes, so some are longer by one byte, or by two in AC-3.
+_ROUNDING = 2
+
+_AC3_KBPS = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 576, 640)
+_AC3_RATES = (48000, 44100, 32000)
+_EAC3_BLOCKS = (1, 2, 3, 6)
+_AC3_BLOCK = 256
+_ADTS_RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)
+_ADTS_SAMPLES = 1024
+
+_Columns: TypeAlias = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameForm:
+    """The form of the frames of a stream.
+
+    :ivar demuxer: ffmpeg's name.
+    :ivar samples: number of samples of a frame, at the rate that the probe reports.
+    :ivar mask: the bits of a header that are the same in all frames.
+    :ivar value: these bits.
+    :ivar lengths: returns the lengths of frames in bytes, given the bytes of their headers as an
+        array of the shape ``(8, n)``; 0 for other bytes.
+    :ivar mean: bytes of a frame, on average, if all have the bit rate of the first one; None where
+        they never have.
+    """
+
+    demuxer: str
+    samples: int
+    mask: bytes
+    value: bytes
+    lengths: Callable[[_Columns], _Columns]
+    mean: Fraction | None = None
+
+    def length(self, header: bytes) -> int:
+        """Return the length of the frame with a header, in bytes; 0 for other bytes."""
+        if len(header) < HEADER or any(
+            byte & mask != value
+            for byte, mask, value in zip(header, self.mask, self.value, strict=False)
+        ):
+            return 0
+        columns = np.frombuffer(header[:HEADER], np.uint8).astype(np.int64)
+        return int(self.lengths(columns[:, np.newaxis])[0])
+
+    def follow(self, data: bytes) -> tuple[list[int], int]:
+        """Return the offsets of the frames that follow each other, and the offset after the last.
+
+        That is one whose end is no frame, or whose successor has not all of its header in the data.
+        Only what may be a frame is examined piece by piece, so this is about as fast as reading.
+
+        :param data: its first bytes are a frame; otherwise there is none.
+        """
+        octets = np.frombuffer(data, np.uint8)
+        candidates = np.flatnonzero(octets[: max(0, len(octets) - HEADER + 1)] == self.value[0])
+        for at in range(1, HEADER):
+            if self.mask[at]:
+                same = octets[candidates + at] & self.mask[at] == self.value[at]
+                candidates = candidates[same]
+        columns = octets[candidates + np.arange(HEADER)[:, np.newaxis]].astype(np.int64)
+        lengths = self.lengths(columns)
+        candidates, lengths = candidates[lengths > 0], lengths[lengths > 0]
+        if not len(candidates) or candidates[0] != 0:
+            return [], 0
+        ends = candidates + lengths
+        following = np.searchsorted(candidates, ends)
+        links = np.where(np.append(candidates, -1)[following] == ends, following, -1).tolist()
+        chain, number = [], 0
+        while number >= 0:
+            chain.append(number)
+            number = links[number]
+        return candidates[chain].tolist(), int(ends[chain[-1]])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameStream:
+    """A stream of frames.
+
+    :ivar first: the offset of the first frame that is decoded.
+    :ivar end: the offset after the last byte that may be a frame.
+    :ivar delay: number of samples at the start that the decoder leaves out.
+    :ivar mean: bytes of a frame, on average, if the ends of the stream prove that the place of each
+        frame follows from it; otherwise None.
+    """
+
+    form: FrameForm
+    first: int
+    end: int
+    delay: int
+    mean: Fraction | None
+
+    def number_before(self, sample: int, rate: int) -> int:
+        """Return the number of the frame at which decoding starts for a sample; 0 or more.
+
+        :param rate: of the source, in Hz.
+        """
+        number = (sample + self.delay) // self.form.samples
+        return max(0, number - -(-PREROLL * rate // self.form.samples))
+
+    def point(self, number: int, offset: int) -> SeekPoint:
+        """Return the place of a frame."""
+        sample = number * self.form.samples - self.delay
+        return SeekPoint(sample, offset, self.form.demuxer)
+
+
+def read_stream(size: int, probe: Probe) -> Reader[FrameStream]:
+    """Read the form of a stream of frames, and whether all of them have one bit rate.
+
+    :raises Malformed: for a file of another form.
+    """
+    if probe.container == "mp3":
+        start, delay, count = yield from read_encoder_header(size)
+    else:
+        start, delay, count = (yield from skip_id3()), 0, None
+    header = yield from read_range(start, HEADER)
+    form = _FORMS[probe.container, probe.codec](header, probe)
+    end = yield from end_before_tags(size)
+    mean = yield from _prove_mean(form, start, end, count)
+    return FrameStream(form, start, end, delay, mean)
+
+
+def find_offset(stream: FrameStream, mean: Fraction, number: int) -> Reader[int]:
+    """Return the offset of a frame of a stream with one bit rate.
+
+    :raises Malformed: where there is none at the place that the mean length gives.
+    """
+    form, place = stream.form, stream.first + int(number * mean)
+    begin = place - _ROUNDING
+    count = min(2 * _ROUNDING + (_FOLLOWING + 1) * int(mean + _ROUNDING), stream.end - begin)
+    data = yield from read_range(begin, count)
+    for at in range(2 * _ROUNDING + 1):
+        offsets, _ = form.follow(data[at:])
+        if len(offsets) >= _FOLLOWING:
+            return begin + at
+    raise Malformed
+
+
+def _prove_mean(
+    form: FrameForm, start: int, end: int, count: int | None
+) -> Reader[Fraction | None]:
+    """Return the mean length of frames, if all have the bit rate of the first one.
+
+    A frame at a place does not prove its number. The last one does, if it is where a whole number
+    of frames leads to, and if an encoder's header states that number.
+
+    :param count: the number of frames that the file states, or None.
+    """
+    mean = form.mean
+    if mean is None:
+        return None
+    at = start
+    for _ in range(_FIRST_FRAMES):
+        if at + HEADER > end:
+            return None
+        length = form.length((yield from read_range(at, HEADER)))
+        if not length or abs(length - mean) > _ROUNDING:
+            return None
+        at += length
+    last = yield from end_of_frames(start, end, form.length)
+    frames = round((last - start) / mean)
+    is_whole = abs(start + frames * mean - last) <= _ROUNDING
+    return mean if is_whole and count in (None, frames) else None
+
+
+def _form_of_mp3(header: bytes, probe: Probe) -> FrameForm:
+    first = FrameHeader.parse(header)
+    if first is None or first.rate != probe.sample_rate:
+        raise Malformed
+    table = np.array([0, *map(first.length_at, first.bitrates[1:]), 0])
+    is_mono = first.channels == 1
+
+    def lengths(columns: _Columns) -> _Columns:
+        found = table[columns[2] >> 4]
+        fits = (found > 0) & ((columns[3] >> 6 == 3) == is_mono)
+        return np.where(fits, found + (columns[2] >> 1 & 1), 0)
+
+    mean = Fraction(first.samples * first.kbps * 1000, 8 * first.rate)
+    return _form("mp3", first.samples, header, b"\xff\xfe\x0c", lengths, mean)
+
+
+def _form_of_adts(header: bytes, probe: Probe) -> FrameForm:
+    """Return the form of ADTS (ISO/IEC 13818-7, 6.2), whose frames have one block each.
+
+    With spectral band replication, a decoder outputs twice as many samples.
+    """
+    rate_index = header[2] >> 2 & 15
+    channels = (header[2] & 1) << 2 | header[3] >> 6
+    if header[0] != 0xFF or header[1] & 0xF6 != 0xF0 or header[6] & 3 or not channels:
+        raise Malformed
+    rate = _ADTS_RATES[rate_index] if rate_index < len(_ADTS_RATES) else 0
+    if probe.sample_rate not in (rate, 2 * rate):
+        raise Malformed
+
+    def lengths(columns: _Columns) -> _Columns:
+        found = (columns[3] & 3) << 11 | columns[4] << 3 | columns[5] >> 5
+        return np.where(found >= HEADER, found, 0)
+
+    samples = _ADTS_SAMPLES * probe.sample_rate // rate
+    return _form("aac", samples, header, b"\xff\xff\xfd\xc0\0\0\3", lengths)
+
+
+def _form_of_ac3(header: bytes, probe: Probe) -> FrameForm:
+    """Return the form of AC-3 (ETSI TS 102 366, 4.4.1)."""
+    code, size_code = header[4] >> 6, header[4] & 0x3F
+    # Streams of half the rate have a larger number here.
+    is_usual = header[:2] == b"\x0b\x77" and header[5] >> 3 <= 8 and code < len(_AC3_RATES)
+    if not is_usual or _AC3_RATES[code] != probe.sample_rate or size_code >= 2 * len(_AC3_KBPS):
+        raise Malformed
+    rate, samples = _AC3_RATES[code], 6 * _AC3_BLOCK
+    words = [samples * kbps * 1000 // (16 * rate) for kbps in _AC3_KBPS for _ in range(2)]
+    odd = int(rate == 44100)
+    table = np.zeros(64, np.int64)
+    table[: len(words)] = [2 * (count + (at & odd)) for at, count in enumerate(words)]
+
+    def lengths(columns: _Columns) -> _Columns:
+        found: _Columns = table[columns[4] & 0x3F]
+        return found
+
+    mean = Fraction(samples * _AC3_KBPS[size_code >> 1] * 1000, 8 * rate)
+    return _form("ac3", samples, header, b"\xff\xff\0\0\xc0\xf8\xe0", lengths, mean)
+
+
+def _form_of_eac3(header: bytes, probe: Probe) -> FrameForm:
+    """Return the form of E-AC-3 of one substream (ETSI TS 102 366, E.1.3.1)."""
+    code = header[4] >> 6
+    is_usual = header[:2] == b"\x0b\x77" and not header[2] >> 3 and 10 < header[5] >> 3 <= 16
+    if not is_usual or code == 3 or _AC3_RATES[code] != probe.sample_rate:
+        raise Malformed
+
+    def lengths(columns: _Columns) -> _Columns:
+        words: _Columns = (columns[2] & 7) << 8 | columns[3]
+        return 2 * (words + 1)
+
+    samples = _AC3_BLOCK * _EAC3_BLOCKS[header[4] >> 4 & 3]
+    first = np.frombuffer(header, np.uint8).astype(np.int64)
+    mean = Fraction(int(lengths(first[:, np.newaxis])[0]))
+    return _form("eac3", samples, header, b"\xff\xff\xf8\0\xff\xf8", lengths, mean)
+
+
+def _form(
+    demuxer: str,
+    samples: int,
+    header: bytes,
+    mask: bytes,
+    lengths: Callable[[_Columns], _Columns],
+    mean: Fraction | None = None,
+) -> FrameForm:
+    mask = mask.ljust(HEADER, b"\0")
+    value = bytes(byte & bits for byte, bits in zip(header, mask, strict=True))
+    return FrameForm(demuxer, samples, mask, value, lengths, mean)
+
+
+#: The forms of frames, by ffprobe's names of the container and the codec.
+_FORMS: dict[tuple[str, str], Callable[[bytes, Probe], FrameForm]] = {
+    ("mp3", "mp3"): _form_of_mp3,
+    ("aac", "aac"): _form_of_adts,
+    ("ac3", "ac3"): _form_of_ac3,
+    ("eac3", "eac3"): _form_of_eac3,
+}
+KINDS = frozenset(_FORMS)

@@ -1,0 +1,33 @@
+"""The place at which decoding starts, as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+#: Seconds that are decoded ahead of a place, for the state that a codec carries from frame to
+#: frame. That is the bit reservoir of mp3, the overlap of transforms, and the predicted energies of
+#: Opus, for which RFC 7845, 4.6, recommends 80 ms; with a second, its samples are the same, too.
+PREROLL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SeekPoint:
+    """A place from which a decoder outputs the samples that a decode of the whole source has.
+
+    It is a function of the source's bytes and of ``t`` alone, however it was found (D78).
+
+    :ivar sample: number of samples of the source ahead of the first one that the decoder outputs.
+    :ivar offset: of the first byte that the decoder reads, from the start of the container.
+    :ivar demuxer: the one that reads what begins there.
+    :ivar head: bytes that the decoder needs ahead of the place, so that it reads a copy; empty
+        where every frame stands alone, and it reads the source itself.
+    :ivar is_end: returns whether some bytes of the source begin behind the last needed sample; None
+        where all up to the end of the source are needed.
+    """
+
+    sample: int
+    offset: int
+    demuxer: str
+    head: bytes = b""
+    is_end: Callable[[bytes], bool] | None = None

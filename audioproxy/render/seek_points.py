@@ -1,0 +1,148 @@
+"""Finds the places at which decoding starts, and keeps the indexes that it reads for that."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from cachetools import LRUCache
+from twisted.internet.defer import CancelledError, Deferred, DeferredLock
+from twisted.python.failure import Failure
+
+from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
+from audioproxy.errors import Refusal
+from audioproxy.grammar.options import VariantOptions
+from audioproxy.media.command.trim import needs_point, requested_samples
+from audioproxy.media.lengths.containers import read_behind, read_length, run_reader
+from audioproxy.media.lengths.reading import ReadRange
+from audioproxy.media.probe import Probe
+from audioproxy.media.seeking.frame_index import FrameIndex
+from audioproxy.media.seeking.frames import KINDS, FrameStream, find_offset, read_stream
+from audioproxy.media.seeking.ogg import find_in_ogg
+from audioproxy.media.seeking.point import SeekPoint
+from audioproxy.observe.log_context import Logger
+from audioproxy.sources.interfaces import OpenSource
+
+# Sources whose indexes are kept.
+_MOST_INDEXES = 64
+# Bytes that are read at once for an index: each time twice as many, up to a limit, so that a place
+# near the start of a remote source does not need much of it.
+_LEAST_PIECE, _LARGEST_PIECE = 128 * 1024, 4 << 20
+
+_log = Logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """The index of one version of a source, and the lock under which it grows."""
+
+    index: FrameIndex
+    lock: DeferredLock = field(default_factory=DeferredLock)
+
+
+class SeekPoints:
+    """Finds places in sources."""
+
+    def __init__(self, run_in_thread: ThreadRunner) -> None:
+        """Begin without indexes.
+
+        :param run_in_thread: reads headers of frames.
+        """
+        self._run_in_thread = run_in_thread
+        # By identity, where that is certain.
+        self._indexes: LRUCache[bytes, _Entry] = LRUCache(_MOST_INDEXES)
+
+    async def find(
+        self, source: OpenSource, options: VariantOptions, probe: Probe
+    ) -> SeekPoint | None:
+        """Return the place at which decoding starts; None for the start, or a seek by ffmpeg.
+
+        :raises Refusal: where the source cannot be read.
+        """
+        if source.size is None or not needs_point(options, probe):
+            return None
+        first, last = requested_samples(options, probe.sample_rate)
+        size, read = source.size - probe.skipped, read_behind(source.read, probe)
+        if (probe.container, probe.codec) not in KINDS:
+            length = probe.length
+            if length is None or probe.measured:
+                length = await read_length(source.read, source.size, probe)
+            if length is None:
+                return None
+            return await run_reader(read, size, find_in_ogg(size, probe, length, first, last))
+        stream = await run_reader(read, size, read_stream(size, probe))
+        number = 0 if stream is None else stream.number_before(first, probe.sample_rate)
+        if stream is None or not number:
+            return None
+        offset = None
+        if stream.mean is not None:
+            offset = await run_reader(read, size, find_offset(stream, stream.mean, number))
+        if offset is None:
+            entry = self._entry(source, stream)
+            await self._extend(entry, read, number)
+            if number < entry.index.frames:
+                offset = await run_reader(read, size, entry.index.find_offset(number))
+        return None if offset is None else stream.point(number, offset)
+
+    @asynccontextmanager
+    async def index_meanwhile(
+        self, source: OpenSource, options: VariantOptions, probe: Probe
+    ) -> AsyncIterator[None]:
+        """Index the frames of a source that is rendered whole, in the background of a block.
+
+        A source of which parts may be missing is not read for this.
+        """
+        running: Deferred[None] | None = None
+        is_whole = options.t is None and source.descriptor is not None
+        if is_whole and (probe.container, probe.codec) in KINDS:
+            running = Deferred.fromCoroutine(self._index(source, probe))
+            running.addErrback(_log_failure)
+        try:
+            yield
+        finally:
+            if running is not None:
+                running.cancel()
+
+    async def _index(self, source: OpenSource, probe: Probe) -> None:
+        assert source.size is not None
+        size, read = source.size - probe.skipped, read_behind(source.read, probe)
+        stream = await run_reader(read, size, read_stream(size, probe))
+        if stream is not None and stream.mean is None:
+            await self._extend(self._entry(source, stream), read)
+
+    def _entry(self, source: OpenSource, stream: FrameStream) -> _Entry:
+        """Return the index of a source: the one that is kept, or a new one."""
+        identity, is_certain = source.identity, source.has_certain_identity()
+        entry = self._indexes.get(identity) if is_certain else None
+        if entry is None:
+            entry = _Entry(FrameIndex(stream))
+            if is_certain:
+                self._indexes[identity] = entry
+        return entry
+
+    async def _extend(self, entry: _Entry, read: ReadRange, number: int | None = None) -> None:
+        """Read frames up to one of them.
+
+        Several renders may do so for one source. They take turns with each piece.
+
+        :param number: None for all.
+        """
+        index, piece = entry.index, _LEAST_PIECE
+        while not index.is_over and (number is None or index.frames <= number):
+            await entry.lock.acquire()
+            try:
+                if count := index.left(piece):
+                    data = await read(index.offset, count)
+                    # A thread cannot be cancelled, and changes the index.
+                    await await_uncancelled(self._run_in_thread(partial(index.add, data)))
+            finally:
+                entry.lock.release()
+            piece = min(2 * piece, _LARGEST_PIECE)
+
+
+def _log_failure(failure: Failure) -> None:
+    """Log why a source was not indexed, which a later render does itself."""
+    if failure.check(CancelledError, Refusal) is None:
+        _log.failure("a source cannot be indexed", failure)

@@ -1,0 +1,110 @@
+"""Excerpts of sources: headers, and a part of what follows them, in a scratch file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, closing, contextmanager
+from functools import partial
+
+from audioproxy.concurrency.deadlines import Deadline
+from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
+from audioproxy.errors import Refusal, RenderFailed, reason_of
+from audioproxy.files.scratch_files import AnonymousSpace
+from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
+from audioproxy.media.seeking.point import SeekPoint
+from audioproxy.observe.log_context import Logger
+from audioproxy.sources.interfaces import OpenSource, SourceFile
+
+# Bytes that are copied at once: more than the largest page of Ogg.
+_PIECE = 256 * 1024
+# Bytes that are examined together with the next piece: the header of a page may be in both.
+_OVERLAP = 64
+
+_log = Logger()
+
+
+class Excerpt:
+    """What a child reads in place of the source."""
+
+    def __init__(self, source: OpenSource, descriptor: int) -> None:
+        self._source = source
+        self._descriptor = descriptor
+
+    @property
+    def failure(self) -> Refusal | None:
+        """Why the source could not be read."""
+        return self._source.failure
+
+    @contextmanager
+    def inherit(self) -> Iterator[Mapping[int, int]]:
+        """Return the descriptor of the file, which a child inherits."""
+        yield {SOURCE_DESCRIPTOR: self._descriptor}
+
+
+@asynccontextmanager
+async def open_excerpt(
+    source: OpenSource,
+    point: SeekPoint,
+    skipped: int,
+    space: AnonymousSpace,
+    run_in_thread: ThreadRunner,
+    deadline: Deadline,
+) -> AsyncIterator[SourceFile]:
+    """Copy what a decoder needs from a place on, for the length of a block.
+
+    :param skipped: bytes of the source ahead of its container.
+    :param space: where the file is created.
+    :raises RenderFailed: where it cannot be written.
+    :raises Refusal: where the source cannot be read, or not before the deadline.
+    """
+    try:
+        file = await space.create()
+    except OSError as error:
+        raise _refuse(error) from error
+    with closing(file):
+        copying = _copy(source, point, skipped, file.descriptor, run_in_thread)
+        await deadline.limit(copying)
+        yield Excerpt(source, file.descriptor)
+
+
+async def _copy(
+    source: OpenSource,
+    point: SeekPoint,
+    skipped: int,
+    descriptor: int,
+    run_in_thread: ThreadRunner,
+) -> None:
+    assert source.size is not None
+
+    async def write(data: bytes) -> None:
+        try:
+            # The descriptor is closed next.
+            await await_uncancelled(run_in_thread(partial(_write, descriptor, data)))
+        except OSError as error:
+            raise _refuse(error) from error
+
+    await write(point.head)
+    offset, before, data, is_last = skipped + point.offset, b"", b"", False
+    while offset < source.size and not is_last:
+        # What begins behind the last needed sample is followed by one more piece: it may have all
+        # of that sample.
+        is_last = point.is_end is not None and point.is_end(before + data)
+        before = data[-_OVERLAP:]
+        data = await source.read(offset, min(_PIECE, source.size - offset))
+        if not data:
+            # The source is shorter than it was, which the render notices at its end.
+            return
+        await write(data)
+        offset += len(data)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def _refuse(error: OSError) -> RenderFailed:
+    _log.warn("a part of a source cannot be copied to TMPDIR: {why}", why=reason_of(error))
+    return RenderFailed("A part of the source could not be copied to the disk.")
