@@ -91,6 +91,9 @@ def keep_time(probe: Probe) -> list[str]:
     start = [] if first is None else [f"atrim=start_pts={first}"]
     if not may_have_gaps(probe):
         return start
+    point = probe.seek_point
+    if point is not None and point.unstamped:
+        start = [f"asetpts=if(lt(N\\,{point.unstamped})\\,{point.first_stamp}+N\\,PTS)"]
     return [
         *start,
         f"asetpts={_expression(probe)}",

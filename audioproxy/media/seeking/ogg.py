@@ -56,10 +56,10 @@ def find_in_ogg(
     position = first + skipped - (PREROLL * probe.sample_rate if is_opus else 0)
     *_, end = yield from last_pages(stream.first, stream.page, size)
     page = yield from _find_page(stream, end, position)
-    sample = (yield from _first_sample(stream, page, size)) - skipped
+    begin, count = yield from _first_samples(stream, page, size)
     head = yield from _read_headers(stream)
     is_end = None if last is None else partial(_has_later, stream.first.serial, last + skipped)
-    return SeekPoint(sample, page.offset, "ogg", head, is_end)
+    return SeekPoint(begin - skipped, page.offset, "ogg", head, begin, count, is_end)
 
 
 def _find_page(stream: OggStream, end: Page, position: int) -> Reader[Page]:
@@ -95,8 +95,10 @@ def _find_page(stream: OggStream, end: Page, position: int) -> Reader[Page]:
     raise Malformed
 
 
-def _first_sample(stream: OggStream, page: Page, size: int) -> Reader[int]:
+def _first_samples(stream: OggStream, page: Page, size: int) -> Reader[tuple[int, int]]:
     """Return the position of the first sample that a decoder outputs, which starts at a page.
+
+    :returns: the number of samples up to the next position, too.
 
     :raises Malformed: where two pages with ends of packets disagree.
     """
@@ -115,7 +117,8 @@ def _first_sample(stream: OggStream, page: Page, size: int) -> Reader[int]:
     fits = samples == least or (samples < least and second.flags & LAST)
     if least != most or not fits:
         raise Malformed
-    return first.granule - stream.count(packets, None)[0]
+    count, _ = stream.count(packets, None)
+    return first.granule - count, count
 
 
 def _read_headers(stream: OggStream) -> Reader[bytes]:

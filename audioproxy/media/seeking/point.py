@@ -22,6 +22,9 @@ class SeekPoint:
     :ivar demuxer: the one that reads what begins there.
     :ivar head: bytes that the decoder needs ahead of the place, so that it reads a copy; empty
         where every frame stands alone, and it reads the source itself.
+    :ivar first_stamp: the time stamp of the first sample, counted in samples.
+    :ivar unstamped: number of samples at the start that ffmpeg may give another time stamp: those
+        of the first page of Ogg, which ends at a position and begins at none.
     :ivar is_end: returns whether some bytes of the source begin behind the last needed sample; None
         where all up to the end of the source are needed.
     """
@@ -30,4 +33,6 @@ class SeekPoint:
     offset: int
     demuxer: str
     head: bytes = b""
+    first_stamp: int = 0
+    unstamped: int = 0
     is_end: Callable[[bytes], bool] | None = None
