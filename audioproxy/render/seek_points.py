@@ -20,6 +20,7 @@ from audioproxy.media.lengths.reading import ReadRange
 from audioproxy.media.probe import Probe
 from audioproxy.media.seeking.frame_index import FrameIndex
 from audioproxy.media.seeking.frames import KINDS, FrameStream, find_offset, read_stream
+from audioproxy.media.seeking.matroska import find_in_matroska
 from audioproxy.media.seeking.ogg import find_in_ogg
 from audioproxy.media.seeking.point import SeekPoint
 from audioproxy.observe.log_context import Logger
@@ -63,15 +64,31 @@ class SeekPoints:
         """
         if source.size is None or not needs_point(options, probe):
             return None
-        first, last = requested_samples(options, probe.sample_rate)
-        size, read = source.size - probe.skipped, read_behind(source.read, probe)
-        if (probe.container, probe.codec) not in KINDS:
-            length = probe.length
-            if length is None or probe.measured:
-                length = await read_length(source.read, source.size, probe)
-            if length is None:
-                return None
-            return await run_reader(read, size, find_in_ogg(size, probe, length, first, last))
+        samples = requested_samples(options, probe.sample_rate)
+        find = _CONTAINERS.get(probe.container, SeekPoints._find_frame)
+        return await find(self, source, source.size, probe, *samples)
+
+    async def _find_in_ogg(
+        self, source: OpenSource, whole: int, probe: Probe, first: int, last: int | None
+    ) -> SeekPoint | None:
+        length = probe.length
+        if length is None or probe.measured:
+            length = await read_length(source.read, whole, probe)
+        if length is None:
+            return None
+        size, read = whole - probe.skipped, read_behind(source.read, probe)
+        return await run_reader(read, size, find_in_ogg(size, probe, length, first, last))
+
+    async def _find_in_matroska(
+        self, source: OpenSource, whole: int, probe: Probe, first: int, last: int | None
+    ) -> SeekPoint | None:
+        size, read = whole - probe.skipped, read_behind(source.read, probe)
+        return await run_reader(read, size, find_in_matroska(size, probe, first, last))
+
+    async def _find_frame(
+        self, source: OpenSource, whole: int, probe: Probe, first: int, last: int | None
+    ) -> SeekPoint | None:
+        size, read = whole - probe.skipped, read_behind(source.read, probe)
         stream = await run_reader(read, size, read_stream(size, probe))
         number = 0 if stream is None else stream.number_before(first, probe.sample_rate)
         if stream is None or not number:
@@ -140,6 +157,13 @@ class SeekPoints:
             finally:
                 entry.lock.release()
             piece = min(2 * piece, _LARGEST_PIECE)
+
+
+# Where bytes precede a place, it is in a container; elsewhere, frames stand alone.
+_CONTAINERS = {
+    "ogg": SeekPoints._find_in_ogg,  # noqa: SLF001
+    "matroska": SeekPoints._find_in_matroska,  # noqa: SLF001
+}
 
 
 def _log_failure(failure: Failure) -> None:

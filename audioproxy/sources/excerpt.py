@@ -85,13 +85,14 @@ async def _copy(
             raise _refuse(error) from error
 
     await write(point.head)
+    end = source.size if point.end is None else min(source.size, skipped + point.end)
     offset, before, data, is_last = skipped + point.offset, b"", b"", False
-    while offset < source.size and not is_last:
+    while offset < end and not is_last:
         # What begins behind the last needed sample is followed by one more piece: it may have all
         # of that sample.
         is_last = point.is_end is not None and point.is_end(before + data)
         before = data[-_OVERLAP:]
-        data = await source.read(offset, min(_PIECE, source.size - offset))
+        data = await source.read(offset, min(_PIECE, end - offset))
         if not data:
             # The source is shorter than it was, which the render notices at its end.
             return

@@ -424,7 +424,7 @@ class _Process:
     def input_of(self, source: bytes) -> bytes:
         """Return what ffmpeg opens: the source, a part of it, or what the decoder outputs of it."""
         if self.point is not None and self.point.head:
-            return self.point.head + source[self.point.offset :]
+            return self.point.head + source[self.point.offset : self.point.end]
         return decode_irregular(source, self.decoder) if self.decoder else source
 
     def run(self, source: bytes) -> dict[str, bytes]:

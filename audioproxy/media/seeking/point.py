@@ -26,7 +26,8 @@ class SeekPoint:
     :ivar unstamped: number of samples at the start that ffmpeg may give another time stamp: those
         of the first page of Ogg, which ends at a position and begins at none.
     :ivar is_end: returns whether some bytes of the source begin behind the last needed sample; None
-        where all up to the end of the source are needed.
+        where all up to the end of the source are needed, or ``end`` is known.
+    :ivar end: the offset after the last byte that the decoder needs; None where it is not known.
     """
 
     sample: int
@@ -36,3 +37,4 @@ class SeekPoint:
     first_stamp: int = 0
     unstamped: int = 0
     is_end: Callable[[bytes], bool] | None = None
+    end: int | None = None

@@ -1,0 +1,217 @@
+"""Places in Matroska and WebM, found by the Cues and the time stamps of blocks.
+
+Time stamps are rounded, mostly to a millisecond. Where all blocks have the same number of samples,
+their time stamps are multiples of the time of a block, so each tells the number of its block. Lost
+blocks are silence (D70), so the number counts them, too. All time stamps that are read must agree
+with this: those at the start, at the place and at the end, and those of many Cues in between.
+
+The decoder gets the headers, without the delay of the encoder, and the clusters from the place on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+
+from audioproxy.media.lengths.ebml import read_segment
+from audioproxy.media.lengths.flac import parse_frame_header
+from audioproxy.media.lengths.lower_bounds import AAC_RATES, AAC_SAMPLES
+from audioproxy.media.lengths.mpeg_frame import FrameHeader
+from audioproxy.media.lengths.ogg import count_opus
+from audioproxy.media.lengths.pcm import sample_bytes
+from audioproxy.media.lengths.reading import Malformed, Reader
+from audioproxy.media.probe import Probe
+from audioproxy.media.seeking.matroska_headers import (
+    NANOSECONDS,
+    Block,
+    Cues,
+    Track,
+    read_blocks,
+    read_headers,
+)
+from audioproxy.media.seeking.point import PREROLL, SeekPoint
+
+# Cues whose time stamps are examined, at most.
+_EXAMINED = 512
+# Nanoseconds: those by which some time stamps may be later than others, compared with multiples of
+# a block; those of the shortest block, half of which is a gap; and those between two examined Cues:
+# a gap of ten minutes is none (D70).
+_JITTER, _SHORTEST, _LONGEST_STEP = 2 * 10**6, 5 * 10**6, 300 * NANOSECONDS
+# Seconds of silence after which a source gets no more (`audioproxy.media.command.gaps`).
+_LATEST = 6 * 3600
+
+# Bytes of the private data of FLAC ahead of its stream information.
+_FLAC_MARKER = 8
+_AC3_BLOCK, _EAC3_BLOCKS, _AC3_FRAME, _MP2_FRAME = 256, (1, 2, 3, 6), 1536, 1152
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """The time stamps of blocks, as multiples of the time of a block.
+
+    :ivar samples: number of samples of a block.
+    :ivar period: the time of a block.
+    :ivar first: the time stamp of the first block.
+    :ivar unit: nanoseconds of a time stamp.
+    """
+
+    samples: int
+    period: Fraction
+    first: int
+    unit: int
+
+    def number(self, stamp: int) -> int:
+        """Return the number of the block with a time stamp."""
+        return round((stamp - self.first) / self.period)
+
+    def stamp(self, number: int) -> Fraction:
+        """Return the time stamp of a block, before it was rounded."""
+        return self.first + number * self.period
+
+    def check(self, stamps: Sequence[int]) -> None:
+        """Check that time stamps are multiples, but for their rounding.
+
+        :raises Malformed: where they are not.
+        """
+        late = [stamp - self.stamp(self.number(stamp)) for stamp in stamps]
+        if (max(late) - min(late)) * self.unit > _JITTER:
+            raise Malformed
+
+
+@dataclass(frozen=True, slots=True)
+class _Codec:
+    """A codec whose blocks may have the same number of samples.
+
+    :ivar count: returns the number of samples of a block, given the private data of the track, too.
+        Time stamps must agree with it. It is 0 where it is unknown.
+    :ivar preroll: seconds that are decoded ahead of a place.
+    """
+
+    count: Callable[[Block, bytes, Probe], int]
+    preroll: int = 0
+
+
+def find_in_matroska(size: int, probe: Probe, first: int, last: int | None) -> Reader[SeekPoint]:
+    """Return the place from which decoding gives a sample.
+
+    :param first: the sample.
+    :param last: the sample after the last needed one; None for all.
+    :raises Malformed: where the start is near, where there are no Cues, or where time stamps do not
+        tell the numbers of blocks.
+    """
+    segment = yield from read_segment(size)
+    track, cues, start = yield from read_headers(segment, probe)
+    blocks = yield from read_blocks(start, size, track)
+    grid = _build_grid(blocks[0], track, probe)
+    samples, rate = grid.samples, probe.sample_rate
+    number = (first + track.delay) // samples - -(-CODECS[probe.codec].preroll * rate // samples)
+    _, place = next(cues.of_track(_backwards(cues.find(grid.stamp(number)))), (0, 0))
+    if place <= start:
+        raise Malformed
+    placed = yield from read_blocks(place, size, track)
+    begin = grid.number(placed[0].stamp)
+    if not 0 < begin <= number or begin * samples > _LATEST * rate:
+        raise Malformed
+    # The number is odd, since the points of two tracks may alternate.
+    step = 1 + 2 * (len(cues) // _EXAMINED)
+    points = [*cues.of_track(range(0, len(cues), step)), next(cues.of_track(_backwards(len(cues))))]
+    ending = yield from read_blocks(points[-1][1], size, track)
+    for following in (blocks, placed):
+        _check_blocks(following, grid, track, probe)
+    stamps = [blocks[0].stamp, *(stamp for stamp, _ in points)]
+    steps = [later - before for before, later in pairwise(stamps)]
+    if min(steps) < 0 or max(steps) * track.unit > _LONGEST_STEP:
+        raise Malformed
+    grid.check([*stamps, *(block.stamp for block in (*blocks, *placed, *ending))])
+    end = None
+    if last is not None:
+        end = _find_end(cues, grid.stamp(-(-(last + track.delay) // samples)))
+    return SeekPoint(begin * samples - track.delay, place, "matroska", track.head, end=end)
+
+
+def _backwards(count: int) -> range:
+    return range(count - 1, -1, -1)
+
+
+def _build_grid(first: Block, track: Track, probe: Probe) -> _Grid:
+    samples = CODECS[probe.codec].count(first, track.private, probe)
+    period = Fraction(samples * NANOSECONDS, probe.sample_rate * track.unit)
+    if period * track.unit < _SHORTEST:
+        raise Malformed
+    return _Grid(samples, period, first.stamp, track.unit)
+
+
+def _check_blocks(blocks: Sequence[Block], grid: _Grid, track: Track, probe: Probe) -> None:
+    """Check that blocks have as many samples as all. The last one may be the last of the file.
+
+    :raises Malformed: where they have not, or where two have one time.
+    """
+    counts = [CODECS[probe.codec].count(block, track.private, probe) for block in blocks]
+    numbers = [grid.number(block.stamp) for block in blocks]
+    is_even = all(count == grid.samples for count in counts[:-1])
+    if not is_even or counts[-1] > grid.samples or numbers != sorted(set(numbers)):
+        raise Malformed
+
+
+def _find_end(cues: Cues, stamp: Fraction) -> int | None:
+    """Return the offset of a cluster that has no block up to a time stamp; None if there is none.
+
+    The blocks of a track are in their order, but that of a point need not be the first one of its
+    cluster.
+    """
+    points = cues.of_track(range(cues.find(stamp), len(cues)))
+    first = next(points, None)
+    if first is None:
+        return None
+    return next((cluster for _, cluster in points if cluster > first[1]), None)
+
+
+def _count_aac(block: Block, private: bytes, probe: Probe) -> int:
+    """Return the samples of a frame of AAC, of which spectral band replication doubles the rate.
+
+    The private data is an AudioSpecificConfig (ISO/IEC 14496-3, 1.6.2.1).
+    """
+    index = int.from_bytes(private[:2], "big") >> 7 & 15
+    return AAC_SAMPLES * probe.sample_rate // AAC_RATES[index] if index < len(AAC_RATES) else 0
+
+
+def _count_mp3(block: Block, private: bytes, probe: Probe) -> int:
+    header = FrameHeader.parse(block.frame)
+    return 0 if header is None else header.samples
+
+
+def _count_eac3(block: Block, private: bytes, probe: Probe) -> int:
+    """Return the samples of a frame of E-AC-3 (ETSI TS 102 366, E.1.3.1)."""
+    code = block.frame[4] if len(block.frame) > 4 else 0
+    return _AC3_BLOCK * (6 if code >> 6 == 3 else _EAC3_BLOCKS[code >> 4 & 3])
+
+
+def _count_flac(block: Block, private: bytes, probe: Probe) -> int:
+    frame = parse_frame_header(block.frame, private[_FLAC_MARKER:])
+    return 0 if frame is None else frame[1]
+
+
+def _count_pcm(block: Block, private: bytes, probe: Probe) -> int:
+    return block.size // (sample_bytes(probe.codec) * probe.channels)
+
+
+#: The codecs, by ffprobe's names.
+CODECS = {
+    "aac": _Codec(_count_aac, PREROLL),
+    "ac3": _Codec(lambda block, private, probe: _AC3_FRAME, PREROLL),
+    "eac3": _Codec(_count_eac3, PREROLL),
+    "mp2": _Codec(lambda block, private, probe: _MP2_FRAME, PREROLL),
+    "mp3": _Codec(_count_mp3, PREROLL),
+    "opus": _Codec(lambda block, private, probe: count_opus([block.frame])[0], PREROLL),
+    "alac": _Codec(lambda block, private, probe: int.from_bytes(private[:4], "big")),
+    "flac": _Codec(_count_flac),
+    # A block has no header of WavPack but this number.
+    "wavpack": _Codec(lambda block, private, probe: int.from_bytes(block.frame[:4], "little")),
+    "tta": _Codec(lambda block, private, probe: probe.sample_rate * 256 // 245),
+    **{
+        f"pcm_{form}": _Codec(_count_pcm)
+        for form in "u8 s16le s16be s24le s24be s32le s32be f32le f64le".split()
+    },
+}
