@@ -27,6 +27,7 @@ from audioproxy.media.seeking.matroska_headers import (
     NANOSECONDS,
     Block,
     Cues,
+    Frame,
     Track,
     read_blocks,
     read_headers,
@@ -44,7 +45,7 @@ _LATEST = 6 * 3600
 
 # Bytes of the private data of FLAC ahead of its stream information.
 _FLAC_MARKER = 8
-_AC3_BLOCK, _EAC3_BLOCKS, _AC3_FRAME, _MP2_FRAME = 256, (1, 2, 3, 6), 1536, 1152
+_AC3_BLOCK, _EAC3_BLOCKS, _AC3_FRAME = 256, (1, 2, 3, 6), 1536
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +85,12 @@ class _Grid:
 class _Codec:
     """A codec whose blocks may have the same number of samples.
 
-    :ivar count: returns the number of samples of a block, given the private data of the track, too.
+    :ivar count: returns the number of samples of a frame, given the private data of the track, too.
         Time stamps must agree with it. It is 0 where it is unknown.
     :ivar preroll: seconds that are decoded ahead of a place.
     """
 
-    count: Callable[[Block, bytes, Probe], int]
+    count: Callable[[Frame, bytes, Probe], int]
     preroll: int = 0
 
 
@@ -136,7 +137,7 @@ def _backwards(count: int) -> range:
 
 
 def _build_grid(first: Block, track: Track, probe: Probe) -> _Grid:
-    samples = CODECS[probe.codec].count(first, track.private, probe)
+    samples = CODECS[probe.codec].count(first.frames[0], track.private, probe)
     period = Fraction(samples * NANOSECONDS, probe.sample_rate * track.unit)
     if period * track.unit < _SHORTEST:
         raise Malformed
@@ -144,15 +145,18 @@ def _build_grid(first: Block, track: Track, probe: Probe) -> _Grid:
 
 
 def _check_blocks(blocks: Sequence[Block], grid: _Grid, track: Track, probe: Probe) -> None:
-    """Check that blocks have as many samples as all. The last one may be the last of the file.
+    """Check that frames have as many samples as all, but for the last one of the file.
 
-    :raises Malformed: where they have not, or where two have one time.
+    :raises Malformed: where they have not, or where a block begins ahead of the end of another one.
     """
-    counts = [CODECS[probe.codec].count(block, track.private, probe) for block in blocks]
-    numbers = [grid.number(block.stamp) for block in blocks]
-    is_even = all(count == grid.samples for count in counts[:-1])
-    if not is_even or counts[-1] > grid.samples or numbers != sorted(set(numbers)):
+    count = CODECS[probe.codec].count
+    counts = [count(frame, track.private, probe) for block in blocks for frame in block.frames]
+    is_even = all(samples == grid.samples for samples in counts[:-1])
+    if not is_even or counts[-1] > grid.samples:
         raise Malformed
+    for before, later in pairwise(blocks):
+        if grid.number(later.stamp) < grid.number(before.stamp) + len(before.frames):
+            raise Malformed
 
 
 def _find_end(cues: Cues, stamp: Fraction) -> int | None:
@@ -168,7 +172,7 @@ def _find_end(cues: Cues, stamp: Fraction) -> int | None:
     return next((cluster for _, cluster in points if cluster > first[1]), None)
 
 
-def _count_aac(block: Block, private: bytes, probe: Probe) -> int:
+def _count_aac(frame: Frame, private: bytes, probe: Probe) -> int:
     """Return the samples of a frame of AAC, of which spectral band replication doubles the rate.
 
     The private data is an AudioSpecificConfig (ISO/IEC 14496-3, 1.6.2.1).
@@ -177,39 +181,38 @@ def _count_aac(block: Block, private: bytes, probe: Probe) -> int:
     return AAC_SAMPLES * probe.sample_rate // AAC_RATES[index] if index < len(AAC_RATES) else 0
 
 
-def _count_mp3(block: Block, private: bytes, probe: Probe) -> int:
-    header = FrameHeader.parse(block.frame)
+def _count_mp3(frame: Frame, private: bytes, probe: Probe) -> int:
+    header = FrameHeader.parse(frame.data)
     return 0 if header is None else header.samples
 
 
-def _count_eac3(block: Block, private: bytes, probe: Probe) -> int:
+def _count_eac3(frame: Frame, private: bytes, probe: Probe) -> int:
     """Return the samples of a frame of E-AC-3 (ETSI TS 102 366, E.1.3.1)."""
-    code = block.frame[4] if len(block.frame) > 4 else 0
+    code = frame.data[4] if len(frame.data) > 4 else 0
     return _AC3_BLOCK * (6 if code >> 6 == 3 else _EAC3_BLOCKS[code >> 4 & 3])
 
 
-def _count_flac(block: Block, private: bytes, probe: Probe) -> int:
-    frame = parse_frame_header(block.frame, private[_FLAC_MARKER:])
-    return 0 if frame is None else frame[1]
+def _count_flac(frame: Frame, private: bytes, probe: Probe) -> int:
+    header = parse_frame_header(frame.data, private[_FLAC_MARKER:])
+    return 0 if header is None else header[1]
 
 
-def _count_pcm(block: Block, private: bytes, probe: Probe) -> int:
-    return block.size // (sample_bytes(probe.codec) * probe.channels)
+def _count_pcm(frame: Frame, private: bytes, probe: Probe) -> int:
+    return frame.size // (sample_bytes(probe.codec) * probe.channels)
 
 
 #: The codecs, by ffprobe's names.
 CODECS = {
     "aac": _Codec(_count_aac, PREROLL),
-    "ac3": _Codec(lambda block, private, probe: _AC3_FRAME, PREROLL),
+    "ac3": _Codec(lambda frame, private, probe: _AC3_FRAME, PREROLL),
     "eac3": _Codec(_count_eac3, PREROLL),
-    "mp2": _Codec(lambda block, private, probe: _MP2_FRAME, PREROLL),
     "mp3": _Codec(_count_mp3, PREROLL),
-    "opus": _Codec(lambda block, private, probe: count_opus([block.frame])[0], PREROLL),
-    "alac": _Codec(lambda block, private, probe: int.from_bytes(private[:4], "big")),
+    "opus": _Codec(lambda frame, private, probe: count_opus([frame.data])[0], PREROLL),
+    "alac": _Codec(lambda frame, private, probe: int.from_bytes(private[:4], "big")),
     "flac": _Codec(_count_flac),
     # A block has no header of WavPack but this number.
-    "wavpack": _Codec(lambda block, private, probe: int.from_bytes(block.frame[:4], "little")),
-    "tta": _Codec(lambda block, private, probe: probe.sample_rate * 256 // 245),
+    "wavpack": _Codec(lambda frame, private, probe: int.from_bytes(frame.data[:4], "little")),
+    "tta": _Codec(lambda frame, private, probe: probe.sample_rate * 256 // 245),
     **{
         f"pcm_{form}": _Codec(_count_pcm)
         for form in "u8 s16le s16be s24le s24be s32le s32be f32le f64le".split()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
@@ -13,9 +13,10 @@ from audioproxy.media.lengths.ogg import PRESKIP
 from audioproxy.media.lengths.reading import Malformed, Reader, read_range
 from audioproxy.media.probe import Probe
 
-_SEEK_HEAD, _SEEK_ID, _SEEK_POSITION = b"\x11\x4d\x9b\x74", b"\x53\xab", b"\x53\xac"
+_SEEK_HEAD, _SEEK = b"\x11\x4d\x9b\x74", b"\x4d\xbb"
+_SEEK_ID, _SEEK_POSITION = b"\x53\xab", b"\x53\xac"
 _INFO, _TIMESTAMP_SCALE = b"\x15\x49\xa9\x66", b"\x2a\xd7\xb1"
-_TRACKS, _TRACK_NUMBER, _TRACK_TYPE = b"\x16\x54\xae\x6b", b"\xd7", b"\x83"
+_TRACKS, _TRACK, _TRACK_NUMBER, _TRACK_TYPE = b"\x16\x54\xae\x6b", b"\xae", b"\xd7", b"\x83"
 _PRIVATE, _DELAY, _ENCODINGS, _TRACK_SCALE = b"\x63\xa2", b"\x56\xaa", b"\x6d\x80", b"\x23\x31\x4f"
 _CUES, _CUE_POINT, _CUE_TIME, _CUE_POSITIONS = b"\x1c\x53\xbb\x6b", b"\xbb", b"\xb3", b"\xb7"
 _CUE_TRACK, _CUE_CLUSTER = b"\xf7", b"\xf1"
@@ -24,7 +25,9 @@ _BLOCK_GROUP, _BLOCK = b"\xa0", b"\xa1"
 
 #: Nanoseconds of a second.
 NANOSECONDS = 10**9
-_AUDIO, _LACING, _LARGEST_NUMBER = 2, 0x06, 126
+_AUDIO, _LARGEST_NUMBER = 2, 126
+# The lacing of a block, in its flags: how the sizes of its frames are stated.
+_LACING, _XIPH, _FIXED, _XIPH_MORE = 0x06, 0x02, 0x04, 255
 # The scale of time stamps, in nanoseconds, where the file states none; gaps are rounded to it.
 _MILLISECOND = 10**6
 # The factor 1, as a float of 4 and 8 bytes.
@@ -37,23 +40,33 @@ _UNKNOWN_SIZE = b"\x01" + b"\xff" * 7
 _WINDOW, _MOST_WINDOWS = 32 * 1024, 8
 # Bytes of a header, and of all Cues.
 _LARGEST_HEADER, _LARGEST_CUES = 1 << 20, 2 << 20
-# Bytes of a block ahead of its frame: a track number, a time stamp and flags; and those of a frame
+# Bytes of a block ahead of its frames: a track number, a time stamp and flags; and those of a frame
 # that tell its number of samples.
 _BLOCK_HEADER, _FRAME_HEADER = 4, 16
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """A block of one frame.
+class Frame:
+    """A frame of a codec.
 
-    :ivar stamp: its time stamp.
-    :ivar frame: the first bytes of the frame.
-    :ivar size: bytes of the frame.
+    :ivar data: its first bytes.
+    :ivar size: all of its bytes.
+    """
+
+    data: bytes
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block.
+
+    :ivar stamp: the time stamp of its first frame.
+    :ivar frames: those that were read, at least the first one.
     """
 
     stamp: int
-    frame: bytes
-    size: int
+    frames: Sequence[Frame]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,19 +158,66 @@ def read_blocks(offset: int, size: int, track: Track) -> Reader[list[Block]]:
     begin = next((field.number(data) for field in inner if field.name == _TIMESTAMP), None)
     number, blocks = bytes((track.number | 0x80,)), []
     for element in _blocks_of(inner, data):
-        frame = element.start + _BLOCK_HEADER
-        last = min(frame + _FRAME_HEADER, element.end)
-        if last > len(data):
-            break
         if data[element.start : element.start + 1] != number:
             continue
-        if begin is None or last <= frame or data[frame - 1] & _LACING:
+        late = int.from_bytes(data[element.start + 1 : element.start + 3], "big", signed=True)
+        frames = _frames_of(data, element)
+        if not frames:
+            break
+        if begin is None:
             raise Malformed
-        late = int.from_bytes(data[element.start + 1 : frame - 1], "big", signed=True)
-        blocks.append(Block(begin + late, data[frame:last], element.end - frame))
+        blocks.append(Block(begin + late, frames))
     if not blocks:
         raise Malformed
     return blocks
+
+
+def _frames_of(data: bytes, block: Element) -> list[Frame]:
+    """Return the frames of a block whose first bytes are in the data."""
+    try:
+        start, sizes = _read_lacing(data, block.start + _BLOCK_HEADER, block.end)
+    except IndexError:
+        return []
+    frames = []
+    for size in sizes:
+        last = start + min(size, _FRAME_HEADER)
+        if last <= start or last > len(data):
+            break
+        frames.append(Frame(data[start:last], size))
+        start += size
+    return frames
+
+
+def _read_lacing(data: bytes, start: int, end: int) -> tuple[int, list[int]]:
+    """Return the offset of the first frame of a block, and the sizes of all (RFC 9559, 10.3).
+
+    :param start: the offset after the header of the block.
+    :raises IndexError: where the data ends ahead of the first frame.
+    """
+    lacing = data[start - 1] & _LACING
+    if not lacing:
+        return start, [end - start]
+    count, sizes = data[start], list[int]()
+    start += 1
+    if lacing == _FIXED:
+        sizes = [(end - start) // (count + 1)] * count
+    while len(sizes) < count:
+        size = 0
+        if lacing == _XIPH:
+            while data[start] == _XIPH_MORE:
+                size += _XIPH_MORE
+                start += 1
+            size += data[start]
+            start += 1
+        else:
+            width = 9 - data[start].bit_length()
+            size = int.from_bytes(data[start : start + width], "big") & (1 << 7 * width) - 1
+            if sizes:
+                # The difference to the size ahead.
+                size += sizes[-1] - (1 << 7 * width - 1) + 1
+            start += width
+        sizes.append(size)
+    return start, [*sizes, end - start - sum(sizes)]
 
 
 def _blocks_of(inner: Iterable[Element], data: bytes) -> Iterator[Element]:
@@ -184,7 +244,7 @@ def _find_headers(segment: Element) -> Reader[Mapping[bytes, Element]]:
     if _CUES not in found and _SEEK_HEAD in found:
         data = yield from _read_content(found[_SEEK_HEAD])
         for entry in parse_elements(data):
-            fields = _children(data, entry)
+            fields = _children(data, entry) if entry.name == _SEEK else {}
             if _SEEK_ID in fields and fields[_SEEK_ID].content(data) == _CUES:
                 place = segment.start + _number(data, fields, _SEEK_POSITION)
                 found[_CUES] = yield from read_element(place, _CUES)
@@ -196,7 +256,8 @@ def _read_track(segment: Element, found: Mapping[bytes, Element], probe: Probe) 
     info = yield from _read_content(found[_INFO])
     tracks = yield from _read_content(found[_TRACKS])
     unit = _number(info, _children(info), _TIMESTAMP_SCALE, _MILLISECOND)
-    entries = (_children(tracks, entry) for entry in parse_elements(tracks))
+    listed = (entry for entry in parse_elements(tracks) if entry.name == _TRACK)
+    entries = (_children(tracks, entry) for entry in listed)
     entry = next((e for e in entries if _number(tracks, e, _TRACK_TYPE) == _AUDIO), {})
     number = _number(tracks, entry, _TRACK_NUMBER)
     has_scale = _TRACK_SCALE in entry and entry[_TRACK_SCALE].content(tracks) not in _ONE
