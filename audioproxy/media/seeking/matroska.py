@@ -23,15 +23,8 @@ from audioproxy.media.lengths.ogg import count_opus
 from audioproxy.media.lengths.pcm import sample_bytes
 from audioproxy.media.lengths.reading import Malformed, Reader
 from audioproxy.media.probe import Probe
-from audioproxy.media.seeking.matroska_headers import (
-    NANOSECONDS,
-    Block,
-    Cues,
-    Frame,
-    Track,
-    read_blocks,
-    read_headers,
-)
+from audioproxy.media.seeking.matroska_blocks import Block, Frame, read_blocks
+from audioproxy.media.seeking.matroska_headers import NANOSECONDS, Cues, Track, read_headers
 from audioproxy.media.seeking.point import PREROLL, SeekPoint
 
 # Cues whose time stamps are examined, at most.
@@ -104,21 +97,21 @@ def find_in_matroska(size: int, probe: Probe, first: int, last: int | None) -> R
     """
     segment = yield from read_segment(size)
     track, cues, start = yield from read_headers(segment, probe)
-    blocks = yield from read_blocks(start, size, track)
+    blocks = yield from read_blocks(start, size, track.number)
     grid = _build_grid(blocks[0], track, probe)
     samples, rate = grid.samples, probe.sample_rate
     number = (first + track.delay) // samples - -(-CODECS[probe.codec].preroll * rate // samples)
     _, place = next(cues.of_track(_backwards(cues.find(grid.stamp(number)))), (0, 0))
     if place <= start:
         raise Malformed
-    placed = yield from read_blocks(place, size, track)
+    placed = yield from read_blocks(place, size, track.number)
     begin = grid.number(placed[0].stamp)
     if not 0 < begin <= number or begin * samples > _LATEST * rate:
         raise Malformed
     # The number is odd, since the points of two tracks may alternate.
     step = 1 + 2 * (len(cues) // _EXAMINED)
     points = [*cues.of_track(range(0, len(cues), step)), next(cues.of_track(_backwards(len(cues))))]
-    ending = yield from read_blocks(points[-1][1], size, track)
+    ending = yield from read_blocks(points[-1][1], size, track.number)
     for following in (blocks, placed):
         _check_blocks(following, grid, track, probe)
     stamps = [blocks[0].stamp, *(stamp for stamp, _ in points)]

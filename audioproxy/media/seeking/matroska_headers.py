@@ -1,9 +1,9 @@
-"""The parts of Matroska and WebM that tell places: headers, Cues and blocks (RFC 9559)."""
+"""The headers and the Cues of Matroska and WebM (RFC 9559)."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
@@ -12,6 +12,7 @@ from audioproxy.media.lengths.ebml import SEGMENT, Element, parse_elements, read
 from audioproxy.media.lengths.ogg import PRESKIP
 from audioproxy.media.lengths.reading import Malformed, Reader, read_range
 from audioproxy.media.probe import Probe
+from audioproxy.media.seeking.matroska_blocks import CLUSTER
 
 _SEEK_HEAD, _SEEK = b"\x11\x4d\x9b\x74", b"\x4d\xbb"
 _SEEK_ID, _SEEK_POSITION = b"\x53\xab", b"\x53\xac"
@@ -20,14 +21,10 @@ _TRACKS, _TRACK, _TRACK_NUMBER, _TRACK_TYPE = b"\x16\x54\xae\x6b", b"\xae", b"\x
 _PRIVATE, _DELAY, _ENCODINGS, _TRACK_SCALE = b"\x63\xa2", b"\x56\xaa", b"\x6d\x80", b"\x23\x31\x4f"
 _CUES, _CUE_POINT, _CUE_TIME, _CUE_POSITIONS = b"\x1c\x53\xbb\x6b", b"\xbb", b"\xb3", b"\xb7"
 _CUE_TRACK, _CUE_CLUSTER = b"\xf7", b"\xf1"
-_CLUSTER, _TIMESTAMP, _SIMPLE_BLOCK = b"\x1f\x43\xb6\x75", b"\xe7", b"\xa3"
-_BLOCK_GROUP, _BLOCK = b"\xa0", b"\xa1"
 
 #: Nanoseconds of a second.
 NANOSECONDS = 10**9
 _AUDIO, _LARGEST_NUMBER = 2, 126
-# The lacing of a block, in its flags: how the sizes of its frames are stated.
-_LACING, _XIPH, _FIXED, _XIPH_MORE = 0x06, 0x02, 0x04, 255
 # The scale of time stamps, in nanoseconds, where the file states none; gaps are rounded to it.
 _MILLISECOND = 10**6
 # The factor 1, as a float of 4 and 8 bytes.
@@ -36,37 +33,10 @@ _OPUS = b"OpusHead"
 # The size of an element that has an unknown one.
 _UNKNOWN_SIZE = b"\x01" + b"\xff" * 7
 
-# Bytes that are read at once, of headers and of blocks. Pictures are skipped.
+# Bytes that are read at once. Pictures are skipped.
 _WINDOW, _MOST_WINDOWS = 32 * 1024, 8
 # Bytes of a header, and of all Cues.
 _LARGEST_HEADER, _LARGEST_CUES = 1 << 20, 2 << 20
-# Bytes of a block ahead of its frames: a track number, a time stamp and flags; and those of a frame
-# that tell its number of samples.
-_BLOCK_HEADER, _FRAME_HEADER = 4, 16
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """A frame of a codec.
-
-    :ivar data: its first bytes.
-    :ivar size: all of its bytes.
-    """
-
-    data: bytes
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A block.
-
-    :ivar stamp: the time stamp of its first frame.
-    :ivar frames: those that were read, at least the first one.
-    """
-
-    stamp: int
-    frames: Sequence[Frame]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,97 +106,12 @@ def read_headers(segment: Element, probe: Probe) -> Reader[tuple[Track, Cues, in
     :raises Malformed: where there are none, or the track is encoded once more.
     """
     found = yield from _find_headers(segment)
-    for name in (_INFO, _TRACKS, _CUES, _CLUSTER):
+    for name in (_INFO, _TRACKS, _CUES, CLUSTER):
         if name not in found:
             raise Malformed
     track = yield from _read_track(segment, found, probe)
     data = yield from _read_content(found[_CUES], _LARGEST_CUES)
-    return track, Cues(data, segment.start, track.number), found[_CLUSTER].offset
-
-
-def read_blocks(offset: int, size: int, track: Track) -> Reader[list[Block]]:
-    """Read the first blocks of a track in a cluster.
-
-    :param size: bytes of the file.
-    :raises Malformed: where there is no cluster, or none of them near its start.
-    """
-    data = yield from read_range(offset, min(_WINDOW, size - offset))
-    cluster = next(parse_elements(data), None)
-    if cluster is None or cluster.name != _CLUSTER:
-        raise Malformed
-    inner = list(parse_elements(data, cluster.start, cluster.end))
-    begin = next((field.number(data) for field in inner if field.name == _TIMESTAMP), None)
-    number, blocks = bytes((track.number | 0x80,)), []
-    for element in _blocks_of(inner, data):
-        if data[element.start : element.start + 1] != number:
-            continue
-        late = int.from_bytes(data[element.start + 1 : element.start + 3], "big", signed=True)
-        frames = _frames_of(data, element)
-        if not frames:
-            break
-        if begin is None:
-            raise Malformed
-        blocks.append(Block(begin + late, frames))
-    if not blocks:
-        raise Malformed
-    return blocks
-
-
-def _frames_of(data: bytes, block: Element) -> list[Frame]:
-    """Return the frames of a block whose first bytes are in the data."""
-    try:
-        start, sizes = _read_lacing(data, block.start + _BLOCK_HEADER, block.end)
-    except IndexError:
-        return []
-    frames = []
-    for size in sizes:
-        last = start + min(size, _FRAME_HEADER)
-        if last <= start or last > len(data):
-            break
-        frames.append(Frame(data[start:last], size))
-        start += size
-    return frames
-
-
-def _read_lacing(data: bytes, start: int, end: int) -> tuple[int, list[int]]:
-    """Return the offset of the first frame of a block, and the sizes of all (RFC 9559, 10.3).
-
-    :param start: the offset after the header of the block.
-    :raises IndexError: where the data ends ahead of the first frame.
-    """
-    lacing = data[start - 1] & _LACING
-    if not lacing:
-        return start, [end - start]
-    count, sizes = data[start], list[int]()
-    start += 1
-    if lacing == _FIXED:
-        sizes = [(end - start) // (count + 1)] * count
-    while len(sizes) < count:
-        size = 0
-        if lacing == _XIPH:
-            while data[start] == _XIPH_MORE:
-                size += _XIPH_MORE
-                start += 1
-            size += data[start]
-            start += 1
-        else:
-            width = 9 - data[start].bit_length()
-            size = int.from_bytes(data[start : start + width], "big") & (1 << 7 * width) - 1
-            if sizes:
-                # The difference to the size ahead.
-                size += sizes[-1] - (1 << 7 * width - 1) + 1
-            start += width
-        sizes.append(size)
-    return start, [*sizes, end - start - sum(sizes)]
-
-
-def _blocks_of(inner: Iterable[Element], data: bytes) -> Iterator[Element]:
-    for element in inner:
-        if element.name == _SIMPLE_BLOCK:
-            yield element
-        elif element.name == _BLOCK_GROUP:
-            fields = parse_elements(data, element.start, element.end)
-            yield from (field for field in fields if field.name == _BLOCK)
+    return track, Cues(data, segment.start, track.number), found[CLUSTER].offset
 
 
 def _find_headers(segment: Element) -> Reader[Mapping[bytes, Element]]:
@@ -238,7 +123,7 @@ def _find_headers(segment: Element) -> Reader[Mapping[bytes, Element]]:
         for element in parse_elements(data):
             found.setdefault(element.name, element.moved(offset))
             end = offset + element.end
-        if not found or _CLUSTER in found:
+        if not found or CLUSTER in found:
             break
         offset = end
     if _CUES not in found and _SEEK_HEAD in found:
@@ -285,7 +170,7 @@ def _delay(probe: Probe, unit: int, nanoseconds: int, private: bytes) -> int:
     """
     delay = round(Fraction(nanoseconds * probe.sample_rate, NANOSECONDS))
     if private.startswith(_OPUS):
-        if delay != int.from_bytes(private[PRESKIP], "little"):
+        if len(private) < PRESKIP.stop or delay != int.from_bytes(private[PRESKIP], "little"):
             raise Malformed
         return delay
     left_out = probe.start * NANOSECONDS - probe.first_time_stamp * unit
