@@ -18,7 +18,6 @@ from itertools import pairwise
 from audioproxy.media.lengths.ebml import read_segment
 from audioproxy.media.lengths.flac import parse_frame_header
 from audioproxy.media.lengths.lower_bounds import AAC_RATES, AAC_SAMPLES
-from audioproxy.media.lengths.mpeg_frame import FrameHeader
 from audioproxy.media.lengths.ogg import count_opus
 from audioproxy.media.lengths.pcm import sample_bytes
 from audioproxy.media.lengths.reading import Malformed, Reader
@@ -29,10 +28,12 @@ from audioproxy.media.seeking.point import PREROLL, SeekPoint
 
 # Cues whose time stamps are examined, at most.
 _EXAMINED = 512
-# Nanoseconds: those by which some time stamps may be later than others, compared with multiples of
-# a block; those of the shortest block, half of which is a gap; and those between two examined Cues:
-# a gap of ten minutes is none (D70).
-_JITTER, _SHORTEST, _LONGEST_STEP = 2 * 10**6, 5 * 10**6, 300 * NANOSECONDS
+# Nanoseconds to which containers round time stamps, and those by which a second rounding, as in
+# MPEG-TS and in mkvmerge, may move them.
+_MILLISECOND, _ROUNDING = 10**6, 25_000
+# Nanoseconds of the shortest block, which must be long beside the rounding; and those between two
+# examined Cues: a gap of ten minutes is none (D70).
+_SHORTEST, _LONGEST_STEP = 10 * 10**6, 300 * NANOSECONDS
 # Seconds of silence after which a source gets no more (`audioproxy.media.command.gaps`).
 _LATEST = 6 * 3600
 
@@ -49,12 +50,14 @@ class _Grid:
     :ivar period: the time of a block.
     :ivar first: the time stamp of the first block.
     :ivar unit: nanoseconds of a time stamp.
+    :ivar rounding: nanoseconds to which time stamps are rounded.
     """
 
     samples: int
     period: Fraction
     first: int
     unit: int
+    rounding: int
 
     def number(self, stamp: int) -> int:
         """Return the number of the block with a time stamp."""
@@ -70,7 +73,7 @@ class _Grid:
         :raises Malformed: where they are not.
         """
         late = [stamp - self.stamp(self.number(stamp)) for stamp in stamps]
-        if (max(late) - min(late)) * self.unit > _JITTER:
+        if (max(late) - min(late)) * self.unit > self.rounding + _ROUNDING:
             raise Malformed
 
 
@@ -81,10 +84,13 @@ class _Codec:
     :ivar count: returns the number of samples of a frame, given the private data of the track, too.
         Time stamps must agree with it. It is 0 where it is unknown.
     :ivar preroll: seconds that are decoded ahead of a place.
+    :ivar is_even: a frame inside is never shorter, even where files were joined. So it does not
+        matter if time stamps jump a little there.
     """
 
     count: Callable[[Frame, bytes, Probe], int]
     preroll: int = 0
+    is_even: bool = False
 
 
 def find_in_matroska(size: int, probe: Probe, first: int, last: int | None) -> Reader[SeekPoint]:
@@ -130,11 +136,14 @@ def _backwards(count: int) -> range:
 
 
 def _build_grid(first: Block, track: Track, probe: Probe) -> _Grid:
-    samples = CODECS[probe.codec].count(first.frames[0], track.private, probe)
-    period = Fraction(samples * NANOSECONDS, probe.sample_rate * track.unit)
-    if period * track.unit < _SHORTEST:
+    codec, unit = CODECS[probe.codec], track.unit
+    samples = codec.count(first.frames[0], track.private, probe)
+    period = Fraction(samples * NANOSECONDS, probe.sample_rate * unit)
+    if period * unit < _SHORTEST:
         raise Malformed
-    return _Grid(samples, period, first.stamp, track.unit)
+    # A file with finer time stamps may be made from one in milliseconds.
+    rounding = max(unit, _MILLISECOND) if codec.is_even else unit
+    return _Grid(samples, period, first.stamp, unit, rounding)
 
 
 def _check_blocks(blocks: Sequence[Block], grid: _Grid, track: Track, probe: Probe) -> None:
@@ -170,13 +179,8 @@ def _count_aac(frame: Frame, private: bytes, probe: Probe) -> int:
 
     The private data is an AudioSpecificConfig (ISO/IEC 14496-3, 1.6.2.1).
     """
-    index = int.from_bytes(private[:2], "big") >> 7 & 15
+    index = int.from_bytes(private[:2].ljust(2, b"\xff"), "big") >> 7 & 15
     return AAC_SAMPLES * probe.sample_rate // AAC_RATES[index] if index < len(AAC_RATES) else 0
-
-
-def _count_mp3(frame: Frame, private: bytes, probe: Probe) -> int:
-    header = FrameHeader.parse(frame.data)
-    return 0 if header is None else header.samples
 
 
 def _count_eac3(frame: Frame, private: bytes, probe: Probe) -> int:
@@ -194,18 +198,14 @@ def _count_pcm(frame: Frame, private: bytes, probe: Probe) -> int:
     return frame.size // (sample_bytes(probe.codec) * probe.channels)
 
 
-#: The codecs, by ffprobe's names.
+#: The codecs, by ffprobe's names. In joined files of MP3, ALAC and TTA, the last frame of each part
+#: may be shorter than its time.
 CODECS = {
-    "aac": _Codec(_count_aac, PREROLL),
-    "ac3": _Codec(lambda frame, private, probe: _AC3_FRAME, PREROLL),
-    "eac3": _Codec(_count_eac3, PREROLL),
-    "mp3": _Codec(_count_mp3, PREROLL),
+    "aac": _Codec(_count_aac, PREROLL, is_even=True),
+    "ac3": _Codec(lambda frame, private, probe: _AC3_FRAME, PREROLL, is_even=True),
+    "eac3": _Codec(_count_eac3, PREROLL, is_even=True),
     "opus": _Codec(lambda frame, private, probe: count_opus([frame.data])[0], PREROLL),
-    "alac": _Codec(lambda frame, private, probe: int.from_bytes(private[:4], "big")),
     "flac": _Codec(_count_flac),
-    # A block has no header of WavPack but this number.
-    "wavpack": _Codec(lambda frame, private, probe: int.from_bytes(frame.data[:4], "little")),
-    "tta": _Codec(lambda frame, private, probe: probe.sample_rate * 256 // 245),
     **{
         f"pcm_{form}": _Codec(_count_pcm)
         for form in "u8 s16le s16be s24le s24be s32le s32be f32le f64le".split()
