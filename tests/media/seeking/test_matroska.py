@@ -344,7 +344,6 @@ class GridTests(SynchronousTestCase):
         for codec, private in (
             ("aac", b"\x17\x90"),
             ("aac", b""),
-            ("mp3", b""),
             ("flac", b""),
         ):
             file = replace(PLAIN, tracks=track(element(PRIVATE, private)))
