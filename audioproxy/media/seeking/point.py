@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 #: Seconds that are decoded ahead of a place, for the state that a codec carries from frame to
-#: frame. That is the bit reservoir of mp3, the overlap of transforms, and the predicted energies of
-#: Opus, for which RFC 7845, 4.6, recommends 80 ms; with a second, its samples are the same, too.
+#: frame: the bit reservoir of mp3, and the overlap of transforms.
 PREROLL = 1
 
 
