@@ -22,6 +22,7 @@ from audioproxy.media.seeking.frame_index import FrameIndex
 from audioproxy.media.seeking.frames import KINDS, FrameStream, find_offset, read_stream
 from audioproxy.media.seeking.ogg import find_in_ogg
 from audioproxy.media.seeking.point import SeekPoint
+from audioproxy.media.seeking.wavpack import find_in_wavpack
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.interfaces import OpenSource
 
@@ -30,6 +31,9 @@ _MOST_INDEXES = 64
 # Bytes that are read at once for an index: each time twice as many, up to a limit, so that a place
 # near the start of a remote source does not need much of it.
 _LEAST_PIECE, _LARGEST_PIECE = 128 * 1024, 4 << 20
+
+# The searches in containers whose parts state their positions.
+_BY_POSITIONS = {"ogg": find_in_ogg, "wv": find_in_wavpack}
 
 _log = Logger()
 
@@ -65,13 +69,14 @@ class SeekPoints:
             return None
         first, last = requested_samples(options, probe.sample_rate)
         size, read = source.size - probe.skipped, read_behind(source.read, probe)
-        if (probe.container, probe.codec) not in KINDS:
+        find = _BY_POSITIONS.get(probe.container)
+        if find is not None:
             length = probe.length
             if length is None or probe.measured:
                 length = await read_length(source.read, source.size, probe)
             if length is None:
                 return None
-            return await run_reader(read, size, find_in_ogg(size, probe, length, first, last))
+            return await run_reader(read, size, find(size, probe, length, first, last))
         stream = await run_reader(read, size, read_stream(size, probe))
         number = 0 if stream is None else stream.number_before(first, probe.sample_rate)
         if stream is None or not number:

@@ -23,10 +23,10 @@ _SEEKABLE = ("wav", "w64", "aiff", "caf", "nistsphere")
 # Here, a seek is exact if the file is one stream without gaps, as its end and its tables confirm.
 # AAC with noise in place of samples (ISO/IEC 14496-3, 4.6.13) is an exception: the noise depends on
 # where decoding starts.
-_CONFIRMED = {("flac", "flac"), ("mov", "alac"), ("mov", "aac"), ("wv", "wavpack"), ("tta", "tta")}
+_CONFIRMED = {("flac", "flac"), ("mov", "alac"), ("mov", "aac"), ("tta", "tta")}
 # Here, the service itself finds the place (`audioproxy.media.seeking`).
 _FOUND = {("ogg", "vorbis"), ("ogg", "opus"), ("ogg", "flac")}
-_FOUND |= {("mp3", "mp3"), ("aac", "aac"), ("ac3", "ac3"), ("eac3", "eac3")}
+_FOUND |= {("mp3", "mp3"), ("aac", "aac"), ("ac3", "ac3"), ("eac3", "eac3"), ("wv", "wavpack")}
 
 #: Seconds of a block of the loudness measurement (ITU-R BS.1770-5, annex 1).
 BLOCK = Decimal("0.4")
