@@ -17,8 +17,9 @@ from audioproxy.media.seeking.point import SeekPoint
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.interfaces import OpenSource, SourceFile
 
-# Bytes that are copied at once: more than the largest page of Ogg.
-_PIECE = 512 * 1024
+# Bytes that are copied at once: at first and at last more than the largest page of Ogg, each time
+# twice as many, up to a limit. So not much more is copied than needed, which may be remote.
+_LEAST_PIECE, _LARGEST_PIECE = 128 * 1024, 1 << 20
 # Bytes that are examined together with the next piece: the header of a page may be in both.
 _OVERLAP = 64
 
@@ -88,9 +89,9 @@ async def _copy(
             raise _refuse(error) from error
 
     await in_thread(partial(_write, descriptor, point.head))
-    offset, before, is_last = skipped + point.offset, b"", False
+    offset, before, count, is_last = skipped + point.offset, b"", _LEAST_PIECE, False
     while offset < source.size:
-        piece = await source.read(offset, min(_PIECE, source.size - offset))
+        piece = await source.read(offset, min(count, source.size - offset))
         if not piece:
             # The source is shorter than it was, which the render notices at its end.
             return
@@ -101,6 +102,7 @@ async def _copy(
         # of that sample.
         is_last = has_end
         offset, before = offset + len(piece), piece[-_OVERLAP:]
+        count = _LEAST_PIECE if is_last else min(2 * count, _LARGEST_PIECE)
 
 
 def _append(
