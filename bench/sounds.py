@@ -32,15 +32,26 @@ _RECIPES: dict[str, tuple[str, int, int, str]] = {
     # Its moov box is at the end.
     "three.m4a": ("stereo.wav", 2, 180, "-c:a aac"),
     "hour.wav": ("stereo.wav", 30, 3600, "-c copy"),
+    "hour.wv": ("stereo.wav", 30, 3600, "-c:a wavpack"),
+    "hour.oga": ("stereo.wav", 30, 3600, "-c:a flac -f ogg"),
+    "hour.mka": ("stereo.wav", 30, 3600, "-c:a flac"),
     # Repeated without encoding, it would have steps in its time stamps, and seeks would be inexact.
     "hour.m4a": ("stereo.wav", 30, 3600, "-c:a aac"),
     "hour.flac": ("stereo.wav", 30, 3600, "-c:a flac"),
     "twenty.flac": ("stereo.wav", LONG_ENOUGH // _SECONDS, LONG_ENOUGH, "-c:a flac"),
     "long.flac": ("mono.wav", 120, 14400, "-c:a flac"),
     "two.mp3": ("stereo.wav", 0, 120, "-c:a libmp3lame -b:a 128k"),
+    "vbr-two.mp3": ("stereo.wav", 0, 120, "-c:a libmp3lame -q:a 4"),
+    "two.aac": ("stereo.wav", 0, 120, "-c:a aac"),
+    "two.ac3": ("stereo.wav", 0, 120, "-c:a ac3"),
     "two.ogg": ("stereo.wav", 0, 120, "-c:a libvorbis"),
     "two.opus": ("stereo.wav", 0, 120, "-c:a libopus"),
     "hour.mp3": ("two.mp3", 30, 3600, "-c copy"),
+    "vbr-hour.mp3": ("vbr-two.mp3", 30, 3600, "-c copy"),
+    "hour.aac": ("two.aac", 30, 3600, "-c copy"),
+    "hour.ac3": ("two.ac3", 30, 3600, "-c copy"),
+    "half-day.mp3": ("two.mp3", 360, 43200, "-c copy"),
+    "vbr-half-day.mp3": ("vbr-two.mp3", 360, 43200, "-c copy"),
     "hour.ogg": ("two.ogg", 30, 3600, "-c copy"),
     "hour.opus": ("two.opus", 30, 3600, "-c copy"),
     # 50 MB of PCM, for downloads.
@@ -64,7 +75,7 @@ def make_sounds(bench: Bench) -> None:
     _make_first(bench)
     stereo = bench.sounds / "stereo.wav"
     _make(bench.sounds / "mono.wav", "-i", stereo, "-ac", "1")
-    for wave in (("stereo", "mono"), ("two",)):
+    for wave in (("stereo", "mono"), ("two", "vbr-two")):
         rows = {n: row for n, row in _RECIPES.items() if (row[0].partition(".")[0] in wave)}
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             for job in [pool.submit(_derive, bench, name) for name in rows]:

@@ -32,6 +32,7 @@ from audioproxy.media.command.encoding import encoder_arguments
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, local_input
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe, describe_choice, probe_arguments
+from audioproxy.media.seeking.point import SeekPoint
 from audioproxy.media.waveform_spec import PcmSamples
 from audioproxy.variants.files import variant_path
 
@@ -66,7 +67,7 @@ class Fact:
 
 # What is known about a source, the command lines of its render by their titles, in the order in
 # which they run, and the samples that a waveform needs no decoder for.
-Commands = tuple[Probe, dict[str, list[str] | None], PcmSamples | None]
+Commands = tuple[Probe, dict[str, list[str] | None], PcmSamples | None, SeekPoint | None]
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -193,7 +194,7 @@ def _explain_options(target: Target) -> Iterator[Fact]:
 
 
 def _explain_commands(commands: Commands, config: Config, source: Source) -> Iterator[Fact]:
-    probe, lines, samples = commands
+    probe, lines, samples, point = commands
     length = "?" if probe.duration is None else print_decimal(probe.duration)
     yield Fact(
         "read as",
@@ -215,12 +216,20 @@ def _explain_commands(commands: Commands, config: Config, source: Source) -> Ite
     if isinstance(source, LocalSource):
         root = os.fsencode(config.local_root or "AP_LOCAL_ROOT")
         path = os.fsdecode(os.path.join(root, source.canonical.removeprefix(b"local://")))
+    if point is not None:
+        text = f"byte {point.offset} on, which is sample {point.sample}"
+        if point.head:
+            text += f"; ffmpeg reads a copy of that, behind {len(point.head)} bytes of headers"
+        place = {"offset": point.offset, "sample": point.sample, "head": len(point.head)}
+        yield Fact("decoded from", text, place)
     # Part of the commands, for people.
     yield Fact("descriptors", [], {SOURCE_DESCRIPTOR: path})
     opened = local_input().url
     for title, command in lines.items():
         if command is not None:
-            redirection = f" {SOURCE_DESCRIPTOR}< {shlex.quote(path)}" if opened in command else ""
+            is_copied = title == "ffmpeg" and point is not None and bool(point.head)
+            read = "COPY" if is_copied else shlex.quote(path)
+            redirection = f" {SOURCE_DESCRIPTOR}< {read}" if opened in command else ""
             yield Fact(title, shlex.join(command) + redirection, command)
     if samples is not None:
         text = f"{samples.frames} frames from byte {samples.offset} on, read without ffmpeg"
@@ -234,12 +243,13 @@ async def _commands_of_source(
     try:
         if isinstance(request, InfoRequest):
             probe, opened = await engine.probe(request.source)
-            return probe, {"ffprobe": probe_arguments(engine.programs.ffprobe, opened)}, None
+            return probe, {"ffprobe": probe_arguments(engine.programs.ffprobe, opened)}, None, None
         job = await engine.prepare_job(request)
-        ffprobe = probe_arguments(engine.programs.ffprobe, job.input)
+        probe = job.source.probe
+        ffprobe = probe_arguments(engine.programs.ffprobe, probe.open_with(job.input))
         ffmpeg = None if job.samples else job.pipeline.encoder
         lines = {"ffprobe": ffprobe, "measured by": job.measure, "ffmpeg": ffmpeg}
-        return job.source.probe, lines, job.samples
+        return probe, lines, job.samples, job.point
     finally:
         await engine.close()
 
@@ -251,4 +261,4 @@ def _commands_of_assumed_source(request: VariantRequest | InfoRequest) -> Comman
     lines: dict[str, list[str] | None] = {"ffprobe": probe_arguments("ffprobe", opened)}
     if isinstance(request, VariantRequest):
         lines["ffmpeg"] = encoder_arguments("ffmpeg", opened, request.options, probe)
-    return probe, lines, None
+    return probe, lines, None, None

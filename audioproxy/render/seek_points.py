@@ -23,6 +23,7 @@ from audioproxy.media.seeking.frames import KINDS, FrameStream, find_offset, rea
 from audioproxy.media.seeking.matroska import find_in_matroska
 from audioproxy.media.seeking.ogg import find_in_ogg
 from audioproxy.media.seeking.point import SeekPoint
+from audioproxy.media.seeking.wavpack import find_in_wavpack
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.interfaces import OpenSource
 
@@ -30,7 +31,10 @@ from audioproxy.sources.interfaces import OpenSource
 _MOST_INDEXES = 64
 # Bytes that are read at once for an index: each time twice as many, up to a limit, so that a place
 # near the start of a remote source does not need much of it.
-_LEAST_PIECE, _LARGEST_PIECE = 128 * 1024, 4 << 20
+_LEAST_PIECE, _LARGEST_PIECE = 128 * 1024, 1 << 20
+
+# The searches in containers whose parts state their positions.
+_BY_POSITIONS = {"ogg": find_in_ogg, "wv": find_in_wavpack, "matroska": find_in_matroska}
 
 _log = Logger()
 
@@ -64,31 +68,16 @@ class SeekPoints:
         """
         if source.size is None or not needs_point(options, probe):
             return None
-        samples = requested_samples(options, probe.sample_rate)
-        find = _CONTAINERS.get(probe.container, SeekPoints._find_frame)
-        return await find(self, source, source.size, probe, *samples)
-
-    async def _find_in_ogg(
-        self, source: OpenSource, whole: int, probe: Probe, first: int, last: int | None
-    ) -> SeekPoint | None:
-        length = probe.length
-        if length is None or probe.measured:
-            length = await read_length(source.read, whole, probe)
-        if length is None:
-            return None
-        size, read = whole - probe.skipped, read_behind(source.read, probe)
-        return await run_reader(read, size, find_in_ogg(size, probe, length, first, last))
-
-    async def _find_in_matroska(
-        self, source: OpenSource, whole: int, probe: Probe, first: int, last: int | None
-    ) -> SeekPoint | None:
-        size, read = whole - probe.skipped, read_behind(source.read, probe)
-        return await run_reader(read, size, find_in_matroska(size, probe, first, last))
-
-    async def _find_frame(
-        self, source: OpenSource, whole: int, probe: Probe, first: int, last: int | None
-    ) -> SeekPoint | None:
-        size, read = whole - probe.skipped, read_behind(source.read, probe)
+        first, last = requested_samples(options, probe.sample_rate)
+        size, read = source.size - probe.skipped, read_behind(source.read, probe)
+        find = _BY_POSITIONS.get(probe.container)
+        if find is not None:
+            length = probe.length
+            if length is None or probe.measured:
+                length = await read_length(source.read, source.size, probe)
+            if length is None:
+                return None
+            return await run_reader(read, size, find(size, probe, length, first, last))
         stream = await run_reader(read, size, read_stream(size, probe))
         number = 0 if stream is None else stream.number_before(first, probe.sample_rate)
         if stream is None or not number:
@@ -97,11 +86,26 @@ class SeekPoints:
         if stream.mean is not None:
             offset = await run_reader(read, size, find_offset(stream, stream.mean, number))
         if offset is None:
-            entry = self._entry(source, stream)
-            await self._extend(entry, read, number)
-            if number < entry.index.frames:
-                offset = await run_reader(read, size, entry.index.find_offset(number))
+            index = await self._read_frames(source, stream, read, number)
+            if number < index.frames:
+                offset = await run_reader(read, size, index.find_offset(number))
         return None if offset is None else stream.point(number, offset)
+
+    async def has_samples(self, source: OpenSource, probe: Probe, samples: int) -> bool:
+        """Return whether the frames of a source show that it has at least so many samples.
+
+        :raises Refusal: where the source cannot be read.
+        """
+        if source.size is None or (probe.container, probe.codec) not in KINDS:
+            return False
+        size, read = source.size - probe.skipped, read_behind(source.read, probe)
+        stream = await run_reader(read, size, read_stream(size, probe))
+        if stream is None:
+            return False
+        number = stream.number_behind(samples)
+        if stream.mean is not None:
+            return number <= stream.frames
+        return number <= (await self._read_frames(source, stream, read, number)).frames
 
     @asynccontextmanager
     async def index_meanwhile(
@@ -127,7 +131,7 @@ class SeekPoints:
         size, read = source.size - probe.skipped, read_behind(source.read, probe)
         stream = await run_reader(read, size, read_stream(size, probe))
         if stream is not None and stream.mean is None:
-            await self._extend(self._entry(source, stream), read)
+            await self._read_frames(source, stream, read)
 
     def _entry(self, source: OpenSource, stream: FrameStream) -> _Entry:
         """Return the index of a source: the one that is kept, or a new one."""
@@ -139,14 +143,17 @@ class SeekPoints:
                 self._indexes[identity] = entry
         return entry
 
-    async def _extend(self, entry: _Entry, read: ReadRange, number: int | None = None) -> None:
-        """Read frames up to one of them.
+    async def _read_frames(
+        self, source: OpenSource, stream: FrameStream, read: ReadRange, number: int | None = None
+    ) -> FrameIndex:
+        """Return the index of a source, which reaches up to a frame, or as far as there are any.
 
-        Several renders may do so for one source. They take turns with each piece.
+        Several renders may read one source. They take turns with each piece.
 
-        :param number: None for all.
+        :param number: of the frame; None for all.
         """
-        index, piece = entry.index, _LEAST_PIECE
+        entry, piece = self._entry(source, stream), _LEAST_PIECE
+        index = entry.index
         while not index.is_over and (number is None or index.frames <= number):
             await entry.lock.acquire()
             try:
@@ -157,13 +164,7 @@ class SeekPoints:
             finally:
                 entry.lock.release()
             piece = min(2 * piece, _LARGEST_PIECE)
-
-
-# Where bytes precede a place, it is in a container; elsewhere, frames stand alone.
-_CONTAINERS = {
-    "ogg": SeekPoints._find_in_ogg,  # noqa: SLF001
-    "matroska": SeekPoints._find_in_matroska,  # noqa: SLF001
-}
+        return index
 
 
 def _log_failure(failure: Failure) -> None:

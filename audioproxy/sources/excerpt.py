@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
+from typing import TypeVar
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
@@ -16,10 +17,13 @@ from audioproxy.media.seeking.point import SeekPoint
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.interfaces import OpenSource, SourceFile
 
-# Bytes that are copied at once: more than the largest page of Ogg.
-_PIECE = 256 * 1024
+# Bytes that are copied at once: at first and at last more than the largest page of Ogg, each time
+# twice as many, up to a limit. So not much more is copied than needed, which may be remote.
+_LEAST_PIECE, _LARGEST_PIECE = 128 * 1024, 1 << 20
 # Bytes that are examined together with the next piece: the header of a page may be in both.
 _OVERLAP = 64
+
+T = TypeVar("T")
 
 _log = Logger()
 
@@ -77,27 +81,40 @@ async def _copy(
 ) -> None:
     assert source.size is not None
 
-    async def write(data: bytes) -> None:
+    async def in_thread(work: Callable[[], T]) -> T:
         try:
             # The descriptor is closed next.
-            await await_uncancelled(run_in_thread(partial(_write, descriptor, data)))
+            return await await_uncancelled(run_in_thread(work))
         except OSError as error:
             raise _refuse(error) from error
 
-    await write(point.head)
+    await in_thread(partial(_write, descriptor, point.head))
     end = source.size if point.end is None else min(source.size, skipped + point.end)
-    offset, before, data, is_last = skipped + point.offset, b"", b"", False
-    while offset < end and not is_last:
-        # What begins behind the last needed sample is followed by one more piece: it may have all
-        # of that sample.
-        is_last = point.is_end is not None and point.is_end(before + data)
-        before = data[-_OVERLAP:]
-        data = await source.read(offset, min(_PIECE, end - offset))
-        if not data:
+    offset, before, count, is_last = skipped + point.offset, b"", _LEAST_PIECE, False
+    while offset < end:
+        piece = await source.read(offset, min(count, end - offset))
+        if not piece:
             # The source is shorter than it was, which the render notices at its end.
             return
-        await write(data)
-        offset += len(data)
+        has_end = await in_thread(partial(_append, descriptor, before, piece, point.is_end))
+        if is_last:
+            return
+        # What begins behind the last needed sample is followed by one more piece: it may have all
+        # of that sample.
+        is_last = has_end
+        offset, before = offset + len(piece), piece[-_OVERLAP:]
+        count = _LEAST_PIECE if is_last else min(2 * count, _LARGEST_PIECE)
+
+
+def _append(
+    descriptor: int, before: bytes, piece: bytes, is_end: Callable[[bytes], bool] | None
+) -> bool:
+    """Write a piece, and return whether some of it begins behind the last needed sample.
+
+    :param before: the end of the piece ahead of it.
+    """
+    _write(descriptor, piece)
+    return is_end is not None and (is_end(before + piece[:_OVERLAP]) or is_end(piece))
 
 
 def _write(descriptor: int, data: bytes) -> None:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
 
 from audioproxy.media.command.trim import trim_range
-from tests.support.audio import Sound, convert, find_probe, options_of, read_wav, render
+from tests.support.audio import (
+    Sound,
+    convert,
+    find_point,
+    find_probe,
+    options_of,
+    read_wav,
+    render,
+)
 
 #: Seconds at which the compared regions start; decoding starts 1 s or more before each.
 PLACES = ("2", "4.3", "7.25", "10.5")
@@ -60,7 +69,9 @@ def decode_whole(source: bytes) -> Sound:
 def seeks(source: bytes) -> bool:
     """Return whether a render of the second place does not decode the source from its start."""
     options = options_of(f"f:wav/t:{PLACES[1]}")
-    return trim_range(options, find_probe(source, options)).seek > 0
+    found = find_probe(source, options)
+    placed = replace(found, seek_point=find_point(source, options, found))
+    return trim_range(options, placed).seek > 0
 
 
 def _find_offset(whole: Sound, heard: Sound, start: int) -> int | None:

@@ -110,6 +110,7 @@ class WaveformTests(SynchronousTestCase):
                 await Waveforms(Decoder(self.ffmpeg, in_thread), in_thread).write(
                     Pipeline(["ffmpeg"]),
                     None if source is None else PcmSamples(codec, 0, 2, 2),
+                    self.source.descriptor,
                     self.source,
                     spec,
                     self.output if output is None else output,

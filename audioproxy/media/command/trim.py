@@ -24,10 +24,10 @@ _SEEKABLE = ("wav", "w64", "aiff", "caf", "nistsphere")
 # Here, a seek is exact if the file is one stream without gaps, as its end and its tables confirm.
 # AAC with noise in place of samples (ISO/IEC 14496-3, 4.6.13) is an exception: the noise depends on
 # where decoding starts.
-_CONFIRMED = {("flac", "flac"), ("mov", "alac"), ("mov", "aac"), ("wv", "wavpack"), ("tta", "tta")}
+_CONFIRMED = {("flac", "flac"), ("mov", "alac"), ("mov", "aac"), ("tta", "tta")}
 # Here, the service itself finds the place (`audioproxy.media.seeking`).
 _FOUND = {("ogg", "vorbis"), ("ogg", "opus"), ("ogg", "flac")}
-_FOUND |= {("mp3", "mp3"), ("aac", "aac"), ("ac3", "ac3"), ("eac3", "eac3")}
+_FOUND |= {("mp3", "mp3"), ("aac", "aac"), ("ac3", "ac3"), ("eac3", "eac3"), ("wv", "wavpack")}
 _FOUND |= {("matroska", codec) for codec in CODECS}
 
 #: Seconds of a block of the loudness measurement (ITU-R BS.1770-5, annex 1).
@@ -58,8 +58,8 @@ class SampleRange:
     """A range of a source, counted in its samples.
 
     :ivar seek: the sample at which decoding starts: a whole second, or the start of a frame.
-    :ivar is_stamped: the time stamp of the first sample tells which one it is, for the place of a
-        seek by ffmpeg.
+    :ivar is_known: decoding certainly starts there. After a seek by ffmpeg, the time stamp of the
+        first sample tells which one it is.
     :ivar start: the first sample, counted from ``seek``.
     :ivar end: the sample after the last one, counted from ``seek``; None for everything that the
         source has.
@@ -72,7 +72,7 @@ class SampleRange:
     end: int | None
     length: int | None
     delay: int = 0
-    is_stamped: bool = False
+    is_known: bool = False
 
 
 def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
@@ -141,11 +141,11 @@ def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
             f"t:{options.t}",
             f"it starts at or past the end of the source, which is {stated} seconds",
         )
-    seek, is_stamped = 0, False
-    if probe.seek_point is not None:
-        seek = probe.seek_point.sample
+    seek, point = 0, probe.seek_point
+    if point is not None:
+        seek = point.sample
     elif _seeks_exactly(probe):
-        seek, is_stamped = max(0, int(start) - PREROLL) * rate, True
+        seek = max(0, int(start) - PREROLL) * rate
         seek -= seek % (probe.frame_samples or 1)
     first, last = requested_samples(options, rate)
     if last == first:
@@ -162,7 +162,7 @@ def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
             stop = until
     delay = 0 if probe.length is None else probe.length.delay
     stop = None if stop is None else stop - seek
-    return SampleRange(seek, first - seek, stop, length, delay, is_stamped)
+    return SampleRange(seek, first - seek, stop, length, delay, point is not None)
 
 
 def trim_filters(sample_range: SampleRange, rate: int) -> list[str]:
@@ -175,7 +175,7 @@ def trim_filters(sample_range: SampleRange, rate: int) -> list[str]:
     if not start and end is None:
         return []
     unit, counted = "sample", []
-    if sample_range.seek and sample_range.is_stamped:
+    if sample_range.seek and not sample_range.is_known:
         # Samples are counted from the first time stamp: damaged packets leave gaps.
         first = f"if(gt(PTS\\,{start})\\,print(PTS\\,{_AV_LOG_ERROR})\\,PTS)"
         unit = "pts"

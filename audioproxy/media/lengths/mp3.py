@@ -85,9 +85,7 @@ def read_mp3(size: int, probe: Probe) -> Reader[SourceLength]:
             and _size_fits_frames(header, following, audio_size)
             and (yield from _are_alike(first, end, following, header))
         ):
-            return SourceLength(
-                header.samples, is_stated_only=True, block=frame.samples, seekable=True
-            )
+            return SourceLength(header.samples, is_stated_only=True, block=frame.samples)
 
     def frame_length(data: bytes) -> int:
         found = FrameHeader.parse(data)

@@ -102,6 +102,26 @@ def find_pages(data: bytes, offset: int, serial: bytes) -> list[Page]:
     return pages
 
 
+def drop_packets(data: bytes, page: Page, count: int) -> bytes:
+    """Return a page without the first packets that end on it.
+
+    :param data: the page.
+    :param count: the number of these packets, without empty ones.
+    """
+    segments = content = length = 0
+    for size in page.lacing:
+        if not count:
+            break
+        segments, content, length = segments + 1, content + size, length + size
+        if size < 255:
+            count, length = count - bool(length), 0
+    flags = page.flags & ~CONTINUED
+    left = len(page.lacing) - segments
+    header = data[:5] + bytes((flags,)) + data[6 : _PAGE_HEADER - 1] + bytes((left,))
+    start = page.start - page.offset + content
+    return with_checksum(header + page.lacing[segments:] + data[start:])
+
+
 def with_checksum(page: bytes) -> bytes:
     """Return a page with its checksum (RFC 3533, 6): the polynomial 0x04c11db7, highest bit first.
 

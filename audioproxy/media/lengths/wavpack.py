@@ -48,7 +48,7 @@ _MOST_BLOCKS = 4096
 _NOT_ONE = "The source consists of several WavPack files that cannot be played as one."
 
 
-class _Block(NamedTuple):
+class Block(NamedTuple):
     """A block of samples.
 
     :ivar end: the offset after it.
@@ -76,9 +76,9 @@ def read_wavpack(size: int, probe: Probe) -> Reader[SourceLength]:
     :raises UndecodableSource: for several files of which ffmpeg plays the first one alone.
     """
     start = yield from skip_id3()
-    first = yield from _read_block(start)
+    first = yield from read_block(start)
     end = yield from end_before_tags(size)
-    last = yield from _find_last(start, end)
+    last = yield from find_last_block(start, end)
     if _differ(first, last):
         raise UndecodableSource(_NOT_ONE)
     length = last.number + last.samples
@@ -94,7 +94,7 @@ def read_wavpack(size: int, probe: Probe) -> Reader[SourceLength]:
     )
 
 
-def _parse(data: bytes, start: int) -> _Block | None:
+def _parse(data: bytes, start: int) -> Block | None:
     """Return a block by its header; None for other bytes."""
     if len(data) < _HEADER.size:
         return None
@@ -102,17 +102,21 @@ def _parse(data: bytes, start: int) -> _Block | None:
     if name != _NAME or version not in _VERSIONS or size > _LARGEST_BLOCK:
         return None
     stated = None if total in _UNKNOWN else total + (upper_total << 32) - upper_total
-    return _Block(start, start + 8 + size, stated, index + (upper << 32), samples, flags)
+    return Block(start, start + 8 + size, stated, index + (upper << 32), samples, flags)
 
 
-def _read_block(offset: int) -> Reader[_Block]:
+def read_block(offset: int) -> Reader[Block]:
+    """Read the header of the block at an offset.
+
+    :raises Malformed: where there is none.
+    """
     block = _parse((yield from read_range(offset, _HEADER.size)), offset)
     if block is None:
         raise Malformed
     return block
 
 
-def _find_last(start: int, end: int) -> Reader[_Block]:
+def find_last_block(start: int, end: int) -> Reader[Block]:
     """Return the first block of the last frame with samples.
 
     :raises Malformed: where no blocks lead from it to the end.
@@ -133,7 +137,7 @@ def _find_last(start: int, end: int) -> Reader[_Block]:
     raise Malformed
 
 
-def _is_one(first: _Block, last: _Block) -> Reader[bool]:
+def _is_one(first: Block, last: Block) -> Reader[bool]:
     """Return whether the numbers of samples rise from the first block to the last one.
 
     :raises Malformed: where the blocks in between are not found.
@@ -141,20 +145,20 @@ def _is_one(first: _Block, last: _Block) -> Reader[bool]:
     before = first
     for place in _PLACES:
         offset = first.start + (last.start - first.start) * place // 4
-        found = yield from _find_first(offset, last)
+        found = yield from find_block(offset, last)
         if not _follows(before, found):
             return False
         before = found
     return _follows(before, last)
 
 
-def _follows(before: _Block, other: _Block) -> bool:
+def _follows(before: Block, other: Block) -> bool:
     """Return whether a block is another one, or one that has later samples."""
     is_later = not before.begins_frame or other.number > before.number
     return is_later or other.start <= before.start
 
 
-def _find_first(offset: int, last: _Block) -> Reader[_Block]:
+def find_block(offset: int, last: Block) -> Reader[Block]:
     """Return the first block of a frame at or after an offset, which may be the last one.
 
     :raises Malformed: where none is near.
@@ -172,13 +176,13 @@ def _find_first(offset: int, last: _Block) -> Reader[_Block]:
     raise Malformed
 
 
-def _differ(first: _Block, other: _Block) -> bool:
+def _differ(first: Block, other: Block) -> bool:
     """Return whether the samples of two blocks have other parameters."""
     have_samples = first.begins_frame and other.begins_frame
     return have_samples and bool((first.flags ^ other.flags) & _PARAMETERS)
 
 
-def _refuse_interrupted(first: _Block, end: int) -> Reader[None]:
+def _refuse_interrupted(first: Block, end: int) -> Reader[None]:
     """Refuse joined files if ffmpeg ends at a border between them.
 
     :raises Malformed: where the blocks cannot be followed.

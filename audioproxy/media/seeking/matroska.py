@@ -20,7 +20,7 @@ from audioproxy.media.lengths.flac import parse_frame_header
 from audioproxy.media.lengths.lower_bounds import AAC_RATES, AAC_SAMPLES
 from audioproxy.media.lengths.ogg import count_opus
 from audioproxy.media.lengths.pcm import sample_bytes
-from audioproxy.media.lengths.reading import Malformed, Reader
+from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength
 from audioproxy.media.probe import Probe
 from audioproxy.media.seeking.matroska_blocks import Block, Frame, read_blocks
 from audioproxy.media.seeking.matroska_headers import NANOSECONDS, Cues, Track, read_headers
@@ -93,9 +93,12 @@ class _Codec:
     is_even: bool = False
 
 
-def find_in_matroska(size: int, probe: Probe, first: int, last: int | None) -> Reader[SeekPoint]:
+def find_in_matroska(
+    size: int, probe: Probe, length: SourceLength, first: int, last: int | None
+) -> Reader[SeekPoint]:
     """Return the place from which decoding gives a sample.
 
+    :param length: without effect: the duration of a file does not tell whether it has gaps.
     :param first: the sample.
     :param last: the sample after the last needed one; None for all.
     :raises Malformed: where the start is near, where there are no Cues, or where time stamps do not

@@ -6,23 +6,30 @@ the packets of the first page tell which sample is the first one that it outputs
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from itertools import pairwise
+from typing import NamedTuple
 
 from audioproxy.media.lengths.ogg import PRESKIP, OggStream, preskip, read_start
 from audioproxy.media.lengths.ogg_pages import (
+    CONTINUED,
     LAST,
     Page,
+    drop_packets,
     find_pages,
     last_pages,
     read_packets,
+    read_page,
     with_checksum,
 )
 from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength, read_range
 from audioproxy.media.probe import Probe
-from audioproxy.media.seeking.point import PREROLL, SeekPoint
+from audioproxy.media.seeking.point import SeekPoint
 
+# Samples that are decoded ahead of a place. RFC 7845, 4.6, recommends 80 ms; behind this, samples
+# are the same to the last bit, as the energies that a frame predicts the next ones from are halved
+# with each frame of 20 ms.
+_PREROLL_OF_OPUS = 36000
 # Bytes that are searched for pages at once, and those of them ahead of the estimated place.
 _WINDOW, _AHEAD = 128 * 1024, 48 * 1024
 # Steps that go by the mean bit rate; each of the further ones halves what is left.
@@ -53,13 +60,29 @@ def find_in_ogg(
         raise Malformed
     skipped = preskip(stream) if is_opus else 0
     # Blocks of Vorbis and frames of FLAC depend on no others than these.
-    position = first + skipped - (PREROLL * probe.sample_rate if is_opus else 0)
+    preroll = _PREROLL_OF_OPUS if is_opus else 0
     *_, end = yield from last_pages(stream.first, stream.page, size)
-    page = yield from _find_page(stream, end, position)
-    begin, count = yield from _first_samples(stream, page, size)
-    head = yield from _read_headers(stream)
+    page = yield from _find_page(stream, end, first + skipped - preroll)
+    start = yield from _find_packet(stream, page, first + skipped - preroll)
+    head = (yield from _read_headers(stream)) + start.page
     is_end = None if last is None else partial(_has_later, stream.first.serial, last + skipped)
-    return SeekPoint(begin - skipped, page.offset, "ogg", head, begin, count, is_end)
+    begin = start.position
+    return SeekPoint(begin - skipped, start.following, "ogg", head, begin, start.samples, is_end)
+
+
+class _Start(NamedTuple):
+    """The packet at which decoding starts.
+
+    :ivar page: a page that begins with it.
+    :ivar following: the offset of the page behind that.
+    :ivar position: of the first sample that a decoder outputs.
+    :ivar samples: number of samples that it outputs of the page.
+    """
+
+    page: bytes
+    following: int
+    position: int
+    samples: int
 
 
 def _find_page(stream: OggStream, end: Page, position: int) -> Reader[Page]:
@@ -95,30 +118,37 @@ def _find_page(stream: OggStream, end: Page, position: int) -> Reader[Page]:
     raise Malformed
 
 
-def _first_samples(stream: OggStream, page: Page, size: int) -> Reader[tuple[int, int]]:
-    """Return the position of the first sample that a decoder outputs, which starts at a page.
+def _find_packet(stream: OggStream, page: Page, position: int) -> Reader[_Start]:
+    """Return the last packet from which a decoder gives the sample at a position.
 
-    :returns: the number of samples up to the next position, too.
-
-    :raises Malformed: where two pages with ends of packets disagree.
+    :param page: the last one that ends there or ahead of it.
+    :raises Malformed: where the packets of the next page do not lead from one position to the next.
     """
-    data = yield from read_range(page.offset, min(_WINDOW, size - page.offset))
-    pages = find_pages(data, page.offset, page.serial)
-    if any(later.offset != before.end for before, later in pairwise(pages)):
+    following = yield from read_page(page.end)
+    ahead, packets = yield from read_packets([page, following])
+    if not (ahead and packets) or following.number != page.number + 1:
         raise Malformed
-    listed = yield from read_packets(pages)
-    ends = [(page, packets) for page, packets in zip(pages, listed, strict=True) if packets]
-    if len(ends) < 2:
-        raise Malformed
-    (first, packets), (second, more) = ends[:2]
-    least, most = stream.count(more, packets[-1])
-    samples = second.granule - first.granule
+    least, samples = stream.count(packets, ahead[-1])
+    difference = following.granule - page.granule
     # The last page may be trimmed.
-    fits = samples == least or (samples < least and second.flags & LAST)
-    if least != most or not fits:
+    fits = difference == samples or (difference < samples and following.flags & LAST)
+    if least != samples or not fits:
         raise Malformed
-    count, _ = stream.count(packets, None)
-    return first.granule - count, count
+    end = page.granule + samples
+    # A packet that begins on one page and ends on the next one is no start.
+    is_begun = int(bool(following.flags & CONTINUED))
+    for skipped in range(len(packets) - 1, is_begun - 1, -1):
+        count, _ = stream.count(packets[skipped:], None)
+        if end - count <= position:
+            return (yield from _start_at(following, skipped, end - count, count))
+    count, _ = stream.count(ahead[-1:], None)
+    skipped = len(ahead) - 1 + bool(page.flags & CONTINUED)
+    return (yield from _start_at(page, skipped, page.granule - count, count))
+
+
+def _start_at(page: Page, skipped: int, position: int, samples: int) -> Reader[_Start]:
+    data = yield from read_range(page.offset, page.end - page.offset)
+    return _Start(drop_packets(data, page, skipped), page.end, position, samples)
 
 
 def _read_headers(stream: OggStream) -> Reader[bytes]:
@@ -136,5 +166,9 @@ def _read_headers(stream: OggStream) -> Reader[bytes]:
 
 def _has_later(serial: bytes, position: int, data: bytes) -> bool:
     """Return whether some bytes have the header of a page that ends at a position or behind it."""
-    found = re.finditer(b"OggS\0.(.{8})" + re.escape(serial), data, re.DOTALL)
-    return any(int.from_bytes(page[1], "little", signed=True) >= position for page in found)
+    at = -1
+    while (at := data.find(b"OggS\0", at + 1)) >= 0:
+        granule = int.from_bytes(data[at + 6 : at + 14], "little", signed=True)
+        if data[at + 14 : at + 18] == serial and granule >= position:
+            return True
+    return False

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 #: Seconds that are decoded ahead of a place, for the state that a codec carries from frame to
-#: frame. That is the bit reservoir of mp3, the overlap of transforms, and the predicted energies of
-#: Opus, for which RFC 7845, 4.6, recommends 80 ms; with a second, its samples are the same, too.
+#: frame: the bit reservoir of mp3, and the overlap of transforms.
 PREROLL = 1
 
 
@@ -24,7 +23,7 @@ class SeekPoint:
         where every frame stands alone, and it reads the source itself.
     :ivar first_stamp: the time stamp of the first sample, counted in samples.
     :ivar unstamped: number of samples at the start that ffmpeg may give another time stamp: those
-        of the first page of Ogg, which ends at a position and begins at none.
+        of the first page of Ogg (findings/ffmpeg-ogg-flac-start.sh).
     :ivar is_end: returns whether some bytes of the source begin behind the last needed sample; None
         where all up to the end of the source are needed, or ``end`` is known.
     :ivar end: the offset after the last byte that the decoder needs; None where it is not known.

@@ -24,6 +24,7 @@ from tests.support.audio import (
     decode_all,
     noise,
     probe,
+    read_wav,
     render,
     render_all,
     render_and_decode,
@@ -53,13 +54,16 @@ SOUGHT = {
     "a.opus": "-c:a libopus",
     "constant.mp3": "-b:a 128k",
     "variable.mp3": "-q:a 4",
+    "bare.mp3": "-b:a 128k -write_xing 0",
+    "vorbis.ogg": "-c:a libvorbis",
+    "flac.ogg": "-c:a flac",
+    "adts.aac": AAC,
+    "a.ac3": "-c:a ac3",
+    "a.eac3": "-c:a eac3",
 }
 #: Those that are decoded from their start.
 DECODED = {
     "ima.wav": "-c:a adpcm_ima_wav",
-    "vorbis.ogg": "-c:a libvorbis",
-    "flac.ogg": "-c:a flac",
-    "bare.mp3": "-b:a 128k -write_xing 0",
     "fragmented.m4a": f"{AAC} -movflags empty_moov",
 }
 #: Those whose first track starts later or earlier than another one.
@@ -87,10 +91,8 @@ def sources() -> dict[str, bytes]:
 @cache
 def joined() -> dict[str, bytes]:
     """Return files of 5 and of 4.5 seconds of other noise, one after the other."""
-    kinds = {
-        **{name: SOUGHT[name] for name in ("a.flac", "a.opus", "constant.mp3", "variable.mp3")},
-        **{name: DECODED[name] for name in ("vorbis.ogg", "flac.ogg", "bare.mp3")},
-    }
+    names = "a.flac a.opus constant.mp3 variable.mp3 vorbis.ogg flac.ogg bare.mp3 adts.aac a.ac3"
+    kinds = {name: SOUGHT[name] for name in names.split()}
     short = convert_all(write_wav(noise(RATE, 5 * RATE, seed=2)), kinds)
     # Each stream of a joined Ogg file has its own serial number.
     ogg = ("ogg", "opus")
@@ -110,7 +112,10 @@ class PlaceTests(SynchronousTestCase):
 
     def assert_exact(self, files: Mapping[str, bytes], *, sought: Container[str]) -> None:
         """Require the audio near the end of files, of which some are sought in."""
-        sounds = decoded() if files is joined() else decode_all(files)
+        sounds = dict(decoded() if files is joined() else decode_all(files))
+        # Decoders put noise into AC-3, whose seed the service sets.
+        noisy = [name for name in files if name.endswith("ac3")]
+        sounds |= {name: read_wav(render(files[name], "f:wav/bd:32f")) for name in noisy}
         rendered = render_each((source, [region(PLACE)]) for source in files.values())
         for (name, source), (output,) in zip(
             files.items(), map(dict.values, rendered), strict=True
@@ -123,8 +128,9 @@ class PlaceTests(SynchronousTestCase):
         self.assert_exact(sources(), sought={"a.wav", *SOUGHT})
 
     def test_joined(self) -> None:
-        """In joined files, ``t`` is the audio at that time, too."""
-        self.assert_exact(joined(), sought=())
+        """In joined files, ``t`` is the audio at that time, too: frames are counted one by one."""
+        framed = {name for name in joined() if name.endswith(("mp3", "aac", "ac3"))}
+        self.assert_exact(joined(), sought=framed)
 
     def test_late(self) -> None:
         """If the audio starts later than another track, ``t`` counts from its first sample."""
@@ -165,7 +171,7 @@ os.execvp("ffmpeg", ["ffmpeg", *words])
         text = region(PLACE)
         for shift in (-0.5, 1, 1.15, 1.5):
             program = self.ffmpeg(shift)
-            for name in ("a.wav", "a.flac", "aac.m4a", "constant.mp3"):
+            for name in ("a.wav", "a.flac", "aac.m4a", "alac.m4a"):
                 source = sources()[name]
                 if shift == 1.5:
                     self.assertRaises(
@@ -217,7 +223,8 @@ class PastEndTests(SynchronousTestCase):
     def test_joined(self) -> None:
         """The audio of joined files is rendered, although a header states an earlier end."""
         for name, source in joined().items():
-            self.assert_rendered(name, source, decoded()[name])
+            if not name.endswith("ac3"):
+                self.assert_rendered(name, source, decoded()[name])
 
     def test_without_a_length(self) -> None:
         """All audio is rendered of flac that states a second, and of files without a length."""

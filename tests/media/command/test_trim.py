@@ -13,6 +13,7 @@ from audioproxy.media.command.trim import (
     SampleRange,
     may_seek,
     needs_measuring,
+    needs_point,
     starts_past_end,
     trim_filters,
     trim_range,
@@ -20,6 +21,7 @@ from audioproxy.media.command.trim import (
 from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
+from audioproxy.media.seeking.point import SeekPoint
 from tests.support.audio import options_of
 
 SOURCE = Probe("wav", "pcm_s16le", Decimal(10), True, sample_rate=44100, seekable=True)
@@ -150,7 +152,7 @@ class SampleRangeTests(SynchronousTestCase):
         In flac it starts at the frame with that second, where ffmpeg's search ends early.
         """
         kinds = "wav/pcm_s24le w64/pcm_f64le flac/flac aiff/pcm_alaw caf/pcm_mulaw wv/wavpack"
-        kinds += " tta/tta mov/alac mov/aac ogg/opus mp3/mp3"
+        kinds += " tta/tta mov/alac mov/aac"
         for kind, frame in (*((kind, 0) for kind in kinds.split()), ("flac/flac", 4608)):
             probe = source("100", kind, length=SourceLength(4410000), frame_samples=frame)
             for text, seek, first, end, length in (
@@ -170,20 +172,47 @@ class SampleRangeTests(SynchronousTestCase):
             ("f:mp3", "flac/flac", False),
             ("t:41.25", "ogg/flac", False),
             ("t:41.25", "wav/pcm_s16le", False),
-            *(("t:2", kind, True) for kind in ("mov/aac", "mov/alac", "ogg/opus", "mp3/mp3")),
-            *(("t:2", "wv/wavpack", True), ("t:2", "tta/tta", True)),
+            *(("t:2", kind, True) for kind in ("mov/aac", "mov/alac", "wv/wavpack", "tta/tta")),
         ):
             found = may_seek(options_of(text), source("100", kind))
             self.assertEqual(found, needed, (text, kind))
+
+    def test_needs_point(self) -> None:
+        """The service finds the place in streams of pages and frames, from two seconds on."""
+        for text, kind, needed in (
+            *(("t:2", kind, True) for kind in ("ogg/vorbis", "ogg/opus", "ogg/flac", "mp3/mp3")),
+            *(("t:2", kind, True) for kind in ("aac/aac", "ac3/ac3", "eac3/eac3")),
+            ("t:1.999", "ogg/vorbis", False),
+            ("f:mp3", "mp3/mp3", False),
+            ("t:2", "mp3/mp2", False),
+            ("t:2", "flac/flac", False),
+        ):
+            found = needs_point(options_of(text), source("100", kind))
+            self.assertEqual(found, needed, (text, kind))
+
+    def test_point(self) -> None:
+        """Where the service has found the place, samples are counted from the known first one."""
+        point = SeekPoint(1_700_000, 5, "mp3")
+        probe = source("100", "mp3/mp3", length=SourceLength(4410000), seek_point=point)
+        for text, start, end, length in (
+            ("t:41.25:1", 119125, 163225, 44100),
+            ("t:41.25", 119125, None, 2590875),
+        ):
+            expected = SampleRange(point.sample, start, end, length, is_known=True)
+            self.assertEqual(trim_range(options_of(text), probe), expected, text)
+            stop = "" if end is None else f":end_sample={end}"
+            trim = f"atrim=start_sample={start}{stop}"
+            self.assertEqual(trim_filters(expected, 44100)[0], trim)
 
     def test_no_seek(self) -> None:
         """A source is decoded from its start where a seek is not exact or not confirmed.
 
         So it is if the header of uncompressed audio states a false rate of bytes.
         """
-        kinds = "ogg/vorbis ogg/flac matroska/flac mov/pcm_s16le aac/aac mp3/mp2 /mp3 caf/alac"
+        kinds = "ogg/vorbis ogg/flac ogg/opus mp3/mp3 aac/aac ac3/ac3 matroska/flac mov/pcm_s16le"
+        kinds += " mp3/mp2 /mp3 caf/alac"
         kinds += " wav/adpcm_ima_wav w64/adpcm_g722 aiff/adpcm_ima_qt wav/wmav2 caf/flac wav/mp3"
-        unconfirmed = "flac/flac mov/alac mov/aac ogg/opus mp3/mp3 wv/wavpack tta/tta"
+        unconfirmed = "flac/flac mov/alac mov/aac wv/wavpack tta/tta"
         rates = {None: 40, 44100 * 32: 40, 44100 * 16: 0}
         for kind, fields, seconds in (
             *((kind, {}, 0) for kind in kinds.split()),

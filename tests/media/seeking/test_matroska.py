@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.lengths.containers import run_reader
+from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
 from audioproxy.media.seeking.matroska import find_in_matroska
 from audioproxy.media.seeking.point import SeekPoint
@@ -36,6 +37,7 @@ CUES, CUE, CUE_TIME, CUE_POSITIONS, CUE_TRACK, CUE_CLUSTER = (
 )
 CLUSTER, TIMESTAMP, SIMPLE_BLOCK, GROUP, BLOCK = "1f43b675", "e7", "a3", "a0", "a1"
 DURATION = "9b"
+LENGTH = SourceLength(0, exact=False)
 AC3 = Probe("matroska", "ac3", None, False, sample_rate=48000)
 PCM = Probe("matroska", "pcm_u8", None, False, sample_rate=8000, channels=1)
 OPUS = Probe("matroska", "opus", None, False, sample_rate=48000)
@@ -145,7 +147,7 @@ def _cluster(times: Sequence[int], frames: Sequence[bytes]) -> tuple[int, bytes]
 def find(file: File | bytes, probe: Probe, first: int, last: int | None = None) -> SeekPoint | None:
     data = bytes(file)
     size = len(data)
-    reader = find_in_matroska(size, probe, first, last)
+    reader = find_in_matroska(size, probe, LENGTH, first, last)
     return run_in_memory(lambda read: run_reader(read, size, reader), data)
 
 
@@ -233,7 +235,9 @@ class PlaceTests(SynchronousTestCase):
             return data[offset : offset + count]
 
         data = bytes(File(clusters(stamps(20_000), data=bytes(768))))
-        running = run_reader(read, len(data), find_in_matroska(len(data), AC3, 15_000_000, None))
+        running = run_reader(
+            read, len(data), find_in_matroska(len(data), AC3, LENGTH, 15_000_000, None)
+        )
         with self.assertRaises(StopIteration) as ended:
             running.send(None)
         self.assertIsNotNone(ended.exception.value)
