@@ -106,9 +106,10 @@ def drop_packets(data: bytes, page: Page, count: int) -> bytes:
     """Return a page without the first packets that end on it.
 
     :param data: the page.
-    :param count: the number of these packets, without empty ones.
+    :param count: the number of these packets, without empty ones. One that goes on from the page
+        ahead counts, also if nothing but its end is left.
     """
-    segments = content = length = 0
+    segments, content, length = 0, 0, int(bool(page.flags & CONTINUED))
     for size in page.lacing:
         if not count:
             break

@@ -35,8 +35,6 @@ _WINDOW, _AHEAD = 128 * 1024, 48 * 1024
 # Steps that go by the mean bit rate; each of the further ones halves what is left.
 _ESTIMATES, _MOST_STEPS = 4, 12
 _OPUS = b"OpusHead"
-# Bytes of headers, among them pictures.
-_MOST_HEADERS = 16 << 20
 
 
 def find_in_ogg(
@@ -125,8 +123,11 @@ def _find_packet(stream: OggStream, page: Page, position: int) -> Reader[_Start]
     :raises Malformed: where the packets of the next page do not lead from one position to the next.
     """
     following = yield from read_page(page.end)
+    data = yield from read_range(page.offset, following.end - page.offset)
+    # ffmpeg leaves out damaged pages.
+    is_intact = find_pages(data, page.offset, page.serial) == [page, following]
     ahead, packets = yield from read_packets([page, following])
-    if not (ahead and packets) or following.number != page.number + 1:
+    if not (is_intact and ahead and packets) or following.number != page.number + 1:
         raise Malformed
     least, samples = stream.count(packets, ahead[-1])
     difference = following.granule - page.granule
@@ -153,10 +154,7 @@ def _start_at(page: Page, skipped: int, position: int, samples: int) -> Reader[_
 
 def _read_headers(stream: OggStream) -> Reader[bytes]:
     """Return the pages of headers, which let a decoder of Opus leave out no samples."""
-    count = stream.page.offset
-    if count > _MOST_HEADERS:
-        raise Malformed
-    head = yield from read_range(0, count)
+    head = yield from read_range(0, stream.page.offset)
     if not stream.head.startswith(_OPUS):
         return head
     place = stream.first.start + PRESKIP.start
@@ -165,10 +163,8 @@ def _read_headers(stream: OggStream) -> Reader[bytes]:
 
 
 def _has_later(serial: bytes, position: int, data: bytes) -> bool:
-    """Return whether some bytes have the header of a page that ends at a position or behind it."""
-    at = -1
-    while (at := data.find(b"OggS\0", at + 1)) >= 0:
-        granule = int.from_bytes(data[at + 6 : at + 14], "little", signed=True)
-        if data[at + 14 : at + 18] == serial and granule >= position:
-            return True
-    return False
+    """Return whether some bytes have a page that ends at a position or behind it.
+
+    ffmpeg leaves out damaged pages, so their positions do not count.
+    """
+    return any(page.granule >= position for page in find_pages(data, 0, serial))
