@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -124,7 +124,7 @@ class Stream:
             starts = [OPUS_PACKETS[duration] for duration in self.durations]
         elif codec == "vorbis":
             sizes = [(256, 2048, 2048)[kind] for kind in kinds]
-            self.durations = [0, *((a + b) // 4 for a, b in zip(sizes, sizes[1:], strict=False))]
+            self.durations = [0, *((a + b) // 4 for a, b in pairwise(sizes))]
             starts = [LONG if size == 2048 else SHORT for size in sizes]
         else:
             starts = [frame(bytes((index,))) for index in range(len(kinds))]
