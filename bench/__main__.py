@@ -34,6 +34,7 @@ SERIES: dict[str, Callable[[Bench], list[Figure]]] = {
     "redirects": redirects.redirects,
     "one-url": memory.one_url,
     "long-render": memory.long_render,
+    "books": memory.books,
     "idle": memory.idle,
 }
 

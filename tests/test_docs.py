@@ -27,7 +27,7 @@ from audioproxy.grammar.segments import split_target
 from audioproxy.grammar.signature import verify
 from audioproxy.grammar.sources import SCHEMES, LocalSource, read_source
 from audioproxy.media.command.inputs import DEMUXERS
-from audioproxy.media.command.trim import trim_range
+from audioproxy.media.command.trim import needs_point, trim_range
 from audioproxy.media.lengths.containers import READERS
 from audioproxy.media.probe import Probe
 from audioproxy.process.warm import MOST_FORKS
@@ -151,8 +151,9 @@ class ReferenceTests(SynchronousTestCase):
             container, codec = name.strip("`"), codecs.split(",")[0].lower()
             codec = {"all": "?", "others": "?", "pcm": "pcm_s16le"}.get(codec, codec)
             probe = Probe(container, codec, Decimal(1000), exact=True, seekable=True)
-            seeks = trim_range(trim, probe).seek > 0
-            self.assertEqual("seeks" if seeks else "decodes", start, (container, codec))
+            seeks = "seeks" if trim_range(trim, probe).seek > 0 else "decodes"
+            found = "finds" if needs_point(trim, probe) else seeks
+            self.assertEqual(found, start, (container, codec))
             kind = codec.partition("_")[0]
             reader = READERS.get((container, kind)) or READERS.get((container, None))
             if container == "nistsphere":

@@ -80,7 +80,7 @@ class Format:
     default_br: int | None = None
     default_q: str = ""
     depths: tuple[str, ...] = ()
-    revision: int = 6
+    revision: int = 7
 
     @property
     def lossy(self) -> bool:
@@ -107,7 +107,7 @@ FORMATS = {
             br=(8, 320),
             q=("0", "9"),
             default_br=192,
-            revision=7,
+            revision=8,
         ),
         Format(
             "opus",
@@ -120,7 +120,7 @@ FORMATS = {
             q_whole=True,
             default_br=128,
             default_q="10",
-            revision=7,
+            revision=8,
         ),
         Format(
             "ogg",
@@ -131,7 +131,7 @@ FORMATS = {
             br=(32, 500),
             q=("-1", "10"),
             default_q="5",
-            revision=7,
+            revision=8,
         ),
         Format(
             "aac",
@@ -152,7 +152,7 @@ FORMATS = {
             br=(8, 512),
             q=("0.1", "2"),
             default_br=160,
-            revision=7,
+            revision=8,
         ),
         Format(
             "flac",
@@ -165,7 +165,7 @@ FORMATS = {
             q_whole=True,
             default_q="5",
             depths=("16", "24"),
-            revision=7,
+            revision=8,
         ),
         Format(
             "wav",

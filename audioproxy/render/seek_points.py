@@ -30,7 +30,7 @@ from audioproxy.sources.interfaces import OpenSource
 _MOST_INDEXES = 64
 # Bytes that are read at once for an index: each time twice as many, up to a limit, so that a place
 # near the start of a remote source does not need much of it.
-_LEAST_PIECE, _LARGEST_PIECE = 128 * 1024, 4 << 20
+_LEAST_PIECE, _LARGEST_PIECE = 128 * 1024, 1 << 20
 
 # The searches in containers whose parts state their positions.
 _BY_POSITIONS = {"ogg": find_in_ogg, "wv": find_in_wavpack}

@@ -6,15 +6,18 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 from bench.client import Crowd, fetch, metric
 from bench.figures import Figure
-from bench.programs import Program, Service, linked, settled
+from bench.programs import Program, Service, linked, service, settled
 from bench.settings import Bench
 
 _CLIENTS = 200
 _IDLE = 1000
+_BOOKS = 10
 _MEGABYTE = 1e6
 #: Metric of renders that ran; clients that joined one are not counted.
 _RENDERS = "audio_proxy_renders_total"
@@ -107,6 +110,28 @@ def long_render(bench: Bench) -> list[Figure]:
             _warm(ours)
             with _watched(ours) as added:
                 fetch(ours.port, ours.path("f:wav", "long.flac"))
+                figure.add(added())
+    return [figure]
+
+
+def books(bench: Bench) -> list[Figure]:
+    """Measure the memory while ten audio books are indexed, for the first late preview of each."""
+    figure = Figure(
+        f"first late previews of {_BOOKS} 12-hour mp3 of variable bit rate, at once",
+        "resident memory added",
+        "MB",
+        target=32,
+        remark="pieces of the books that are read, and what is found in them",
+    )
+    root = bench.copies("books", "vbr-half-day.mp3", bench.count(_BOOKS))
+    options = f"f:mp3/{bench.part(42840, 30)}"
+    for _ in range(bench.few):
+        with service(root, {"AP_LOCAL_ROOT": str(root)}) as ours:
+            fetch(ours.port, ours.path(f"f:wav/{bench.part(0, 1)}", "0.mp3"))
+            settled(ours)
+            paths = [ours.path(options, each.name) for each in root.glob("*.mp3")]
+            with _watched(ours) as added, ThreadPoolExecutor(len(paths)) as pool:
+                list(pool.map(partial(fetch, ours.port), paths))
                 figure.add(added())
     return [figure]
 

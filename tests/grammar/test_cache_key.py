@@ -30,12 +30,12 @@ class CacheKeyTests(SynchronousTestCase):
 
     def test_definition(self) -> None:
         """The key is the SHA-256 of revision, options and source (Stored object; D5)."""
-        for revision in (6, 7):
+        for revision in (7, 8):
             formats = {**FORMATS, "mp3": replace(FORMATS["mp3"], revision=revision)}
             self.patch(options_module, "FORMATS", formats)
             for options, text in (
                 (VariantOptions(f="mp3"), f"{revision}\nf:mp3\nlocal://a"),
-                (VariantOptions(f="wav", ch=1), "6\nch:1/f:wav\nlocal://a"),
+                (VariantOptions(f="wav", ch=1), "7\nch:1/f:wav\nlocal://a"),
             ):
                 key = cache_key(options, b"local://a")
                 self.assertEqual(sha256(text.encode()).hexdigest(), key)
@@ -44,7 +44,7 @@ class CacheKeyTests(SynchronousTestCase):
     def test_all_revisions(self) -> None:
         """A variant has had a key under each revision of its format, from 1 to the current one."""
         options = VariantOptions(f="opus")
-        texts = [f"{revision}\nf:opus\nlocal://a" for revision in range(7, 0, -1)]
+        texts = [f"{revision}\nf:opus\nlocal://a" for revision in range(8, 0, -1)]
         keys = all_cache_keys(options, b"local://a")
         self.assertEqual(tuple(sha256(text.encode()).hexdigest() for text in texts), keys)
         self.assertEqual(cache_key(options, b"local://a"), keys[0])

@@ -211,16 +211,26 @@ class RequestTests(HttpsCase):
             await fetch(service.port, self.path(url, "info"))
 
     async def test_place(self) -> None:
-        """A preview from a place in the middle does not read all that is ahead of it."""
-        data = sound("a.wav", "180")
-        service, url = self.start(), self.origin.put("/a.wav", data)
-        response = await fetch(service.port, self.path(url, "f:mp3/t:150:5"))
-        self.assertEqual((200, True), (response.status, response.complete))
-        ranges = ranges_of(self.origin.requests)
-        self.assertLessEqual(len(ranges), 4, ranges)
-        place = len(data) * 150 // 180
-        read = [tuple(map(int, each.split("-"))) for each in ranges if each != END]
-        self.assertEqual([], [each for each in read if 300_000 < each[0] < place - 300_000], ranges)
+        """A preview from a place in the middle does not read all that is ahead of it.
+
+        It needs few requests more than one at the start: two for constant bit rates, four for Ogg.
+        Its bytes are those of the local source (D78).
+        """
+        service, options = self.start(), "f:mp3/t:150:5"
+        for name, more in (("a.wav", 2), ("a.mp3", 2), ("a.ac3", 2), ("a.ogg", 4), ("a.opus", 4)):
+            data = sound(name, "180")
+            self.add(name, data)
+            local = await fetch(service.port, self.path(f"local://{name}", options))
+            url = self.origin.put(f"/{name}", data)
+            response = await fetch(service.port, self.path(url, options))
+            self.assertEqual((200, True), (response.status, response.complete))
+            self.assertEqual(local.body, response.body, name)
+            ranges = ranges_of(self.origin.requests_for(f"/{name}"))
+            self.assertLessEqual(len(ranges), 3 + more, (name, ranges))
+            place = len(data) * 150 // 180
+            read = [tuple(map(int, each.split("-"))) for each in ranges if each != END]
+            between = [each for each in read if 300_000 < each[0] < place - 300_000]
+            self.assertEqual([], between, (name, ranges))
 
 
 class LimitTests(HttpsCase):

@@ -155,7 +155,8 @@ def open_source(
 def _source_arguments(probe: Probe) -> list[str]:
     """Return ffmpeg's arguments for what it decodes itself.
 
-    Where AC-3 leaves out bits, decoders put noise. Its seed must not depend on the frames ahead.
+    Where AC-3 leaves out bits, decoders put noise, which must not depend on the frames ahead
+    (findings/ffmpeg-ac3-noise.sh).
     """
     noise = ["-cons_noisegen", "1"] if probe.codec in ("ac3", "eac3") else []
     return [*noise, *jump_arguments(probe)]

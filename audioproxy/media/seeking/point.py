@@ -23,7 +23,7 @@ class SeekPoint:
         where every frame stands alone, and it reads the source itself.
     :ivar first_stamp: the time stamp of the first sample, counted in samples.
     :ivar unstamped: number of samples at the start that ffmpeg may give another time stamp: those
-        of the first page of Ogg, which ends at a position and begins at none.
+        of the first page of Ogg (findings/ffmpeg-ogg-flac-start.sh).
     :ivar is_end: returns whether some bytes of the source have the end of the last needed sample;
         None where all up to the end of the source are needed.
     """
