@@ -24,8 +24,8 @@ class SeekPoint:
     :ivar first_stamp: the time stamp of the first sample, counted in samples.
     :ivar unstamped: number of samples at the start that ffmpeg may give another time stamp: those
         of the first page of Ogg (findings/ffmpeg-ogg-flac-start.sh).
-    :ivar is_end: returns whether some bytes of the source begin behind the last needed sample; None
-        where all up to the end of the source are needed.
+    :ivar is_end: returns whether some bytes of the source have the end of the last needed sample;
+        None where all up to the end of the source are needed.
     """
 
     sample: int

@@ -171,6 +171,7 @@ class SampleRangeTests(SynchronousTestCase):
             ("t:1.999", "flac/flac", False),
             ("f:mp3", "flac/flac", False),
             ("t:41.25", "ogg/flac", False),
+            ("t:41.25", "wv/wavpack", False),
             ("t:41.25", "wav/pcm_s16le", False),
             *(("t:2", kind, True) for kind in ("mov/aac", "mov/alac", "tta/tta")),
         ):
