@@ -154,17 +154,18 @@ class SeekPoints:
         """
         entry, piece = self._entry(source, stream), _LEAST_PIECE
         index = entry.index
-        while not index.is_over and (number is None or index.frames <= number):
+        while True:
             await entry.lock.acquire()
             try:
-                if count := index.left(piece):
-                    data = await read(index.offset, count)
-                    # A thread cannot be cancelled, and changes the index.
-                    await await_uncancelled(self._run_in_thread(partial(index.add, data)))
+                # Another render may have read them meanwhile.
+                if index.is_over or (number is not None and index.frames > number):
+                    return index
+                data = await read(index.offset, index.left(piece))
+                # A thread cannot be cancelled, and changes the index.
+                await await_uncancelled(self._run_in_thread(partial(index.add, data)))
             finally:
                 entry.lock.release()
             piece = min(2 * piece, _LARGEST_PIECE)
-        return index
 
 
 def _log_failure(failure: Failure) -> None:

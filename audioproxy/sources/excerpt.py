@@ -17,11 +17,11 @@ from audioproxy.media.seeking.point import SeekPoint
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.interfaces import OpenSource, SourceFile
 
-# Bytes that are copied at once: at first and at last more than the largest page of Ogg, each time
-# twice as many, up to a limit. So not much more is copied than needed, which may be remote.
+# Bytes that are copied at once: each time twice as many, up to a limit. So not much more is copied
+# than needed, which may be remote.
 _LEAST_PIECE, _LARGEST_PIECE = 128 * 1024, 1 << 20
-# Bytes that are examined together with the next piece: the header of a page may be in both.
-_OVERLAP = 64
+# Bytes that are examined together with the next piece: a page of Ogg may be in both.
+_OVERLAP = 64 * 1024
 
 T = TypeVar("T")
 
@@ -90,31 +90,26 @@ async def _copy(
 
     await in_thread(partial(_write, descriptor, point.head))
     end = source.size if point.end is None else min(source.size, skipped + point.end)
-    offset, before, count, is_last = skipped + point.offset, b"", _LEAST_PIECE, False
-    while offset < end:
+    offset, before, count, is_over = skipped + point.offset, b"", _LEAST_PIECE, False
+    while not is_over and offset < end:
         piece = await source.read(offset, min(count, end - offset))
         if not piece:
             # The source is shorter than it was, which the render notices at its end.
             return
-        has_end = await in_thread(partial(_append, descriptor, before, piece, point.is_end))
-        if is_last:
-            return
-        # What begins behind the last needed sample is followed by one more piece: it may have all
-        # of that sample.
-        is_last = has_end
+        is_over = await in_thread(partial(_append, descriptor, before, piece, point.is_end))
         offset, before = offset + len(piece), piece[-_OVERLAP:]
-        count = _LEAST_PIECE if is_last else min(2 * count, _LARGEST_PIECE)
+        count = min(2 * count, _LARGEST_PIECE)
 
 
 def _append(
     descriptor: int, before: bytes, piece: bytes, is_end: Callable[[bytes], bool] | None
 ) -> bool:
-    """Write a piece, and return whether some of it begins behind the last needed sample.
+    """Write a piece, and return whether the last needed sample ends in it.
 
     :param before: the end of the piece ahead of it.
     """
     _write(descriptor, piece)
-    return is_end is not None and (is_end(before + piece[:_OVERLAP]) or is_end(piece))
+    return is_end is not None and is_end(before + piece)
 
 
 def _write(descriptor: int, data: bytes) -> None:

@@ -23,6 +23,7 @@ from audioproxy.media.probe import (
     parse_probe,
     probe_arguments,
 )
+from audioproxy.media.seeking.point import SeekPoint
 from audioproxy.media.tags import CARRIED_TAGS
 
 AUDIO = {"codec_type": "audio", "codec_name": "flac", "sample_rate": "44100", "channels": 1}
@@ -515,3 +516,16 @@ class FieldTests(SynchronousTestCase):
         response = json.dumps({"streams": [AUDIO], "format": {"format_name": "x"}}).encode()
         found = parse_probe(response.replace(b'"x"', b'"\xff\xfe"'), b"\xff")
         self.assertEqual(found.codec, "flac")
+
+
+class InputTests(SynchronousTestCase):
+    """`Probe.open_with`"""
+
+    def test_place(self) -> None:
+        """What begins at a place is opened with its demuxer, a copy from its first byte on."""
+        plain = Probe("mp3", "mp3", None, exact=False, skipped=100)
+        self.assertEqual(plain.open_with(local_input()), replace(local_input(), skipped=100))
+        for head, skipped in ((b"", 5100), (b"head", 0)):
+            placed = replace(plain, seek_point=SeekPoint(88_200, 5000, "mp3", head))
+            expected = replace(local_input(), demuxer="mp3", skipped=skipped, starts_at_place=True)
+            self.assertEqual(placed.open_with(local_input()), expected)

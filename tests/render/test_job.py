@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 
 from twisted.internet.defer import Deferred
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.errors import (
-    EncryptedSource,
-    RenderTimeout,
-)
+from audioproxy.errors import EncryptedSource, IrregularSource, RenderTimeout, WrongLength
 from audioproxy.grammar.sources import LocalSource
+from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
 from audioproxy.media.command.progress import REPORT
+from audioproxy.media.seeking.point import SeekPoint
 from audioproxy.render.job import Job
+from tests.media.lengths.test_flac import frame
+from tests.media.lengths.test_ogg import flac, page
 from tests.media.lengths.test_padded import extensible
 from tests.media.lengths.test_pcm import chunk, wav
+from tests.media.seeking.test_frames import adts
+from tests.media.seeking.test_ogg import seal
 from tests.media.test_encryption import CLEAR, TYPE, entry, movie, track
 from tests.render.test_render import RenderCase
+from tests.support.stores import FakeSource
 
 
 class PreparerTests(RenderCase):
@@ -87,3 +92,93 @@ class PreparerTests(RenderCase):
                 self.failureResultOf(begun, EncryptedSource)
             else:
                 self.assertEqual(10, self.successResultOf(begun).source.probe.duration)
+
+
+class PlaceTests(RenderCase):
+    """The place at which a job starts to decode"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.make(max_source=10_000_000)
+
+    async def find(self, found: frozenset[type[IrregularSource]] = frozenset()) -> Job:
+        """Return the job for a deep trim.
+
+        :param found: what renders have found out about the source.
+        """
+        preparer = self.harness.preparer
+        source = await preparer.prepare(self.harness.request("f:wav/t:60:1"))
+        try:
+            if found:
+                preparer.irregular[source.opened.identity] = found
+            return await preparer.resolve(source, self.deadline())
+        finally:
+            source.close()
+
+    def deadline(self) -> Deadline:
+        return Deadline(self.harness.clock, 100, RenderTimeout)
+
+    def begin(
+        self, content: bytes, kind: str, found: frozenset[type[IrregularSource]] = frozenset()
+    ) -> Job:
+        """Find the job for a source of some content; the container has the name of the codec."""
+        container, _, codec = kind.partition("/")
+        self.harness.sources.content = content
+        self.harness.sources.sizes[b"a.wav"] = len(content)
+        begun = Deferred.fromCoroutine(self.find(found))
+        self.harness.answer_probe("200", container, codec)
+        self.harness.threads.run()
+        return self.successResultOf(begun)
+
+    def test_frames(self) -> None:
+        """ffmpeg begins to read at a frame a second ahead of the place, and does not seek."""
+        job = self.begin(adts(400) * 8000, "aac/aac")
+        number = 60 * 44100 // 1024 - 44
+        self.assertEqual(job.point, SeekPoint(number * 1024, number * 400, "aac"))
+        command = " ".join(job.pipeline.encoder)
+        self.assertIn(f"-f aac -skip_initial_bytes {number * 400} ", command)
+        start = 60 * 44100 - number * 1024
+        self.assertIn(f"atrim=start_sample={start}:end_sample={start + 44100}", command)
+        self.assertNotIn("-ss", command)
+
+    def test_irregular(self) -> None:
+        """A source found irregular, or of another length than it states, is read from its start."""
+        for found in (IrregularSource, WrongLength):
+            job = self.begin(adts(400) * 8000, "aac/aac", frozenset({found}))
+            self.assertIsNone(job.point)
+            commands = " ".join((*job.pipeline.encoder, *(job.pipeline.decoder or ())))
+            self.assertNotIn("-skip_initial_bytes", commands)
+            self.assertIn("start_sample=2646000", commands)
+            self.assertEqual(job.pipeline.decoder is None, found is WrongLength)
+
+    def read(self, job: Job) -> bytes:
+        """Return what a child of a job reads."""
+
+        async def run() -> bytes:
+            async with self.harness.preparer.open_input(job, self.deadline()) as opened:
+                with opened.inherit() as inherited:
+                    return Path(f"/dev/fd/{inherited[SOURCE_DESCRIPTOR]}").read_bytes()
+
+        reading = Deferred.fromCoroutine(run())
+        self.harness.threads.run()
+        return self.successResultOf(reading)
+
+    def test_excerpt(self) -> None:
+        """Of Ogg, ffmpeg reads a copy of its headers and of the pages from the place on."""
+        pages = [
+            page(4096 * (each + 1), frame(chr(each).encode()), flags=4 * (each == 999))
+            for each in range(1000)
+        ]
+        file = seal(flac(*pages))
+        job = self.begin(file, "ogg/flac")
+        assert job.point is not None
+        self.assertEqual(job.point.sample, 60 * 44100 // 4096 * 4096)
+        command = " ".join(job.pipeline.encoder)
+        self.assertIn("-f ogg ", command)
+        self.assertNotIn("-skip_initial_bytes", command)
+        # The source is open while its job runs.
+        opened = FakeSource(len(file), file)
+        job = replace(job, source=replace(job.source, opened=opened))
+        self.addCleanup(opened.close)
+        self.assertEqual(self.read(job), job.point.head + file[job.point.offset :])
+        opened.close()

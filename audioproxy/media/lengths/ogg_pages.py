@@ -17,7 +17,8 @@ from audioproxy.media.lengths.reading import Malformed, Reader, read_range
 
 _PAGE_HEADER = 27
 _MAGIC = b"OggS\0"
-_LARGEST_PAGE = _PAGE_HEADER + 255 + 255 * 255
+#: Bytes of the largest page.
+LARGEST_PAGE = _PAGE_HEADER + 255 + 255 * 255
 # Pages of headers: those of a tag with a picture.
 _MOST_HEADER_PAGES = 2048
 # Pages at the end whose positions are compared.
@@ -106,9 +107,10 @@ def drop_packets(data: bytes, page: Page, count: int) -> bytes:
     """Return a page without the first packets that end on it.
 
     :param data: the page.
-    :param count: the number of these packets, without empty ones.
+    :param count: the number of these packets, without empty ones. One that goes on from the page
+        ahead counts, also if nothing but its end is left.
     """
-    segments = content = length = 0
+    segments, content, length = 0, 0, int(bool(page.flags & CONTINUED))
     for size in page.lacing:
         if not count:
             break
@@ -158,7 +160,7 @@ def last_pages(first: Page, page: Page, size: int) -> Reader[list[Page]]:
     :raises Malformed: where the file does not end with whole pages of one stream.
     """
     pages: list[Page] = []
-    for length in (_LARGEST_PAGE, 2 * _LARGEST_PAGE):
+    for length in (LARGEST_PAGE, 2 * LARGEST_PAGE):
         start = max(0, size - length)
         tail = yield from read_range(start, size - start)
         pages, at = [], len(tail)

@@ -26,12 +26,12 @@ class FrameIndex:
         self.stream = stream
         self.offset = stream.first
         self.frames = 0
-        self.is_over = False
+        self.is_over = stream.first + HEADER > stream.end
         self._entries = array("Q")
 
     def left(self, most: int) -> int:
-        """Return how many bytes to read at ``offset``, at most so many; 0 where it is over."""
-        return 0 if self.is_over else min(most, self.stream.end - self.offset)
+        """Return how many bytes to read at ``offset``, at most so many, where it is not over."""
+        return min(most, self.stream.end - self.offset)
 
     def add(self, data: bytes) -> None:
         """Add the frames of the bytes at ``offset``."""
@@ -39,8 +39,10 @@ class FrameIndex:
         self._entries.extend(self.offset + at for at in found[-self.frames % _STEP :: _STEP])
         self.offset += end
         self.frames += len(found)
-        # Behind something else than a frame, ffmpeg finds the next one its own way.
-        is_broken, is_full = end + HEADER <= len(data), len(self._entries) >= _MOST_ENTRIES
+        # Behind something else than a frame, ffmpeg finds the next one its own way. A file
+        # that has become shorter has no frame, either.
+        is_broken = not found or end + HEADER <= len(data)
+        is_full = len(self._entries) >= _MOST_ENTRIES
         self.is_over = is_broken or is_full or self.offset + HEADER > self.stream.end
 
     def find_offset(self, number: int) -> Reader[int]:

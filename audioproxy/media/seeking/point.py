@@ -24,9 +24,10 @@ class SeekPoint:
     :ivar first_stamp: the time stamp of the first sample, counted in samples.
     :ivar unstamped: number of samples at the start that ffmpeg may give another time stamp: those
         of the first page of Ogg (findings/ffmpeg-ogg-flac-start.sh).
-    :ivar is_end: returns whether some bytes of the source begin behind the last needed sample; None
-        where all up to the end of the source are needed, or ``end`` is known.
-    :ivar end: the offset after the last byte that the decoder needs; None where it is not known.
+    :ivar is_end: returns whether some bytes of the source have the end of the last needed sample;
+        None where all up to ``end`` are needed.
+    :ivar end: the offset after the last byte that the decoder needs; None for the end of the
+        source.
     """
 
     sample: int

@@ -13,10 +13,12 @@ from audioproxy.media.lengths.wavpack import Block, find_block, find_last_block,
 from audioproxy.media.probe import Probe
 from audioproxy.media.seeking.point import SeekPoint
 
-# Bytes by which a search begins ahead of the estimated place, twice as many with each step.
-_AHEAD, _MOST_STEPS = 64 * 1024, 6
-# Blocks that are followed to the place: those of all channels of a few frames.
-_MOST_BLOCKS = 32
+# Bytes by which a search begins ahead of the estimated place.
+_AHEAD = 64 * 1024
+# Steps that go by the mean bit rate; each of the further ones halves what is left.
+_ESTIMATES, _MOST_STEPS = 4, 12
+# Blocks that are followed to the place: those of silence are small.
+_MOST_BLOCKS = 1024
 
 
 def find_in_wavpack(
@@ -31,16 +33,22 @@ def find_in_wavpack(
     """
     start = yield from skip_id3()
     low = yield from read_block(start)
-    high = end = yield from find_last_block(start, (yield from end_before_tags(size)))
+    end = yield from find_last_block(start, (yield from end_before_tags(size)))
     if not length.seekable or not low.number <= first < end.number:
         raise Malformed
+    # The first block behind this offset has a later sample.
+    until, number = end.start, end.number
     for step in range(_MOST_STEPS):
-        share = (high.start - low.start) * (first - low.number) // (high.number - low.number)
-        found = yield from find_block(max(low.start, low.start + share - (_AHEAD << step)), end)
-        if not low.number <= found.number <= high.number:
+        span = until - low.start
+        place = span // 2
+        if step < _ESTIMATES:
+            place = span * (first - low.number) // (number - low.number)
+        begin = low.start + max(0, place - _AHEAD)
+        found = yield from find_block(begin, end)
+        if not low.number <= found.number <= number:
             raise Malformed
         if found.number > first:
-            high = found
+            until, number = begin, found.number
             continue
         low, following = yield from _follow(found, first)
         if following.number > first:
@@ -52,10 +60,14 @@ def _follow(block: Block, first: int) -> Reader[tuple[Block, Block]]:
     """Return the first blocks of two frames that follow each other, near a sample.
 
     The second frame begins behind the sample, or is one of many that precede it.
+
+    :raises Malformed: where the numbers of frames on the way are not those of their samples.
     """
     following = block
     for _ in range(_MOST_BLOCKS):
         if following.begins_frame:
+            if following is not block and following.number != block.number + block.samples:
+                raise Malformed
             if following.number > first:
                 break
             block = following

@@ -53,6 +53,21 @@ class DecoderTests(SynchronousTestCase):
         )
         self.assertEqual(piece_arguments("ffmpeg", SOURCE, STEREO, 99), words.split())
 
+    def test_noise(self) -> None:
+        """The noise of AC-3 does not depend on the frames ahead, in all passes of a source."""
+        for codec, words in (
+            ("ac3", "-cons_noisegen 1 "),
+            ("eac3", "-cons_noisegen 1 "),
+            ("mp3", ""),
+        ):
+            source = replace(STEREO, container=codec, codec=codec)
+            self.assertTrue(self.words(source).startswith(f"{QUIET} {words}-protocol"), codec)
+            measuring = " ".join(measure_arguments("ffmpeg", SOURCE, source))
+            self.assertTrue(measuring.startswith(f"{QUIET} {words}-protocol"), codec)
+        # An encoder decodes nothing.
+        command = encoder_arguments("ffmpeg", decoded_stream(source), options_of("f:mp3"), source)
+        self.assertNotIn("-cons_noisegen", command)
+
     def words(self, probe: Probe) -> str:
         """Return the command line."""
         return " ".join(decoder_arguments("ffmpeg", SOURCE, probe))

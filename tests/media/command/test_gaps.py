@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.media.command.gaps import jump_arguments, keep_time, may_have_gaps
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
+from audioproxy.media.seeking.point import SeekPoint
 
 
 def probe(container: str, codec: str = "aac", *, has_gaps: bool | None = None) -> Probe:
@@ -67,3 +68,18 @@ class GapTests(SynchronousTestCase):
         """Where ffmpeg leaves a part of the encoder's delay, that is cut."""
         source = Probe("mov", "aac", None, exact=False, has_gaps=False, first_stamp=1312)
         self.assertEqual(keep_time(source), ["atrim=start_pts=1312"])
+
+    def test_first_page(self) -> None:
+        """The first page of an excerpt of Ogg gets the time stamps of its place.
+
+        In a source without time stamps, samples alone count.
+        """
+        point = SeekPoint(95_688, 5000, "ogg", b"head", first_stamp=96_000, unstamped=4800)
+        source = replace(probe("ogg", "opus"), seek_point=point)
+        stamped, *more = keep_time(source)
+        self.assertEqual(stamped, "asetpts=if(lt(N\\,4800)\\,96000+N\\,PTS)")
+        self.assertEqual(more, keep_time(probe("ogg", "opus")))
+        whole = replace(source, seek_point=replace(point, unstamped=0))
+        self.assertEqual(keep_time(whole), more)
+        cut = replace(probe("ogg", "flac", has_gaps=False), seek_point=point)
+        self.assertEqual(keep_time(cut), [])

@@ -88,3 +88,11 @@ class InputTests(SynchronousTestCase):
         ):
             self.assertEqual(changed.probe_arguments(), [*plain[:-2], *more, *plain[-2:]])
             self.assertEqual(changed.encoder_arguments(), SOURCE.encoder_arguments())
+
+    def test_place(self) -> None:
+        """ffmpeg does not seek in what begins where decoding starts."""
+        placed = replace(SOURCE, demuxer="mp3", skipped=1234, starts_at_place=True)
+        words = placed.encoder_arguments("41")
+        self.assertNotIn("-ss", words)
+        self.assertEqual(words, placed.encoder_arguments())
+        self.assertIn("1234", words)

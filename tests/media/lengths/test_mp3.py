@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.lengths.containers import run_reader
-from audioproxy.media.lengths.mp3 import read_duration
+from audioproxy.media.lengths.mp3 import read_duration, read_encoder_header
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
@@ -114,6 +114,36 @@ class DurationTests(SynchronousTestCase):
             (b"", "2.612245"),
         ):
             self.assertIsNone(self.read(file, duration), duration)
+
+
+class EncoderHeaderTests(SynchronousTestCase):
+    """`read_encoder_header`"""
+
+    def read(self, file: bytes) -> tuple[int, int, int | None] | None:
+        """Return the offset of the first frame, the delay, and the number of frames."""
+        reader = read_encoder_header(len(file))
+        return run_in_memory(lambda read: run_reader(read, len(file), reader), file)
+
+    def test_stated(self) -> None:
+        """The first frame of audio is behind the header; some programs state a delay."""
+        tag, size = b"ID3\4\0\0\0\0\0\5hello", MPEG_1.length
+        for file, expected in (
+            (tagged(MPEG_1, 100), (size, 576 + 529, 100)),
+            (tag + tagged(MPEG_1, 100, name=b"Xing"), (len(tag) + size, 576 + 529, 100)),
+            (tagged(MPEG_1, 100, delays=b"Gogo\0\0\0\0\0"), (size, 0, 100)),
+            # ffmpeg takes the numbers as they are stated.
+            (tagged(MPEG_1, 100, stated=7, checksum=1), (size, 576 + 529, 7)),
+            (vbri(100, 10), (size, 0, 100)),
+            (frames(MPEG_1, 100), (0, 0, None)),
+            (tag + frames(MPEG_1, 100), (len(tag), 0, None)),
+        ):
+            self.assertEqual(self.read(file), expected, file[:60])
+
+    def test_unknown(self) -> None:
+        """A header frame that ffmpeg may decode is no known start, nor is anything but a frame."""
+        vbri_of_two = vbri(100, 10).replace(b"VBRI\0\1", b"VBRI\0\2")
+        for file in (tagged(MPEG_1, 100, flags=1), vbri_of_two, bytes(999), b""):
+            self.assertIsNone(self.read(file), file[:60])
 
 
 class Mp3Tests(SynchronousTestCase):

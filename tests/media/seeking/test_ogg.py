@@ -1,0 +1,497 @@
+"""Places in Ogg Vorbis, Opus and FLAC."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.media.lengths.containers import run_reader
+from audioproxy.media.lengths.ogg_pages import drop_packets, find_pages, with_checksum
+from audioproxy.media.lengths.reading import SourceLength
+from audioproxy.media.probe import Probe
+from audioproxy.media.seeking import ogg as ogg_module
+from audioproxy.media.seeking.ogg import find_in_ogg
+from audioproxy.media.seeking.point import SeekPoint
+from tests.media.lengths.test_flac import crc, frame
+from tests.media.lengths.test_ogg import (
+    OPUS_HEAD,
+    PACKET,
+    flac,
+    number,
+    opus,
+    page,
+    setup_header,
+    vorbis,
+)
+from tests.support.audio import find_length_of, run_in_memory
+from tests.support.strategies import DETERMINISTIC
+
+SERIAL = b"0001"
+RATES = {"opus": 48000, "vorbis": 44100, "flac": 44100}
+#: Samples that the decoder of Opus leaves out at the start, and those that are decoded ahead.
+PRESKIP, PREROLL = 312, 36000
+#: Modes of a short block of 256 samples and of a long one of 2048.
+SETUP = setup_header((0, 1))
+SHORT, LONG = b"\0", b"\2"
+#: The first bytes of Opus packets of a single frame, by their number of samples.
+OPUS_PACKETS = {120: b"\x80", 960: b"\xf8", 2880: b"\x18"}
+
+
+def split(file: bytes) -> list[bytes]:
+    """Return the pages of a file."""
+    return re.split(rb"(?s)(?=OggS\0)", file)[1:]
+
+
+def seal(file: bytes) -> bytes:
+    """Return a file whose pages have their right checksums."""
+    return b"".join(map(with_checksum, split(file)))
+
+
+def damage(file: bytes, index: int) -> bytes:
+    """Return a file with another last byte of a page."""
+    pages = split(file)
+    pages[index] = pages[index][:-1] + bytes((pages[index][-1] ^ 1,))
+    return b"".join(pages)
+
+
+def length_of(file: bytes, codec: str = "opus") -> SourceLength | None:
+    return find_length_of(file, Probe("ogg", codec, None, False, sample_rate=RATES[codec]))
+
+
+def find(
+    file: bytes,
+    first: int,
+    last: int | None = None,
+    codec: str = "opus",
+    length: SourceLength | None = None,
+) -> SeekPoint | None:
+    """Return the place for a sample.
+
+    :param length: the length of the file, if it is not found.
+    """
+    length = length or length_of(file, codec)
+    assert length is not None
+    probe = Probe("ogg", codec, None, False, sample_rate=RATES[codec])
+    size = len(file)
+    finding = find_in_ogg(size, probe, length, first, last)
+    return run_in_memory(lambda read: run_reader(read, size, finding), file)
+
+
+def read_packets(file: bytes) -> tuple[list[bytes], list[int]]:
+    """Return the packets of a file, and how many of them end on each page."""
+    packets, counts, packet = [], [], b""
+    for each in split(file):
+        lacing, at, count = each[27 : 27 + each[26]], 27 + each[26], 0
+        for size in lacing:
+            packet, at = packet + each[at : at + size], at + size
+            if size < 255:
+                packets.append(packet)
+                packet, count = b"", count + 1
+        counts.append(count)
+    return packets, counts
+
+
+def constant_opus(pages: int = 40, packets: int = 5, serial: bytes = SERIAL) -> list[bytes]:
+    """Return the pages of audio of a stream of packets of 960 samples."""
+    return [
+        page(
+            960 * packets * (index + 1),
+            *[PACKET + bytes((index, each)) for each in range(packets)],
+            flags=4 * (index == pages - 1),
+            serial=serial,
+        )
+        for index in range(pages)
+    ]
+
+
+class Stream:
+    """A stream of packets of several lengths, on pages that begin anywhere in a packet.
+
+    :ivar durations: the number of samples that each packet adds to the position.
+    :ivar packets: each is another one.
+    """
+
+    def __init__(self, codec: str, kinds: Sequence[int], fills: Sequence[int]) -> None:
+        self.codec = codec
+        if codec == "opus":
+            self.durations = [(120, 960, 2880)[kind] for kind in kinds]
+            starts = [OPUS_PACKETS[duration] for duration in self.durations]
+        elif codec == "vorbis":
+            sizes = [(256, 2048, 2048)[kind] for kind in kinds]
+            self.durations = [0, *((a + b) // 4 for a, b in pairwise(sizes))]
+            starts = [LONG if size == 2048 else SHORT for size in sizes]
+        else:
+            starts = [frame(bytes((index,))) for index in range(len(kinds))]
+            self.durations = [4096] * len(kinds)
+        # Other bytes than those of the name of a page.
+        self.packets = [
+            start + struct.pack(">H", index) + b"x" * fill
+            for index, (start, fill) in enumerate(zip(starts, fills, strict=False))
+        ]
+        self.ends = list(accumulate(self.durations))
+
+    def file(self, cuts: Sequence[int]) -> bytes:
+        """Return a file.
+
+        :param cuts: numbers of segments of pages. The first page ends with the first packet.
+        """
+        segments = [
+            (size, index)
+            for index, packet in enumerate(self.packets)
+            for size in (*[255] * (len(packet) // 255), len(packet) % 255)
+        ]
+        pages, begin, sizes = [], 0, [len(self.packets[0]) // 255 + 1, *cuts]
+        content = b"".join(self.packets)
+        while begin < len(segments):
+            count = sizes.pop(0) if len(sizes) > 1 else sizes[0]
+            part = segments[begin : begin + count]
+            is_continued = begin > 0 and segments[begin - 1][0] == 255
+            ended = [index for size, index in part if size < 255]
+            granule = self.ends[ended[-1]] if ended else -1
+            is_last = begin + count >= len(segments)
+            lacing = bytes(size for size, _ in part)
+            header = b"OggS\0" + bytes((is_continued + 4 * is_last,)) + struct.pack("<q", granule)
+            header += SERIAL + bytes(8) + bytes((len(lacing),)) + lacing
+            pages.append(header + content[: sum(lacing)])
+            content = content[sum(lacing) :]
+            begin += count
+        return seal({"opus": opus, "vorbis": _vorbis, "flac": flac}[self.codec](*pages))
+
+
+def _vorbis(*pages: bytes) -> bytes:
+    return vorbis(*pages, setup=SETUP)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[Stream, bytes]:
+    """Draw a stream, and a file of it."""
+    codec = draw(st.sampled_from(("opus", "vorbis", "flac")))
+    count = draw(st.integers(40, 100))
+    kinds = draw(st.lists(st.integers(0, 2), min_size=count, max_size=count))
+    # The last part of a packet may be empty.
+    start = {"opus": 3, "vorbis": 3, "flac": len(frame(b"\0")) + 2}[codec]
+    fill = st.sampled_from((0, 9, 200, 255 - start, 510 - start, 700))
+    stream = Stream(codec, kinds, draw(st.lists(fill, min_size=count, max_size=count)))
+    return stream, stream.file(draw(st.lists(st.integers(1, 9), min_size=1, max_size=40)))
+
+
+class PlaceTests(SynchronousTestCase):
+    """`find_in_ogg`"""
+
+    def test_any_stream(self) -> None:
+        """A decoder of the excerpt begins with a packet ahead of the sample, or that has it.
+
+        All packets behind that follow. The place is the last one that fits, but for a packet that
+        goes on from one page to the next. It is known how many samples the first page gives.
+        """
+        found = 0
+
+        @settings(DETERMINISTIC, max_examples=60)
+        @given(streams(), st.floats(0.02, 0.99))
+        def check(drawn: tuple[Stream, bytes], share: float) -> None:
+            nonlocal found
+            stream, file = drawn
+            length = length_of(file, stream.codec)
+            assume(length is not None)
+            assert length is not None
+            first = int(share * length.samples)
+            point = find(file, first, codec=stream.codec, length=length)
+            assume(point is not None)
+            assert point is not None
+            found += 1
+            excerpt = point.head + file[point.offset :]
+            self.assertEqual(seal(excerpt), excerpt)
+            packets, counts = read_packets(excerpt)
+            headers = {"opus": 2, "vorbis": 3, "flac": 2}[stream.codec]
+            begin = stream.packets.index(packets[headers])
+            self.assertEqual(packets[headers:], stream.packets[begin:])
+            skipped, preroll = (PRESKIP, PREROLL) if stream.codec == "opus" else (0, 0)
+            # The first block of Vorbis gives no samples.
+            is_vorbis = stream.codec == "vorbis"
+            starts = [0, *stream.ends][is_vorbis:]
+            self.assertEqual(point.sample, starts[begin] - skipped)
+            self.assertEqual(point.first_stamp, starts[begin])
+            self.assertLessEqual(point.sample, first - preroll)
+            for later in starts[begin + 2 :][:1]:
+                self.assertGreater(later - skipped, first - preroll)
+            # The first page of audio is the one behind those of headers.
+            pages = 2
+            ended = begin + counts[pages]
+            self.assertEqual(point.unstamped, sum(stream.durations[begin + is_vorbis : ended]))
+
+        check()
+        # Most streams have a place.
+        self.assertGreater(found, 30)
+
+    def test_opus(self) -> None:
+        """The headers let the decoder leave out nothing, and the rest begins with a packet."""
+        file = seal(opus(*constant_opus()))
+        for first, packet in (
+            (100_000, (100_000 + PRESKIP - PREROLL) // 960),
+            (100 * 960 - PRESKIP + PREROLL - 1, 99),
+            (100 * 960 - PRESKIP + PREROLL, 100),
+            (40 * 4800 - PRESKIP - 1, (40 * 4800 - 1 - PREROLL) // 960),
+        ):
+            point = find(file, first)
+            assert point is not None
+            self.assertEqual(point.sample, packet * 960 - PRESKIP)
+            self.assertEqual((point.demuxer, point.first_stamp), ("ogg", packet * 960))
+            self.assertEqual(point.unstamped, (5 - packet % 5) * 960)
+            begun = packet // 5
+            self.assertEqual(file[point.offset :], b"".join(split(file)[begun + 3 :]))
+            first_header, tags, begin = split(point.head)
+            self.assertEqual(
+                first_header, seal(page(0, OPUS_HEAD[:10] + bytes(2) + OPUS_HEAD[12:], flags=2))
+            )
+            self.assertEqual(tags, split(file)[1])
+            self.assertEqual(begin[18:22], struct.pack("<I", begun + 2))
+            self.assertEqual(
+                read_packets(begin)[0], read_packets(file)[0][2 + packet :][: 5 - packet % 5]
+            )
+
+    def test_no_place(self) -> None:
+        """Near the start, and past the end, there is none."""
+        file = seal(opus(*constant_opus()))
+        for first in (0, 4800 - PRESKIP + PREROLL, 40 * 4800 - PRESKIP + PREROLL, 1 << 40):
+            self.assertIsNone(find(file, first), first)
+        self.assertIsNotNone(find(file, 4801 - PRESKIP + PREROLL))
+
+    def test_not_sought(self) -> None:
+        """Opus whose positions do not count its samples has none."""
+        pages = constant_opus()
+        cut = seal(
+            opus(
+                *[
+                    each[:6] + struct.pack("<q", 4800 * n + 5300) + each[14:]
+                    for n, each in enumerate(pages)
+                ]
+            )
+        )
+        trimmed = seal(opus(*pages[:-1], page(40 * 4800 - 5000, PACKET, flags=4)))
+        for file in (cut, trimmed):
+            length = length_of(file)
+            assert length is not None
+            self.assertFalse(length.seekable)
+            self.assertIsNone(find(file, 100_000))
+
+    def test_first_page(self) -> None:
+        """A stream whose first page does not have the position of its samples has none.
+
+        So it is in a stream that was cut out of a longer one.
+        """
+        for begin, is_found in ((0, True), (4096, False)):
+            pages = [
+                page(begin + 4096 * (index + 1), frame(bytes((index,))), flags=4 * (index == 29))
+                for index in range(30)
+            ]
+            point = find(seal(flac(*pages)), 50_000, codec="flac")
+            self.assertEqual(point is not None, is_found)
+        # Blocks of unknown sizes.
+        blocks = [page(1024 * index, LONG + b"x", flags=4 * (index == 29)) for index in range(30)]
+        whole = SourceLength(1024 * 29, is_stated_only=True)
+        known, unknown = vorbis(*blocks, setup=SETUP), vorbis(*blocks)
+        for file, is_found in ((known, True), (unknown, False)):
+            point = find(seal(file), 20_000, codec="vorbis", length=whole)
+            self.assertEqual(point is not None, is_found)
+
+    def test_long_stream(self) -> None:
+        """Pages are found in a stream of any bit rate: where it changes, in a few more steps."""
+        sizes = [*[2] * 300, *[1200] * 300]
+        for order in (sizes, sizes[::-1]):
+            pages = [
+                page(
+                    4800 * (index + 1),
+                    *[PACKET + bytes((index % 251, each)) + bytes(size) for each in range(5)],
+                    flags=4 * (index == len(order) - 1),
+                )
+                for index, size in enumerate(order)
+            ]
+            file = seal(opus(*pages))
+            for first in (400_000, 1_300_000, 1_439_000, 1_500_000, 2_700_000):
+                point = find(file, first)
+                assert point is not None, first
+                self.assertEqual(point.sample, (first + PRESKIP - PREROLL) // 960 * 960 - PRESKIP)
+            self.patch(ogg_module, "_MOST_STEPS", 1)
+            self.assertIsNone(find(file, 1_439_000))
+            self.patch(ogg_module, "_MOST_STEPS", 12)
+
+    def test_end(self) -> None:
+        """The end is a whole page that ends at the last needed sample, or behind it."""
+        file = seal(opus(*constant_opus()))
+        whole = find(file, 100_000)
+        point = find(file, 100_000, 110_000)
+        assert point is not None and whole is not None
+        self.assertIsNone(whole.is_end)
+        assert point.is_end is not None
+        pages = split(file)
+        # The page with the position 110 400.
+        last = 2 + 22
+        self.assertFalse(point.is_end(b"".join(pages[:last])))
+        self.assertTrue(point.is_end(b"".join(pages[last - 1 : last + 1])))
+        self.assertTrue(point.is_end(b"some bytes" + pages[last]))
+        self.assertTrue(point.is_end(pages[-1]))
+        self.assertFalse(point.is_end(pages[last][:-1]))
+        self.assertFalse(point.is_end(damage(pages[last], 0)))
+        other = seal(b"".join(constant_opus(serial=b"0002")))
+        self.assertFalse(point.is_end(other))
+
+    def test_large_headers(self) -> None:
+        """All pages of headers are copied, among them pictures."""
+        part = b"\xff" * 255 + bytes(255 * 255)
+        tags = [
+            b"OggS\0"
+            + bytes((index > 0,))
+            + struct.pack("<q", -1)
+            + SERIAL
+            + bytes(8)
+            + b"\xff"
+            + part
+            for index in range(20)
+        ]
+        pages = page(0, OPUS_HEAD, flags=2), *tags, page(0, b"", flags=1), *constant_opus()
+        file = seal(number(*pages))
+        point = find(file, 100_000)
+        assert point is not None
+        self.assertEqual(split(point.head)[1:22], split(file)[1:22])
+        self.assertEqual(read_packets(split(point.head)[-1])[0][0], PACKET + b"\x0d\x01")
+
+
+class DamagedTests(SynchronousTestCase):
+    """Files in which the search finds something else than pages that follow each other"""
+
+    def test_damaged(self) -> None:
+        """ffmpeg leaves out damaged pages, so no excerpt begins with one, or ahead of one."""
+        file = seal(opus(*constant_opus()))
+        # The packet with the place is on the page with the position 67 200.
+        first, at = 100_000, 2 + 13
+        self.assertIsNotNone(find(file, first))
+        for index, is_found in (
+            (at - 1, False),
+            (at, False),
+            (at - 2, True),
+            (at + 1, True),
+            (2, True),
+        ):
+            self.assertEqual(find(damage(file, index), first) is not None, is_found, index)
+
+    def test_granules(self) -> None:
+        """Positions that step back, and numbers of pages that do, contradict the search."""
+        pages = constant_opus()
+        for index, granule in ((10, 999_999), (20, 3)):
+            changed = list(pages)
+            changed[index] = changed[index][:6] + struct.pack("<q", granule) + changed[index][14:]
+            self.assertIsNone(find(seal(opus(*changed)), 100_000), granule)
+        file = split(opus(*pages))
+        file[12] = file[12][:18] + struct.pack("<I", 3) + file[12][22:]
+        self.assertIsNone(find(seal(b"".join(file)), 100_000))
+
+    def test_gap(self) -> None:
+        """No place is at a page whose packets do not lead to its position."""
+        pages = constant_opus()
+        # The page with the place begins later, as after a pause.
+        changed = [
+            each[:6] + struct.pack("<q", 4800 * (n + 1) + 960 * (n >= 13)) + each[14:]
+            for n, each in enumerate(pages)
+        ]
+        file = seal(opus(*changed))
+        self.assertIsNone(find(file, 100_000))
+        self.assertIsNotNone(find(file, 106_000))
+        # A page is missing.
+        file = seal(opus(*pages))
+        gone = split(file)
+        del gone[2 + 13]
+        self.assertIsNone(find(b"".join(gone), 100_000))
+
+    def test_no_packets(self) -> None:
+        """No place is at a page on which no packet ends."""
+        pages = constant_opus()
+        begun = page(-1, PACKET)
+        between = [*pages[:13], begun[:26] + b"\1\xff" + bytes(255), page(4800 * 13, b"", flags=1)]
+        file = seal(opus(*between, *pages[13:]))
+        self.assertIsNone(find(file, 100_000))
+
+    def test_nothing(self) -> None:
+        """Where no undamaged page is near a place, the search ends."""
+        pages = [
+            page(960 * (index + 1), PACKET + bytes(4000), flags=4 * (index == 299))
+            for index in range(300)
+        ]
+        file = seal(opus(*pages))
+        self.assertIsNotNone(find(file, 180_000))
+        for index in range(100, 220):
+            file = damage(file, index)
+        self.assertIsNone(find(file, 180_000))
+
+
+class PagesTests(SynchronousTestCase):
+    """`find_pages`, `with_checksum` and `drop_packets`"""
+
+    @DETERMINISTIC
+    @given(st.binary(max_size=300))
+    def test_checksum(self, content: bytes) -> None:
+        """The checksum is that of RFC 3533, 6, whatever was in its place."""
+        plain = page(1, content)
+        checksum = crc(plain, 0x04C1_1DB7, 32)[::-1]
+        expected = plain[:22] + checksum + plain[26:]
+        for stated in (bytes(4), b"\xff" * 4):
+            self.assertEqual(with_checksum(expected[:22] + stated + expected[26:]), expected)
+
+    def test_find_pages(self) -> None:
+        """Whole and undamaged pages of the stream are found, wherever the bytes begin."""
+        pages = split(seal(number(*constant_opus(4))))
+        other = seal(page(5, PACKET, serial=b"0002"))
+        data = b"Ogg" + pages[0] + b"OggS\0" + pages[1] + other + damage(pages[2], 0) + pages[3]
+        found = find_pages(data, 1000, SERIAL)
+        self.assertEqual([each.number for each in found], [0, 1, 3])
+        for each in found:
+            content = data[each.offset - 1000 : each.end - 1000]
+            self.assertEqual(content, pages[each.number])
+        # The end of a page, of its lacing or of its header is missing.
+        for missing in (1, len(pages[3]) - 28, len(pages[3]) - 20):
+            found = find_pages(data[:-missing], 1000, SERIAL)
+            self.assertEqual([each.number for each in found], [0, 1])
+        self.assertEqual(find_pages(b"", 0, SERIAL), [])
+
+    @DETERMINISTIC
+    @given(
+        st.lists(st.sampled_from((1, 5, 254, 255, 256, 510)), min_size=1, max_size=8),
+        st.booleans(),
+        st.booleans(),
+        st.integers(0, 8),
+        st.integers(0, 8),
+    )
+    def test_drop_packets(
+        self, sizes: list[int], is_continued: bool, is_open: bool, count: int, empty: int
+    ) -> None:
+        """The other packets are left, with the position, and the beginning of one that goes on.
+
+        Empty packets do not count. The rest of a packet that begins on the page ahead does, also
+        where it is empty.
+        """
+        packets = [bytes((65 + index,)) * size for index, size in enumerate(sizes)]
+        if empty < len(packets):
+            packets.insert(empty, b"")
+        begun = b"\xff" + b"z" * 255 if is_open else b""
+        whole = page(4711, *packets, flags=int(is_continued) | 4)
+        lacing = whole[27 : 27 + whole[26]] + begun[:1]
+        data = whole[:26] + bytes((len(lacing),)) + lacing + b"".join(packets) + begun[1:]
+        (found,) = find_pages(seal(data), 0, SERIAL)
+        self.assertEqual(found.end, len(data))
+        counted = [bool(p) or (is_continued and not n) for n, p in enumerate(packets)]
+        count = min(count, sum(counted))
+        left = drop_packets(seal(data), found, count)
+        index = 0
+        while count:
+            count -= counted[index]
+            index += 1
+        flags = 4 | (int(is_continued) if not index else 0)
+        rest = page(4711, *packets[index:], flags=flags & 4)
+        lacing = rest[27 : 27 + rest[26]] + begun[:1]
+        content = b"".join(packets[index:]) + begun[1:]
+        self.assertEqual(left, seal(rest[:26] + bytes((len(lacing),)) + lacing + content))

@@ -1,0 +1,198 @@
+"""Excerpts of sources in scratch files."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred, execute
+from twisted.internet.task import Clock
+from twisted.logger import formatEvent
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.concurrency.deadlines import Deadline
+from audioproxy.concurrency.threads import ThreadRunner
+from audioproxy.errors import RenderFailed, RenderTimeout, UpstreamUnavailable
+from audioproxy.files.scratch_files import AnonymousFile, AnonymousSpace
+from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
+from audioproxy.media.seeking.point import SeekPoint
+from audioproxy.sources.excerpt import open_excerpt
+from audioproxy.sources.interfaces import SourceFile
+from tests.support.http import Log
+from tests.support.processes import open_descriptors, opened_since
+from tests.support.stores import FakeSource
+from tests.support.threads import FakeThreads
+
+KIB = 1024
+#: Bytes that differ from place to place.
+CONTENT = b"".join(number.to_bytes(4, "big") for number in range(1024 * KIB))
+HEAD = b"the headers"
+LOST = UpstreamUnavailable("The connection was lost.")
+
+
+class FullDisk(AnonymousSpace):
+    """Space on a disk to which nothing can be written."""
+
+    async def create(self, seconds: float = 0) -> AnonymousFile:
+        file: Any = FullFile()
+        return file
+
+
+class FullFile:
+    """File on a full disk."""
+
+    def __init__(self) -> None:
+        self.descriptor = os.open("/dev/full", os.O_WRONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+class NoDisk(AnonymousSpace):
+    """Space on a disk that takes no file."""
+
+    async def create(self, seconds: float = 0) -> AnonymousFile:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class ExcerptTests(SynchronousTestCase):
+    """`open_excerpt`"""
+
+    def setUp(self) -> None:
+        self.log = Log(self)
+        self.clock, self.threads = Clock(), FakeThreads()
+        self.source = FakeSource(len(CONTENT), CONTENT)
+        self.addCleanup(self.source.close)
+        self.before = open_descriptors()
+
+    def tearDown(self) -> None:
+        self.assertEqual(opened_since(self.before), set())
+
+    def open(
+        self,
+        point: SeekPoint,
+        use: Callable[[SourceFile], Any],
+        *,
+        skipped: int = 0,
+        space: AnonymousSpace | None = None,
+        run_in_thread: ThreadRunner = execute,
+    ) -> Deferred[Any]:
+        """Open an excerpt, and return what a function returns for it."""
+        space = space or AnonymousSpace()
+        deadline = Deadline(self.clock, 100, RenderTimeout)
+
+        async def run() -> Any:
+            async with open_excerpt(
+                self.source, point, skipped, space, run_in_thread, deadline
+            ) as opened:
+                return use(opened)
+
+        return Deferred.fromCoroutine(run())
+
+    def copy(self, point: SeekPoint, skipped: int = 0) -> bytes:
+        """Return the bytes of an excerpt, as a child reads them."""
+        copied: bytes = self.successResultOf(self.open(point, read, skipped=skipped))
+        return copied
+
+    def assert_failed(self, opening: Deferred[Any]) -> None:
+        """Require a refusal with the status 500, and a warning that names TMPDIR."""
+        refusal = self.failureResultOf(opening, RenderFailed).value
+        self.assertEqual(refusal.status, 500)
+        (event,) = self.log.events
+        self.assertIn("TMPDIR: No space left on device", formatEvent(event))
+
+    def test_whole(self) -> None:
+        """A decoder reads the headers, and the source from the place on to its end."""
+        for offset, skipped in ((1000, 0), (1000, 500), (len(CONTENT) - 1, 0)):
+            point = SeekPoint(0, offset, "ogg", HEAD)
+            expected = HEAD + CONTENT[offset + skipped :]
+            self.assertEqual(self.copy(point, skipped), expected)
+        at_end = SeekPoint(0, len(CONTENT), "ogg", HEAD)
+        self.assertEqual(self.copy(at_end), HEAD)
+
+    def test_end(self) -> None:
+        """The copy ends soon behind the last needed sample, wherever the bytes with it begin.
+
+        They may begin in one piece and end in the next one.
+        """
+        mark = b"END!" * 4000
+        for at in (0, 100 * KIB, 128 * KIB - 8000, 384 * KIB - 1, 700 * KIB, 2000 * KIB):
+            self.source.content = CONTENT[:at] + mark + CONTENT[at + len(mark) :]
+            point = SeekPoint(0, 0, "ogg", HEAD, is_end=lambda data: mark in data)
+            copied = self.copy(point)
+            needed = at + len(mark)
+            self.assertEqual(copied, (HEAD + self.source.content)[: len(copied)])
+            self.assertGreaterEqual(len(copied), len(HEAD) + needed)
+            self.assertLessEqual(len(copied), len(HEAD) + max(128 * KIB, 2 * needed + 128 * KIB))
+
+    def test_shorter(self) -> None:
+        """A source that has become shorter is copied as it is; the render notices that."""
+        for left in (300_000, 128 * KIB, 500):
+            self.source.content = CONTENT[:left]
+            self.assertEqual(self.copy(SeekPoint(0, 1000, "ogg", HEAD)), HEAD + CONTENT[1000:left])
+
+    def test_short_writes(self) -> None:
+        """The system may write less than it is given."""
+        write = os.write
+        self.patch(os, "write", lambda descriptor, data: write(descriptor, data[:100_000]))
+        point = SeekPoint(0, 1000, "ogg", HEAD)
+        self.assertEqual(self.copy(point), HEAD + CONTENT[1000:])
+
+    def test_full(self) -> None:
+        """A full disk gives the status 500, and a warning that names TMPDIR."""
+        self.assert_failed(self.open(SeekPoint(0, 0, "ogg", HEAD), read, space=FullDisk()))
+
+    def test_no_file(self) -> None:
+        """So does a disk that takes no file."""
+        self.assert_failed(self.open(SeekPoint(0, 0, "ogg", HEAD), read, space=NoDisk()))
+
+    def test_cancelled(self) -> None:
+        """A render that is cancelled waits for the thread that writes, and then closes the file."""
+        point = SeekPoint(0, 0, "ogg", HEAD)
+        for done in (0, 1, 2):
+            opening = self.open(point, read, run_in_thread=self.threads.in_thread)
+            for _ in range(done):
+                self.threads.run_next()
+            opening.cancel()
+            self.assertNoResult(opening)
+            self.assertEqual(self.threads.waiting, 1)
+            self.threads.run()
+            self.failureResultOf(opening, CancelledError)
+            self.assertEqual(opened_since(self.before), set())
+
+    def test_deadline(self) -> None:
+        """The copy takes no longer than the render may."""
+        opening = self.open(
+            SeekPoint(0, 0, "ogg", HEAD), read, run_in_thread=self.threads.in_thread
+        )
+        self.clock.advance(100)
+        self.threads.run()
+        self.failureResultOf(opening, RenderTimeout)
+
+    def test_failed_source(self) -> None:
+        """The refusal of a source that cannot be read is raised."""
+        self.source.content = LOST
+        opening = self.open(SeekPoint(0, 0, "ogg", HEAD), read)
+        self.assertIs(self.failureResultOf(opening).value, LOST)
+
+    def test_failure(self) -> None:
+        """The excerpt has the failure of its source."""
+
+        def fail(opened: SourceFile) -> list[Any]:
+            before = opened.failure
+            self.source.failure = LOST
+            return [before, opened.failure]
+
+        opening = self.open(SeekPoint(0, 0, "ogg", HEAD), fail)
+        self.assertEqual(self.successResultOf(opening), [None, LOST])
+
+
+def read(opened: SourceFile) -> bytes:
+    """Return the bytes that a child reads: it opens the descriptor anew, from the start on."""
+    with (
+        opened.inherit() as descriptors,
+        open(f"/dev/fd/{descriptors[SOURCE_DESCRIPTOR]}", "rb") as file,
+    ):
+        return file.read()
