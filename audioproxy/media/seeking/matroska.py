@@ -67,15 +67,6 @@ class _Grid:
         """Return the time stamp of a block, before it was rounded."""
         return self.first + number * self.period
 
-    def check(self, stamps: Sequence[int]) -> None:
-        """Check that time stamps are multiples, but for their rounding.
-
-        :raises Malformed: where they are not.
-        """
-        late = [stamp - self.stamp(self.number(stamp)) for stamp in stamps]
-        if (max(late) - min(late)) * self.unit > self.rounding + _ROUNDING:
-            raise Malformed
-
 
 @dataclass(frozen=True, slots=True)
 class _Codec:
@@ -110,32 +101,22 @@ def find_in_matroska(
     grid = _build_grid(blocks[0], track, probe)
     samples, rate = grid.samples, probe.sample_rate
     number = (first + track.delay) // samples - -(-CODECS[probe.codec].preroll * rate // samples)
-    _, place = next(cues.of_track(_backwards(cues.find(grid.stamp(number)))), (0, 0))
+    _, place = cues.last_before(cues.find(grid.stamp(number)))
     if place <= start:
         raise Malformed
     placed = yield from read_blocks(place, size, track.number)
     begin = grid.number(placed[0].stamp)
     if not 0 < begin <= number or begin * samples > _LATEST * rate:
         raise Malformed
-    # The number is odd, since the points of two tracks may alternate.
-    step = 1 + 2 * (len(cues) // _EXAMINED)
-    points = [*cues.of_track(range(0, len(cues), step)), next(cues.of_track(_backwards(len(cues))))]
-    ending = yield from read_blocks(points[-1][1], size, track.number)
+    _, end_place = cues.last_before(len(cues))
+    ending = yield from read_blocks(end_place, size, track.number)
     for following in (blocks, placed):
-        _check_blocks(following, grid, track, probe)
-    stamps = [blocks[0].stamp, *(stamp for stamp, _ in points)]
-    steps = [later - before for before, later in pairwise(stamps)]
-    if min(steps) < 0 or max(steps) * track.unit > _LONGEST_STEP:
-        raise Malformed
-    grid.check([*stamps, *(block.stamp for block in (*blocks, *placed, *ending))])
+        _check_counts(following, grid, track, probe)
+    _check_stamps([*blocks, *placed, *ending], grid, cues)
     end = None
     if last is not None:
         end = _find_end(cues, grid.stamp(-(-(last + track.delay) // samples)))
     return SeekPoint(begin * samples - track.delay, place, "matroska", track.head, end=end)
-
-
-def _backwards(count: int) -> range:
-    return range(count - 1, -1, -1)
 
 
 def _build_grid(first: Block, track: Track, probe: Probe) -> _Grid:
@@ -149,7 +130,7 @@ def _build_grid(first: Block, track: Track, probe: Probe) -> _Grid:
     return _Grid(samples, period, first.stamp, unit, rounding)
 
 
-def _check_blocks(blocks: Sequence[Block], grid: _Grid, track: Track, probe: Probe) -> None:
+def _check_counts(blocks: Sequence[Block], grid: _Grid, track: Track, probe: Probe) -> None:
     """Check that frames have as many samples as all, but for the last one of the file.
 
     :raises Malformed: where they have not, or where a block begins ahead of the end of another one.
@@ -162,6 +143,24 @@ def _check_blocks(blocks: Sequence[Block], grid: _Grid, track: Track, probe: Pro
     for before, later in pairwise(blocks):
         if grid.number(later.stamp) < grid.number(before.stamp) + len(before.frames):
             raise Malformed
+
+
+def _check_stamps(blocks: Sequence[Block], grid: _Grid, cues: Cues) -> None:
+    """Check that time stamps of blocks and of Cues are multiples, but for their rounding.
+
+    :param blocks: the first one of the file, and others.
+    :raises Malformed: where they are not, or where Cues are out of order or far apart.
+    """
+    # The number is odd, since the points of two tracks may alternate.
+    step = 1 + 2 * (len(cues) // _EXAMINED)
+    points = [stamp for stamp, _ in cues.of_track(range(0, len(cues), step))]
+    steps = [later - before for before, later in pairwise([blocks[0].stamp, *points])]
+    if not steps or min(steps) < 0 or max(steps) * grid.unit > _LONGEST_STEP:
+        raise Malformed
+    stamps = [*points, *(block.stamp for block in blocks)]
+    late = [stamp - grid.stamp(grid.number(stamp)) for stamp in stamps]
+    if (max(late) - min(late)) * grid.unit > grid.rounding + _ROUNDING:
+        raise Malformed
 
 
 def _find_end(cues: Cues, stamp: Fraction) -> int | None:

@@ -78,6 +78,15 @@ class Cues:
         """Return the index after the last point up to a time stamp."""
         return bisect_right(range(len(self)), floor(stamp), key=self._stamp)
 
+    def last_before(self, index: int) -> tuple[int, int]:
+        """Return the time stamp of the last point of the track ahead of an index, and its cluster.
+
+        :raises Malformed: where there is none.
+        """
+        for point in self.of_track(range(index - 1, -1, -1)):
+            return point
+        raise Malformed
+
     def of_track(self, indexes: range) -> Iterator[tuple[int, int]]:
         """Yield the time stamps of the points of the track, and the offsets of their clusters."""
         for index in indexes:

@@ -590,5 +590,12 @@ class RefusalTests(SynchronousTestCase):
             listed = [*PLAIN.clusters]
             listed[36] = listed[36][0], place
             self.refused(replace(PLAIN, clusters=listed))
+        start = bytes(PLAIN).index(bytes.fromhex(SEGMENT)) + 8
+        places = [PLAIN.offset(n) - start for n in range(75)]
+        # Those of the track are examined, and not only those of another one.
+        for tracks, expected in ((lambda n: 1, True), (lambda n: 1 if n % 7 == 1 else 2, False)):
+            listed = [cue(n // 24 * 800, places[n // 24], tracks(n)) for n in range(1800)]
+            found = find(replace(PLAIN, cues=element(CUES, *listed)), AC3, 1_440_000)
+            self.assertEqual(found is not None, expected)
         at_the_end = element(CUES, *(cue(n * 800, 1 << 30) for n in range(75)))
         self.refused(replace(PLAIN, cues=at_the_end))
