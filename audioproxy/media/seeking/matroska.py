@@ -75,13 +75,15 @@ class _Codec:
     :ivar count: returns the number of samples of a frame, given the private data of the track, too.
         Time stamps must agree with it. It is 0 where it is unknown.
     :ivar preroll: seconds that are decoded ahead of a place.
-    :ivar is_even: a frame inside is never shorter, even where files were joined. So it does not
-        matter if time stamps jump a little there.
+    :ivar is_even: a frame inside is never shorter, even where files were joined, or its number
+        tells. So it does not matter if time stamps jump a little there.
+    :ivar position: returns the number of samples ahead of a frame, where it states that.
     """
 
     count: Callable[[Frame, bytes, Probe], int]
     preroll: int = 0
     is_even: bool = False
+    position: Callable[[Frame, bytes], int] | None = None
 
 
 def find_in_matroska(
@@ -112,6 +114,7 @@ def find_in_matroska(
     ending = yield from read_blocks(end_place, size, track.number)
     for following in (blocks, placed):
         _check_counts(following, grid, track, probe)
+    _check_positions([*blocks, *placed], grid, track, probe)
     _check_stamps([*blocks, *placed, *ending], grid, cues)
     end = None
     if last is not None:
@@ -143,6 +146,19 @@ def _check_counts(blocks: Sequence[Block], grid: _Grid, track: Track, probe: Pro
     for before, later in pairwise(blocks):
         if grid.number(later.stamp) < grid.number(before.stamp) + len(before.frames):
             raise Malformed
+
+
+def _check_positions(blocks: Sequence[Block], grid: _Grid, track: Track, probe: Probe) -> None:
+    """Check the numbers that frames state, which count from 0 anew where files were joined.
+
+    :raises Malformed: where they are not those of the time stamps.
+    """
+    position = CODECS[probe.codec].position
+    if position is None:
+        return
+    places = ((block.frames[0], grid.number(block.stamp) * grid.samples) for block in blocks)
+    if len({position(frame, track.private) - ahead for frame, ahead in places}) > 1:
+        raise Malformed
 
 
 def _check_stamps(blocks: Sequence[Block], grid: _Grid, cues: Cues) -> None:
@@ -192,8 +208,15 @@ def _count_eac3(frame: Frame, private: bytes, probe: Probe) -> int:
 
 
 def _count_flac(frame: Frame, private: bytes, probe: Probe) -> int:
-    header = parse_frame_header(frame.data, private[_FLAC_MARKER:])
-    return 0 if header is None else header[1]
+    return _parse_flac(frame, private)[1]
+
+
+def _position_in_flac(frame: Frame, private: bytes) -> int:
+    return _parse_flac(frame, private)[0]
+
+
+def _parse_flac(frame: Frame, private: bytes) -> tuple[int, int]:
+    return parse_frame_header(frame.data, private[_FLAC_MARKER:]) or (0, 0)
 
 
 def _count_pcm(frame: Frame, private: bytes, probe: Probe) -> int:
@@ -207,7 +230,7 @@ CODECS = {
     "ac3": _Codec(lambda frame, private, probe: _AC3_FRAME, PREROLL, is_even=True),
     "eac3": _Codec(_count_eac3, PREROLL, is_even=True),
     "opus": _Codec(lambda frame, private, probe: count_opus([frame.data])[0], PREROLL),
-    "flac": _Codec(_count_flac),
+    "flac": _Codec(_count_flac, is_even=True, position=_position_in_flac),
     **{
         f"pcm_{form}": _Codec(_count_pcm)
         for form in "u8 s16le s16be s24le s24be s32le s32be f32le f64le".split()

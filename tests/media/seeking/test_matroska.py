@@ -332,7 +332,6 @@ class GridTests(SynchronousTestCase):
             ("eac3", 48000, b"", b"\x0b\x77\0\0\x20", 768),
             ("eac3", 24000, b"", b"\x0b\x77\0\0\xc0", 1536),
             ("pcm_s24le", 48000, b"", bytes(6 * 960), 960),
-            ("flac", 44100, flac(), flac_frame(b"\0"), 4096),
         ]
         for codec, rate, private, data, samples in ones:
             times = stamps(400, samples, rate)
@@ -517,15 +516,26 @@ class RefusalTests(SynchronousTestCase):
 
     def test_finer_time_stamps(self) -> None:
         """A file that was in milliseconds before has a place, if no part of it may be joined."""
-        for codec, private, expected in (("aac", b"\x11\x90", True), ("flac", flac(), False)):
-            times = [time * 50 for time in stamps(1875, 1024)]
-            found_frames = flac_frame(b"\0", 7, b"\3\xff", rate=10) if codec == "flac" else b"a"
-            file = File(
-                clusters(times, data=found_frames),
-                track(element(PRIVATE, private)),
-                info=number(SCALE, MS // 50),
-            )
-            found = find(file, replace(AC3, codec=codec), 960_000)
+        times = [time * 50 for time in stamps(1875, 1024)]
+        tracks = track(element(PRIVATE, b"\x11\x90"))
+        for codec, data, expected in (("aac", b"a", True), ("pcm_u8", bytes(2048), False)):
+            file = File(clusters(times, 10, data), tracks, info=number(SCALE, MS // 50))
+            found = find(file, replace(AC3, codec=codec, channels=2), 960_000)
+            self.assertEqual(found is not None, expected, codec)
+
+    def test_numbers_of_frames(self) -> None:
+        """FLAC frames state their numbers, which must be those of the time stamps."""
+        times, file = stamps(600, 4096, 44100), track(element(PRIVATE, flac()))
+        probe = replace(AC3, codec="flac", sample_rate=44100)
+        for numbers, expected in (
+            (range(600), True),
+            (range(7, 607), True),
+            ((*range(300), *range(300)), False),
+            ((0, *range(2, 601)), False),
+        ):
+            frames = [flac_frame(chr(number).encode()) for number in numbers]
+            listed = [_cluster(times[at : at + 9], frames[at : at + 9]) for at in range(0, 600, 9)]
+            found = find(File(listed, file), probe, 400 * 4096)
             self.assertEqual(found is not None, expected)
 
     @given(
