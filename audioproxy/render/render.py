@@ -81,6 +81,7 @@ class RenderContext:
     :ivar timeout: seconds that a render may hold its slot.
     :ivar max_variant: bytes; a render that outputs more is stopped.
     :ivar failures: the renders that are not repeated yet.
+    :ivar cpus: on which decoders run; each slot that is held takes one.
     """
 
     clock: IReactorTime
@@ -93,6 +94,7 @@ class RenderContext:
     timeout: float
     max_variant: int
     failures: RecentFailures
+    cpus: int = 1
 
 
 class Render:
@@ -292,19 +294,38 @@ class Render:
         file = await self._create_file(header_bytes, job.stated_length, deadline)
         output = self._write_to(file)
         target = file.scratch.descriptor, output.limit, deadline
-        opened = job.source.opened
         if self._is_waveform:
-            spec = WaveformSpec.of(options, job.source.probe)
-            await context.waveforms.write(job.pipeline, job.samples, opened, spec, *target)
+            await self._write_waveform(job, *target)
             await output.complete(context.clock)
             return output
-        async with context.ffmpeg.encode(job.pipeline, opened, *target) as encoding:
+        async with context.ffmpeg.encode(job.pipeline, job.source.opened, *target) as encoding:
             stderr = await output.watch(encoding, context.clock)
         await output.complete(context.clock)
         if encoder.encoded_nothing(output.encoded_bytes, tags):
             raise NothingDecoded
         job.check_length(stderr)
         return output
+
+    async def _write_waveform(
+        self, job: Job, output: int, limit: int, deadline: Deadline
+    ) -> None:
+        """Write a waveform, with as many decoders as there are idle CPUs and free slots."""
+        context, claim = self._context, self._claim
+        spec = WaveformSpec.of(job.source.options, job.source.probe)
+        idle = min(context.slots.spare(claim), context.cpus - context.slots.held)
+        parts = job.parts(spec.pixels, 1 + max(0, idle))
+        with context.slots.hold_spare(claim, max(0, len(parts) - 1)) as release_one:
+            passes = [await context.preparer.prepare_part(job, part, deadline) for part in parts]
+            await context.waveforms.write(
+                job.waveform_pass(spec.pixels),
+                job.source.opened,
+                spec,
+                output,
+                limit,
+                deadline,
+                passes,
+                release_one,
+            )
 
     async def _store(self, output: RenderOutput, validator: bytes) -> bool:
         """Write the finished output back, and return whether the store has it."""

@@ -28,9 +28,10 @@ from audioproxy.errors import (
     UpstreamUnavailable,
 )
 from audioproxy.media import waveform as waveform_module
+from audioproxy.media import waveform_pixels
 from audioproxy.media.command.decoding import Pipeline
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
-from audioproxy.media.waveform_spec import PcmSamples, WaveformSpec
+from audioproxy.media.waveform_spec import Pass, PcmSamples, WaveformSpec
 from audioproxy.process import decoder, waveforms
 from audioproxy.process import waveform_reader as reader_module
 from audioproxy.process.decoder import Decoder
@@ -94,11 +95,13 @@ class WaveformTests(SynchronousTestCase):
         source: bytes | None = None,
         codec: str = "pcm_s16le",
         is_far: bool = False,
+        frames: int | None = None,
     ) -> Deferred[None]:
         """Start to render a waveform.
 
         :param source: the content of a source of two frames that needs no decoder.
         :param is_far: blocks of the source may be missing.
+        :param frames: the expected number of frames.
         """
         in_thread = in_thread or self.threads.in_thread
 
@@ -108,8 +111,12 @@ class WaveformTests(SynchronousTestCase):
                 file.flush()
                 self.source = OpenFile(file.fileno(), is_far=is_far)
                 await Waveforms(Decoder(self.ffmpeg, in_thread), in_thread).write(
-                    Pipeline(["ffmpeg"]),
-                    None if source is None else PcmSamples(codec, 0, 2, 2),
+                    Pass(
+                        Pipeline(["ffmpeg"]),
+                        None if source is None else PcmSamples(codec, 0, 2, 2),
+                        frames,
+                        spec.pixels,
+                    ),
                     self.source,
                     spec,
                     self.output if output is None else output,
@@ -193,8 +200,8 @@ class WaveformTests(SynchronousTestCase):
     def test_many_blocks(self) -> None:
         """Blocks beyond the memory limit, which go into a file, give a correct waveform."""
         self.patch(waveforms, "_MAX_MEMORY_BYTES", 16)
-        self.patch(waveform_module, "_LEAST_CAPACITY", 2)
-        frames = noisy_frames(3000, 2)
+        self.patch(waveform_pixels, "_LEAST_CAPACITY", 2)
+        frames = noisy_frames(3001, 2)
         rendering = self.start()
         self.end(stdout=frames.tobytes())
         self.successResultOf(rendering)

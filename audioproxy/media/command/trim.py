@@ -13,6 +13,7 @@ from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.lengths.pcm import sample_bytes
+from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
 
 # Containers of uncompressed audio, in which a seek is exact, as `make matrix` proves sample by
@@ -60,6 +61,7 @@ class SampleRange:
         source has.
     :ivar length: number of samples, or None where nothing confirms it before decoding.
     :ivar delay: number of samples that are decoded ahead of the first one of the source.
+    :ivar by_stamps: every sample is counted by its time stamp, so lost ones leave fewer.
     """
 
     seek: int
@@ -67,6 +69,7 @@ class SampleRange:
     end: int | None
     length: int | None
     delay: int = 0
+    by_stamps: bool = False
 
 
 def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
@@ -78,7 +81,7 @@ def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
     """
     if probe.measured:
         return False
-    start, end = _bounds(options)
+    start, end = bounds(options)
     if (options.norm or options.enhance) and any(
         stop is not None and (stop - start) * probe.sample_rate < FEW_SAMPLES
         for stop in (end, probe.duration)
@@ -102,7 +105,7 @@ def needs_length(options: VariantOptions, probe: Probe) -> bool:
 
 def may_be_shorter(options: VariantOptions, probe: Probe, seconds: Decimal) -> bool:
     """Return whether the output may be shorter than this."""
-    start, end = _bounds(options)
+    start, end = bounds(options)
     if end is not None and end - start < seconds:
         return True
     if probe.duration is None:
@@ -116,7 +119,7 @@ def stated_range(options: VariantOptions, probe: Probe) -> tuple[Decimal, Decima
 
     The source may state them wrongly, so this is for estimates alone.
     """
-    start, end = _bounds(options)
+    start, end = bounds(options)
     if end is None or probe.duration is None:
         return start, end or probe.duration
     return start, min(end, probe.duration)
@@ -128,7 +131,7 @@ def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
     :raises InvalidOptions: where ``t`` starts at or past the source's end (D11), or leaves less
         than a sample.
     """
-    rate, (start, end) = probe.sample_rate, _bounds(options)
+    rate, (start, end) = probe.sample_rate, bounds(options)
     if probe.duration is not None and start >= probe.duration:
         stated = print_decimal(round(probe.duration, 6))
         raise InvalidOptions.of(
@@ -136,7 +139,7 @@ def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
             f"it starts at or past the end of the source, which is {stated} seconds",
         )
     seek = 0
-    if _seeks_exactly(probe):
+    if seeks_exactly(probe):
         seek = max(0, int(start) - _PREROLL) * rate
         seek -= seek % (probe.frame_samples or 1)
     first = _samples(start, rate)
@@ -154,7 +157,24 @@ def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
         if probe.length.ends_in_padding:
             stop = until
     delay = 0 if probe.length is None else probe.length.delay
-    return SampleRange(seek, first - seek, None if stop is None else stop - seek, length, delay)
+    end_sample = None if stop is None else stop - seek
+    return SampleRange(seek, first - seek, end_sample, length, delay, by_stamps=probe.in_parts)
+
+
+def expected_range(
+    options: VariantOptions, probe: Probe, length: SourceLength | None
+) -> range | None:
+    """Return the samples of the source that ``t`` is expected to leave; None where nothing tells.
+
+    :param length: of the source, as its end confirms it.
+    """
+    (start, end), rate = bounds(options), probe.sample_rate
+    first = _samples(start, rate)
+    if length is not None and length.exact:
+        last = length.samples if end is None else min(length.samples, _samples(end, rate))
+        return range(first, last)
+    is_past_end = end is not None and probe.duration is not None and end > probe.duration
+    return None if end is None or is_past_end else range(first, _samples(end, rate))
 
 
 def trim_filters(sample_range: SampleRange, rate: int) -> list[str]:
@@ -170,8 +190,11 @@ def trim_filters(sample_range: SampleRange, rate: int) -> list[str]:
     if sample_range.seek:
         # Samples are counted from the first time stamp: damaged packets leave gaps.
         first = f"if(gt(PTS\\,{start})\\,print(PTS\\,{_AV_LOG_ERROR})\\,PTS)"
+        others = "PTS" if sample_range.by_stamps else "ld(0)+N"
+        counted = [f"asetpts=if(eq(N\\,0)\\,st(0\\,{first})\\,{others})"]
+    if sample_range.seek or sample_range.by_stamps:
         unit = "pts"
-        counted = [f"asettb=1/{rate}", f"asetpts=if(eq(N\\,0)\\,st(0\\,{first})\\,ld(0)+N)"]
+        counted = [f"asettb=1/{rate}", *counted]
     stop = "" if end is None else f":end_{unit}={end}"
     return [*counted, f"atrim=start_{unit}={start}{stop}", "asetpts=PTS-STARTPTS"]
 
@@ -183,19 +206,20 @@ def may_seek(options: VariantOptions, probe: Probe) -> bool:
     request to the source's server. The search ends early if a frame starts exactly there: after 9
     requests, and otherwise after up to 30. So the length of the frames is needed, too.
     """
-    start, _ = _bounds(options)
+    start, _ = bounds(options)
     return (probe.container, probe.codec) in _CONFIRMED and int(start) > _PREROLL
 
 
 def starts_past_end(options: VariantOptions, probe: Probe) -> bool:
     """Return whether ``t`` leaves less than a sample of the stated duration."""
-    (start, _), duration, rate = _bounds(options), probe.duration, probe.sample_rate
+    (start, _), duration, rate = bounds(options), probe.duration, probe.sample_rate
     if duration is None:
         return False
     return start >= duration or _samples(start, rate) >= max(1, _samples(duration, rate))
 
 
-def _seeks_exactly(probe: Probe) -> bool:
+def seeks_exactly(probe: Probe) -> bool:
+    """Return whether a seek leads to a known sample, from which the decoder outputs all."""
     if probe.irregular:
         return False
     kind = probe.container, probe.codec
@@ -224,7 +248,8 @@ def _is_certain(end: Decimal | None, probe: Probe) -> bool:
     return end is not None and _samples(end, probe.sample_rate) <= length.samples
 
 
-def _bounds(options: VariantOptions) -> tuple[Decimal, Decimal | None]:
+def bounds(options: VariantOptions) -> tuple[Decimal, Decimal | None]:
+    """Return the seconds of the source at which ``t`` begins and ends; None for its end."""
     if options.t is None:
         return Decimal(0), None
     start, duration = options.t.start, options.t.duration
