@@ -38,8 +38,14 @@ _FUNCTIONS = np.minimum, np.maximum
 _BLOCKS_PER_BATCH = 64 * 1024
 # Values from which numpy reduces a run faster than it folds it.
 _FAST_RUN = 64
+# Values that are compared with those of the same place in all other lines of a long row, and lines
+# from which this takes less time than folding.
+_LINE = 4096
+_LEAST_LINES = 3
 # Values of a row that are compared one after the other, for all rows at a time.
 _SHORT_ROW = 16
+# Values of all rows that are reduced at once: each operation of numpy takes a microsecond.
+_FEW_VALUES = 256
 
 # The version of the format, in both serializations. Version 1 supports only one channel.
 _VERSION = 2
@@ -230,14 +236,26 @@ def _fold(function: np.ufunc, rows: NDArray[np.signedinteger]) -> NDArray[np.sig
     numpy reduces long runs of neighboring values fast, and all others slowly. So rows of several
     channels are folded in half again and again, which compares long runs with each other.
     """
-    _, length, channels = rows.shape
+    number, length, channels = rows.shape
     if channels == 1 and length >= _FAST_RUN:
         reduced: NDArray[np.signedinteger] = function.reduce(rows, axis=1)
         return reduced
-    while length * channels > _SHORT_ROW:
+    line = _LINE // channels
+    if length >= _LEAST_LINES * line:
+        lines = length // line
+        whole, rest = rows[:, : lines * line], rows[:, lines * line :]
+        rows = function.reduce(whole.reshape(number, lines, -1), axis=1)
+        rows = rows.reshape(number, line, channels)
+        first = rows[:, : length - lines * line]
+        function(first, rest, out=first)
+        length = line
+    while length * channels > _SHORT_ROW and rows.size > _FEW_VALUES:
         half = (length + 1) // 2
         rows = function(rows[:, :half], rows[:, length - half :])
         length = half
+    if rows.size <= _FEW_VALUES:
+        reduced = function.reduce(rows, axis=1)
+        return reduced
     result = rows[:, 0].copy()
     for channel in range(channels):
         column = result[:, channel]
