@@ -2,7 +2,7 @@
 
 Each part begins with a pixel, so the pixels of all parts are those of the whole. They have the same
 values only if a decoder outputs the same samples wherever it starts, and if no stage has a memory.
-So the parts of lossy sources differ, as do faded and resampled ones.
+So the parts of lossy sources differ, as do faded ones.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from operator import sub
 
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import Trim
-from audioproxy.media.command.filters import is_memoryless
+from audioproxy.media.command.filters import has_memory
 from audioproxy.media.command.trim import bounds, expected_range, seeks_exactly, stated_range
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
@@ -44,7 +44,7 @@ def may_be_split(options: VariantOptions, probe: Probe) -> bool:
 
     The exact length of the source tells whether they do.
     """
-    if options.f != "peaks" or not is_memoryless(options, probe):
+    if options.f != "peaks" or has_memory(options):
         return False
     start, end = stated_range(options, probe)
     if end is not None and end - start < 2 * _LEAST_SECONDS:

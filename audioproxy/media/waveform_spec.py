@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from audioproxy.grammar.options import PEAKS_DEFAULTS, VariantOptions
 from audioproxy.media.command.decoding import Pipeline
-from audioproxy.media.command.exact_length import resampled_count
 from audioproxy.media.command.filters import copies_samples, output_channels, output_rate
 from audioproxy.media.command.trim import expected_range
 from audioproxy.media.lengths.pcm import sample_bytes
@@ -97,10 +96,7 @@ def expected_frames(
     :param length: of the source, as its end confirms it.
     """
     covered = expected_range(options, probe, length)
-    if not covered:
-        return None
-    rate = output_rate(options, probe)
-    return resampled_count(covered.start, len(covered), probe.sample_rate, rate)
+    return len(covered) if covered else None
 
 
 def may_read_samples(options: VariantOptions, probe: Probe) -> bool:

@@ -131,7 +131,7 @@ def _mix(options: VariantOptions, probe: Probe) -> Mix | None:
     return channel_mix(probe.channels, probe.layout, output_channels(options, probe))
 
 
-def _has_memory(options: VariantOptions) -> bool:
+def has_memory(options: VariantOptions) -> bool:
     """Return whether a stage computes samples from others, or by their place in the output."""
     fades = options.fade is not None and (options.fade.fade_in or options.fade.fade_out)
     return bool(options.enhance or options.norm or fades)
@@ -139,12 +139,7 @@ def _has_memory(options: VariantOptions) -> bool:
 
 def _computes(options: VariantOptions) -> bool:
     """Return whether a stage other than the mix of channels computes samples."""
-    return bool(options.gain or _has_memory(options))
-
-
-def is_memoryless(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether each sample of the output depends on the samples of one frame alone."""
-    return output_rate(options, probe) == probe.sample_rate and not _has_memory(options)
+    return bool(options.gain or has_memory(options))
 
 
 def _keeps_samples(options: VariantOptions, probe: Probe) -> bool:
