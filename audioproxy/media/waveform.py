@@ -233,34 +233,42 @@ def _reduce_blocks(blocks: Extremes, size: int, result: Extremes) -> None:
 def _fold(function: np.ufunc, rows: NDArray[np.signedinteger]) -> NDArray[np.signedinteger]:
     """Return the minimum or the maximum over the second of three axes.
 
-    numpy reduces long runs of neighboring values fast, and all others slowly. So rows of several
-    channels are folded in half again and again, which compares long runs with each other.
+    numpy reduces long runs of neighboring values fast, and all others slowly. So long rows of
+    several channels are reduced line by line. Shorter ones are folded in half again and again. Both
+    compare long runs with each other.
     """
-    number, length, channels = rows.shape
-    if channels == 1 and length >= _FAST_RUN:
-        reduced: NDArray[np.signedinteger] = function.reduce(rows, axis=1)
-        return reduced
-    line = _LINE // channels
-    if length >= _LEAST_LINES * line:
-        lines = length // line
-        whole, rest = rows[:, : lines * line], rows[:, lines * line :]
-        rows = function.reduce(whole.reshape(number, lines, -1), axis=1)
-        rows = rows.reshape(number, line, channels)
-        first = rows[:, : length - lines * line]
-        function(first, rest, out=first)
-        length = line
-    while length * channels > _SHORT_ROW and rows.size > _FEW_VALUES:
+    channels = rows.shape[2]
+    is_run = channels == 1 and rows.shape[1] >= _FAST_RUN
+    if not is_run and rows.shape[1] >= _LEAST_LINES * (_LINE // channels):
+        rows = _reduce_lines(function, rows)
+    while not is_run and rows.shape[1] * channels > _SHORT_ROW and rows.size > _FEW_VALUES:
+        length = rows.shape[1]
         half = (length + 1) // 2
         rows = function(rows[:, :half], rows[:, length - half :])
-        length = half
-    if rows.size <= _FEW_VALUES:
-        reduced = function.reduce(rows, axis=1)
+    if is_run or rows.size <= _FEW_VALUES:
+        reduced: NDArray[np.signedinteger] = function.reduce(rows, axis=1)
         return reduced
     result = rows[:, 0].copy()
     for channel in range(channels):
         column = result[:, channel]
-        for at in range(1, length):
+        for at in range(1, rows.shape[1]):
             function(column, rows[:, at, channel], out=column)
+    return result
+
+
+def _reduce_lines(function: np.ufunc, rows: NDArray[np.signedinteger]) -> NDArray[np.signedinteger]:
+    """Return rows of one line, with the minimum or the maximum of all lines of the longer rows.
+
+    The line is so short that it stays in the CPU's cache.
+    """
+    number, length, channels = rows.shape
+    line = _LINE // channels
+    lines = length // line
+    whole, rest = rows[:, : lines * line], rows[:, lines * line :]
+    reduced = function.reduce(whole.reshape(number, lines, -1), axis=1)
+    result: NDArray[np.signedinteger] = reduced.reshape(number, line, channels)
+    first = result[:, : rest.shape[1]]
+    function(first, rest, out=first)
     return result
 
 

@@ -21,7 +21,7 @@ from audioproxy.media.command.decoding import Pipeline
 from audioproxy.process.ffmpeg import Ffmpeg, open_pipe
 from audioproxy.sources.interfaces import SourceFile
 
-# Seconds for which a reader lets the pipe fill: each write of a decoder would wake it otherwise, and
+# Seconds for which a reader lets the pipe fill. Otherwise each write of a decoder would wake it and
 # take a CPU from a decoder. In this time, a pipe of 1 MiB takes what a fast decoder outputs.
 _FILLING = 0.003
 

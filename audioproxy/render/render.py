@@ -306,9 +306,7 @@ class Render:
         job.check_length(stderr)
         return output
 
-    async def _write_waveform(
-        self, job: Job, output: int, limit: int, deadline: Deadline
-    ) -> None:
+    async def _write_waveform(self, job: Job, output: int, limit: int, deadline: Deadline) -> None:
         """Write a waveform, with as many decoders as there are idle CPUs and free slots."""
         context, claim = self._context, self._claim
         spec = WaveformSpec.of(job.source.options, job.source.probe)

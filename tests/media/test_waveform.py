@@ -205,7 +205,6 @@ class ReductionTests(SynchronousTestCase):
         # block.
         self.assertLessEqual(len(spool.getvalue()), 201 * 4)
 
-
     def test_one_pixel(self) -> None:
         """A waveform of one pixel takes one pass, whatever its length (D26)."""
         self.patch(pixels_module, "_LEAST_CAPACITY", 4)

@@ -1,17 +1,16 @@
-"""Waveforms by several decoders: they are those of one pass, value for value, whatever the source."""
+"""Waveforms by several decoders are those of one pass, value for value, whatever the source."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from twisted.internet.defer import Deferred, gatherResults
-
 from twisted.logger import formatEvent
 
 from audioproxy import engine
 from audioproxy.media import waveform_parts
 from audioproxy.media.lengths.flac import FRAME_HEADER, parse_frame_header
+from audioproxy.process.slots import Claim
 from audioproxy.render import job
 from tests.support.audio import convert_all, noise, write_wav
 from tests.support.http import Log
@@ -112,3 +111,16 @@ class WaveformPartTests(ServiceCase):
         await self.same_waveforms([(options, name) for name in names for options in ("", "/t:1:5")])
         split = self.counts.count(CPUS)
         self.assertTrue(0 < len(self.discarded()) < split, (len(self.discarded()), split))
+
+    async def test_busy_node(self) -> None:
+        """A waveform leaves a CPU to each other render, and gives its slots back."""
+        self.add("a.flac", convert_all(write_wav(noise(8000, 56_000)), {"a.flac": ""})["a.flac"])
+        node = self.start(max_concurrency=CPUS + 2)
+        slots = node.engine.slots
+        for number, (held, parts) in enumerate(((0, CPUS), (1, 2), (2, 0), (4, 0))):
+            self.counts.clear()
+            with slots.hold_spare(Claim(), held):
+                path = signed(f"/f:peaks/cb:{number}/plain/local://a.flac")
+                response = await fetch(node.port, path)
+                self.assertEqual((200, True), (response.status, response.complete))
+                self.assertEqual(([parts], held), (self.counts, slots.held))

@@ -1,4 +1,4 @@
-"""The length of a pixel: exact where pixels divide the frames, and at most 1 % too long elsewhere."""
+"""The length of a pixel: exact where pixels divide the frames, else at most 1 % too long."""
 
 from __future__ import annotations
 
