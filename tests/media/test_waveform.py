@@ -192,6 +192,17 @@ class ReductionTests(SynchronousTestCase):
             expected = render_waveform(frames, waveform.frames_per_pixel, pixels)
             self.assertTrue(values(waveform) == expected, (pixels, count))
 
+    def test_long_pixels(self) -> None:
+        """Long pixels are exact, whether all of a piece is one or several of them."""
+        for channels in (1, 2):
+            frames = noisy_frames(200_003, 2)
+            spec = replace(SPEC, decoded_channels=2, channels=channels)
+            for pixels in (1, 2, 7, 31, 33, 211):
+                waveform = reduce(frames, replace(spec, pixels=pixels), expected=len(frames))
+                mixed = mean(frames) if channels == 1 else frames
+                expected = render_waveform(mixed, waveform.frames_per_pixel, pixels)
+                self.assertTrue(values(waveform) == expected, (channels, pixels))
+
     def test_memory(self) -> None:
         """The memory for a source does not grow with its length (D26)."""
         self.patch(pixels_module, "_LEAST_CAPACITY", 64)
