@@ -246,6 +246,15 @@ class Probe:
         duration = Decimal(length.samples) / self.sample_rate
         return replace(probe, duration=duration, exact=True)
 
+    def with_least_length(self, samples: int) -> Probe:
+        """Return a copy for a source that has at least so many samples, whatever it states."""
+        least = Decimal(samples) / self.sample_rate
+        return replace(
+            self,
+            length=SourceLength(samples, exact=False),
+            duration=None if self.duration is None else max(self.duration, least),
+        )
+
     def without_length(self) -> Probe:
         """Return a copy for a source that has another length than it states."""
         return replace(self, length=None, stored=None, seekable=False, measured=False)

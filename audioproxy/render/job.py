@@ -53,7 +53,12 @@ from audioproxy.media.command.filters import (
 )
 from audioproxy.media.command.inputs import Input, local_input
 from audioproxy.media.command.progress import expected_seconds, read_share
-from audioproxy.media.command.trim import may_seek, needs_measuring, starts_past_end
+from audioproxy.media.command.trim import (
+    may_seek,
+    needs_measuring,
+    requested_samples,
+    starts_past_end,
+)
 from audioproxy.media.lengths.containers import read_length
 from audioproxy.media.probe import Probe, describe_choice
 from audioproxy.media.seeking.point import SeekPoint
@@ -254,6 +259,7 @@ class Preparer:
             probe = await deadline.limit(self.prober.probe(source.opened, pooled=False))
             source = replace(source, probe=probe)
         source = self._correct(await self._find_length(source, deadline))
+        source = await self._find_least_length(source, deadline)
         measure = None
         if needs_measuring(source.options, source.probe):
             source, measure = await self._measure(source, deadline)
@@ -342,6 +348,23 @@ class Preparer:
         length = await deadline.limit(read_length(source.opened.read, size, probe))
         probe = probe.with_length(length) if is_used else probe.with_seek_data(length)
         return replace(source, probe=probe)
+
+    async def _find_least_length(self, source: ProbedSource, deadline: Deadline) -> ProbedSource:
+        """Find out whether frames reach to the end of ``t``, so that no decoder has to count them.
+
+        :raises Refusal: where the source cannot be read.
+        """
+        options, probe = source.options, source.probe
+        is_stated = probe.length is not None and probe.length.exact
+        if source.found or is_stated or options.t is None or not needs_measuring(options, probe):
+            return source
+        first, last = requested_samples(options, probe.sample_rate)
+        # The start alone shows that `t` is not past the end.
+        samples = first + 1 if last is None else last
+        has_samples = self.seek_points.has_samples(source.opened, probe, samples)
+        if not await deadline.limit(has_samples):
+            return source
+        return replace(source, probe=probe.with_least_length(samples))
 
     async def _measure(
         self, source: ProbedSource, deadline: Deadline

@@ -85,11 +85,26 @@ class SeekPoints:
         if stream.mean is not None:
             offset = await run_reader(read, size, find_offset(stream, stream.mean, number))
         if offset is None:
-            entry = self._entry(source, stream)
-            await self._extend(entry, read, number)
-            if number < entry.index.frames:
-                offset = await run_reader(read, size, entry.index.find_offset(number))
+            index = await self._read_frames(source, stream, read, number)
+            if number < index.frames:
+                offset = await run_reader(read, size, index.find_offset(number))
         return None if offset is None else stream.point(number, offset)
+
+    async def has_samples(self, source: OpenSource, probe: Probe, samples: int) -> bool:
+        """Return whether the frames of a source show that it has at least so many samples.
+
+        :raises Refusal: where the source cannot be read.
+        """
+        if source.size is None or (probe.container, probe.codec) not in KINDS:
+            return False
+        size, read = source.size - probe.skipped, read_behind(source.read, probe)
+        stream = await run_reader(read, size, read_stream(size, probe))
+        if stream is None:
+            return False
+        number = stream.number_behind(samples)
+        if stream.mean is not None:
+            return number <= stream.frames
+        return number <= (await self._read_frames(source, stream, read, number)).frames
 
     @asynccontextmanager
     async def index_meanwhile(
@@ -115,7 +130,7 @@ class SeekPoints:
         size, read = source.size - probe.skipped, read_behind(source.read, probe)
         stream = await run_reader(read, size, read_stream(size, probe))
         if stream is not None and stream.mean is None:
-            await self._extend(self._entry(source, stream), read)
+            await self._read_frames(source, stream, read)
 
     def _entry(self, source: OpenSource, stream: FrameStream) -> _Entry:
         """Return the index of a source: the one that is kept, or a new one."""
@@ -127,20 +142,23 @@ class SeekPoints:
                 self._indexes[identity] = entry
         return entry
 
-    async def _extend(self, entry: _Entry, read: ReadRange, number: int | None = None) -> None:
-        """Read frames up to one of them.
+    async def _read_frames(
+        self, source: OpenSource, stream: FrameStream, read: ReadRange, number: int | None = None
+    ) -> FrameIndex:
+        """Return the index of a source, which reaches up to a frame, or as far as there are any.
 
-        Several renders may do so for one source. They take turns with each piece.
+        Several renders may read one source. They take turns with each piece.
 
-        :param number: None for all.
+        :param number: of the frame; None for all.
         """
-        index, piece = entry.index, _LEAST_PIECE
+        entry, piece = self._entry(source, stream), _LEAST_PIECE
+        index = entry.index
         while True:
             await entry.lock.acquire()
             try:
                 # Another render may have read them meanwhile.
                 if index.is_over or (number is not None and index.frames > number):
-                    return
+                    return index
                 data = await read(index.offset, index.left(piece))
                 # A thread cannot be cancelled, and changes the index.
                 await await_uncancelled(self._run_in_thread(partial(index.add, data)))

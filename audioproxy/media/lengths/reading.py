@@ -15,8 +15,8 @@ _MOST_TAGS = 8
 # Bytes at the end of a stream of frames in which two frames follow each other.
 _TAIL = 8 * 1024
 
-# Frames at both ends of a stream that a decoder may drop.
-_INCOMPLETE_FRAMES = 2
+#: Frames at both ends of a stream that a decoder may drop.
+INCOMPLETE_FRAMES = 2
 
 T = TypeVar("T")
 
@@ -159,4 +159,4 @@ def count_frames(
     :raises Malformed: where no two frames follow each other near the end.
     """
     found = yield from end_of_frames(start, end, frame_length)
-    return (found - start) // longest - _INCOMPLETE_FRAMES
+    return (found - start) // longest - INCOMPLETE_FRAMES

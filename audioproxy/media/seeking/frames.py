@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from audioproxy.media.lengths.mp3 import read_encoder_header
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
 from audioproxy.media.lengths.reading import (
+    INCOMPLETE_FRAMES,
     Malformed,
     Reader,
     end_before_tags,
@@ -115,6 +116,7 @@ class FrameStream:
     :ivar delay: number of samples at the start that the decoder leaves out.
     :ivar mean: bytes of a frame, on average, if the ends of the stream prove that the place of each
         frame follows from it; otherwise None.
+    :ivar frames: their number, where the mean is known.
     """
 
     form: FrameForm
@@ -122,6 +124,7 @@ class FrameStream:
     end: int
     delay: int
     mean: Fraction | None
+    frames: int
 
     def number_before(self, sample: int, rate: int) -> int:
         """Return the number of the frame at which decoding starts for a sample; 0 or more.
@@ -130,6 +133,13 @@ class FrameStream:
         """
         number = (sample + self.delay) // self.form.samples
         return max(0, number - -(-PREROLL * rate // self.form.samples))
+
+    def number_behind(self, sample: int) -> int:
+        """Return the number of the frame up to which a stream must reach to have all samples.
+
+        :param sample: the sample after the last of them.
+        """
+        return -(-(sample + self.delay) // self.form.samples) + INCOMPLETE_FRAMES
 
     def point(self, number: int, offset: int) -> SeekPoint:
         """Return the place of a frame."""
@@ -149,8 +159,8 @@ def read_stream(size: int, probe: Probe) -> Reader[FrameStream]:
     header = yield from read_range(start, HEADER)
     form = _FORMS[probe.container, probe.codec](header, probe)
     end = yield from end_before_tags(size)
-    mean = yield from _prove_mean(form, start, end, count)
-    return FrameStream(form, start, end, delay, mean)
+    mean, frames = yield from _prove_mean(form, start, end, count)
+    return FrameStream(form, start, end, delay, mean, frames)
 
 
 def find_offset(stream: FrameStream, mean: Fraction, number: int) -> Reader[int]:
@@ -171,29 +181,28 @@ def find_offset(stream: FrameStream, mean: Fraction, number: int) -> Reader[int]
 
 def _prove_mean(
     form: FrameForm, start: int, end: int, count: int | None
-) -> Reader[Fraction | None]:
-    """Return the mean length of frames, if all have the bit rate of the first one.
+) -> Reader[tuple[Fraction | None, int]]:
+    """Return the mean length and the number of frames, if all have the bit rate of the first one.
 
     A frame at a place does not prove its number. The last one does, if it is where a whole number
     of frames leads to, and if an encoder's header states that number.
 
     :param count: the number of frames that the file states, or None.
     """
-    mean = form.mean
+    mean, unknown, at = form.mean, (None, 0), start
     if mean is None:
-        return None
-    at = start
+        return unknown
     for _ in range(_FIRST_FRAMES):
         if at + HEADER > end:
-            return None
+            return unknown
         length = form.length((yield from read_range(at, HEADER)))
         if not length or abs(length - mean) > _ROUNDING:
-            return None
+            return unknown
         at += length
     last = yield from end_of_frames(start, end, form.length)
     frames = round((last - start) / mean)
     is_whole = abs(start + frames * mean - last) <= _ROUNDING
-    return mean if is_whole and count in (None, frames) else None
+    return (mean, frames) if is_whole and count in (None, frames) else unknown
 
 
 def _form_of_mp3(header: bytes, probe: Probe) -> FrameForm:
