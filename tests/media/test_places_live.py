@@ -35,6 +35,18 @@ class RegionTests(SynchronousTestCase):
         """No such region of these files is decoded from the start of its file."""
         self.assertEqual([], [name for name, source in sources().items() if not seeks(source)])
 
+    def test_behind_a_tag(self) -> None:
+        """So it is in a file that has a tag ahead of its container.
+
+        ffmpeg itself finds Ogg behind a tag, and decodes it from its start.
+        """
+        tag = b"ID3\4\0\0\0\0\0\5hello"
+        for name in ("vorbis.ogg", "a.opus", "variable.mp3", "adts.aac", "surround.wv"):
+            source, region = tag + sources()[name], Region(9123, 456)
+            self.assertIs(seeks(source), not name.endswith(("ogg", "opus")), name)
+            heard = read_wav(render(source, region.text))
+            self.assertEqual(heard, region.part(wholes()[name]), name)
+
     def test_damaged(self) -> None:
         """So it is near a damaged page of Ogg, which ffmpeg leaves out, and behind it (D70).
 
