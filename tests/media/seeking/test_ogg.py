@@ -400,6 +400,45 @@ class DamagedTests(SynchronousTestCase):
         ):
             self.assertEqual(find(damage(file, index), first) is not None, is_found, index)
 
+    @settings(DETERMINISTIC, max_examples=60)
+    @given(
+        streams(),
+        st.floats(0.02, 0.99),
+        st.lists(
+            st.tuples(st.sampled_from(("byte", "number", "granule")), st.integers(1, 99)),
+            min_size=1,
+            max_size=3,
+        ),
+        st.one_of(st.integers(-3, 3), st.integers(-(1 << 40), 1 << 40)),
+    )
+    def test_any_damage(
+        self, drawn: tuple[Stream, bytes], share: float, wrong: list[tuple[str, int]], by: int
+    ) -> None:
+        """Pages with other bytes, numbers or positions leave the place as it is, or none."""
+        stream, file = drawn
+        length = length_of(file, stream.codec)
+        assume(length is not None)
+        assert length is not None
+        first = int(share * length.samples)
+        whole = find(file, first, codec=stream.codec, length=length)
+        pages = split(file)
+        for kind, place in wrong:
+            # Not the headers, and not the last page, which may be trimmed.
+            index = 2 + place * (len(pages) - 3) // 100
+            if kind == "byte":
+                pages = split(damage(b"".join(pages), index))
+                continue
+            at, form = (18, "<i") if kind == "number" else (6, "<q")
+            (value,) = struct.unpack_from(form, pages[index], at)
+            value = max(-(1 << 31), min(value + by, (1 << 31) - 1))
+            changed = bytearray(pages[index])
+            struct.pack_into(form, changed, at, value)
+            pages[index] = seal(bytes(changed))
+        point = find(b"".join(pages), first, codec=stream.codec, length=length)
+        if point is not None:
+            # The bytes behind the place may be damaged.
+            self.assertEqual(point, whole)
+
     def test_granules(self) -> None:
         """Positions that step back, and numbers of pages that do, contradict the search."""
         pages = constant_opus()
