@@ -1,4 +1,7 @@
-"""Renders places of noise in every container and codec, and prints a table (`make matrix`)."""
+"""Renders places of noise in every container and codec, and prints a table (`make matrix`).
+
+Random regions of sources of many forms follow.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from functools import partial
 from audioproxy.errors import Refusal
 from tests.matrix.kinds import Kind, list_kinds, make_source
 from tests.matrix.places import PLACES, find_differences, seeks, spread
+from tests.matrix.regions import FORMS, find_wrong, random_regions
 from tests.support.audio import measure, probe, probe_length, read_wav, render
 
 
@@ -20,6 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="matrix", description=__doc__)
     parser.add_argument("--muxer", help="only this muxer of ffmpeg")
     parser.add_argument("--places", type=int, help="this number of places, in place of a few")
+    parser.add_argument("--regions", type=int, default=100, help="random regions of each form")
     arguments = parser.parse_args()
     kinds = [kind for kind in list_kinds() if arguments.muxer in (None, kind.muxer)]
     places = PLACES if arguments.places is None else spread(arguments.places)
@@ -29,7 +34,20 @@ def main() -> int:
         rows = [row for row in examined if row is not None]
     wrong = sum(not is_right for is_right in rows)
     print(f"\n{len(rows)} kinds, {wrong} with another region than the requested one.")
-    return 1 if wrong else 0
+    found = [] if arguments.muxer else _examine_regions(arguments.regions)
+    return 1 if wrong or found else 0
+
+
+def _examine_regions(count: int) -> list[str]:
+    """Print and return the random regions that differ, of this number of each form."""
+    wrong = []
+    for seed in range(count):
+        regions = {name: random_regions(f"{name} {seed}", 1) for name in FORMS}
+        for complaint in find_wrong(regions):
+            print(complaint, flush=True)
+            wrong.append(complaint)
+    print(f"{count} random regions of each of {len(FORMS)} forms, {len(wrong)} wrong.")
+    return wrong
 
 
 def _examine(kind: Kind, places: Sequence[str]) -> bool | None:

@@ -529,3 +529,26 @@ class InputTests(SynchronousTestCase):
             placed = replace(plain, seek_point=SeekPoint(88_200, 5000, "mp3", head))
             expected = replace(local_input(), demuxer="mp3", skipped=skipped, starts_at_place=True)
             self.assertEqual(placed.open_with(local_input()), expected)
+
+
+class LengthTests(SynchronousTestCase):
+    """The lengths that a source is found to have"""
+
+    def test_least_length(self) -> None:
+        """A source with more samples than it states has a later end; else the stated one stays."""
+        for duration, expected in (("10", "20"), ("30", "30"), (None, None)):
+            seconds, end = (
+                None if text is None else Decimal(text) for text in (duration, expected)
+            )
+            probe = Probe("aac", "aac", seconds, exact=False, sample_rate=44100)
+            found = probe.with_least_length(882_000)
+            self.assertEqual(found.length, SourceLength(882_000, exact=False))
+            self.assertEqual((found.duration, found.exact), (end, False))
+
+    def test_no_length(self) -> None:
+        """Nothing that a header has stated is left of a source that has another length."""
+        length = SourceLength(441_000, is_stated_only=True, seekable=True)
+        probe = Probe("aac", "aac", Decimal(10), exact=True, sample_rate=44100, stored=length)
+        stated = probe.with_length(length).without_length()
+        self.assertEqual((stated.length, stated.stored, stated.seekable), (None, None, False))
+        self.assertFalse(probe.with_decoded_samples(441_000).without_length().measured)

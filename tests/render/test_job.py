@@ -25,6 +25,9 @@ from tests.media.test_encryption import CLEAR, TYPE, entry, movie, track
 from tests.render.test_render import RenderCase
 from tests.support.stores import FakeSource
 
+#: Three minutes.
+ADTS = adts(400) * 8000
+
 
 class PreparerTests(RenderCase):
     """`Preparer`"""
@@ -101,13 +104,13 @@ class PlaceTests(RenderCase):
         super().setUp()
         self.make(max_source=10_000_000)
 
-    async def find(self, found: frozenset[type[IrregularSource]] = frozenset()) -> Job:
-        """Return the job for a deep trim.
+    async def find(self, options: str, found: frozenset[type[IrregularSource]]) -> Job:
+        """Return the job for a variant.
 
         :param found: what renders have found out about the source.
         """
         preparer = self.harness.preparer
-        source = await preparer.prepare(self.harness.request("f:wav/t:60:1"))
+        source = await preparer.prepare(self.harness.request(options))
         try:
             if found:
                 preparer.irregular[source.opened.identity] = found
@@ -119,20 +122,24 @@ class PlaceTests(RenderCase):
         return Deadline(self.harness.clock, 100, RenderTimeout)
 
     def begin(
-        self, content: bytes, kind: str, found: frozenset[type[IrregularSource]] = frozenset()
-    ) -> Job:
-        """Find the job for a source of some content; the container has the name of the codec."""
+        self,
+        content: bytes,
+        kind: str,
+        found: frozenset[type[IrregularSource]] = frozenset(),
+        options: str = "f:wav/t:60:1",
+    ) -> Deferred[Job]:
+        """Start to find the job for a source of some content and a container and codec."""
         container, _, codec = kind.partition("/")
         self.harness.sources.content = content
         self.harness.sources.sizes[b"a.wav"] = len(content)
-        begun = Deferred.fromCoroutine(self.find(found))
+        begun = Deferred.fromCoroutine(self.find(options, found))
         self.harness.answer_probe("200", container, codec)
         self.harness.threads.run()
-        return self.successResultOf(begun)
+        return begun
 
     def test_frames(self) -> None:
         """ffmpeg begins to read at a frame a second ahead of the place, and does not seek."""
-        job = self.begin(adts(400) * 8000, "aac/aac")
+        job = self.successResultOf(self.begin(ADTS, "aac/aac"))
         number = 60 * 44100 // 1024 - 44
         self.assertEqual(job.point, SeekPoint(number * 1024, number * 400, "aac"))
         command = " ".join(job.pipeline.encoder)
@@ -144,12 +151,34 @@ class PlaceTests(RenderCase):
     def test_irregular(self) -> None:
         """A source found irregular, or of another length than it states, is read from its start."""
         for found in (IrregularSource, WrongLength):
-            job = self.begin(adts(400) * 8000, "aac/aac", frozenset({found}))
+            begun = self.begin(ADTS, "aac/aac", frozenset({found}))
+            job = self.successResultOf(begun)
             self.assertIsNone(job.point)
             commands = " ".join((*job.pipeline.encoder, *(job.pipeline.decoder or ())))
             self.assertNotIn("-skip_initial_bytes", commands)
             self.assertIn("start_sample=2646000", commands)
             self.assertEqual(job.pipeline.decoder is None, found is WrongLength)
+
+    def test_least_length(self) -> None:
+        """No decoder counts the samples of a region that the frames show to be there.
+
+        A source with fewer frames, or found irregular, is measured.
+        """
+        for options, found, is_measured in (
+            ("f:wav/t:60:5/fade:0:1", frozenset(), False),
+            # The start alone matters: the source ends a few seconds later.
+            ("f:wav/t:180", frozenset(), False),
+            ("f:wav/t:180:99/fade:0:1", frozenset(), True),
+            ("f:wav/t:60/fade:0:1", frozenset(), True),
+            ("f:wav/fade:0:1", frozenset(), True),
+            ("f:wav/t:60:5/fade:0:1", frozenset({WrongLength}), True),
+        ):
+            begun = self.begin(ADTS, "aac/aac", found, options)
+            if is_measured:
+                self.harness.encoder().exit_and_end(stdout=b"total_size=8192000\nprogress=end\n")
+                self.harness.threads.run()
+            job = self.successResultOf(begun)
+            self.assertEqual(job.measure is not None, is_measured, options)
 
     def read(self, job: Job) -> bytes:
         """Return what a child of a job reads."""
@@ -170,7 +199,7 @@ class PlaceTests(RenderCase):
             for each in range(1000)
         ]
         file = seal(flac(*pages))
-        job = self.begin(file, "ogg/flac")
+        job = self.successResultOf(self.begin(file, "ogg/flac"))
         assert job.point is not None
         self.assertEqual(job.point.sample, 60 * 44100 // 4096 * 4096)
         command = " ".join(job.pipeline.encoder)

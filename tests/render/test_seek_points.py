@@ -252,6 +252,51 @@ class FindTests(SeekPointsCase):
         self.assertIsNone(self.find(self.source(file[:-1]), "t:5:1", probe))
 
 
+class SamplesTests(SeekPointsCase):
+    """`SeekPoints.has_samples`"""
+
+    def has(self, source: FakeSource, samples: int, probe: Probe = ADTS) -> bool:
+        """Return whether a source has at least so many samples."""
+        finding = Deferred.fromCoroutine(self.points.has_samples(source, probe, samples))
+        self.threads.run()
+        return self.successResultOf(finding)
+
+    def test_index(self) -> None:
+        """Frames are read as far as needed: two more than those of the samples."""
+        source = self.source()
+        self.assertTrue(self.has(source, 100 * 1024))
+        self.assertEqual(source.pieces, [128 * KIB])
+        # The index is the one with which places are found.
+        self.assertEqual(self.find(source, "t:5:1"), self.place(5))
+        self.assertEqual(source.pieces, [128 * KIB])
+        for samples, has in ((7998 * 1024, True), (7998 * 1024 + 1, False), (1 << 40, False)):
+            self.assertIs(self.has(source, samples), has, samples)
+
+    def test_one_rate(self) -> None:
+        """The size tells how many frames of one bit rate there are."""
+        probe = Probe("mp3", "mp3", None, exact=False, sample_rate=44100)
+        source = self.source(mp3(MPEG_1, 1000))
+        for samples, has in ((998 * 1152, True), (998 * 1152 + 1, False)):
+            self.assertIs(self.has(source, samples, probe), has, samples)
+        self.assertEqual(self.threads.waiting, 0)
+
+    def test_unknown(self) -> None:
+        """Nothing shows that of other sources, of other bytes, and of a source still arriving."""
+        flac = Probe("flac", "flac", None, exact=False, sample_rate=44100)
+        self.assertFalse(self.has(self.source(), 1, flac))
+        self.assertFalse(self.has(self.source(bytes(9000)), 1))
+        source = self.source()
+        source.size = None
+        self.assertFalse(self.has(source, 1))
+
+    def test_refused(self) -> None:
+        """A source that cannot be read refuses the render."""
+        source = self.source()
+        source.content = LOST
+        having = Deferred.fromCoroutine(self.points.has_samples(source, ADTS, 1))
+        self.assertIs(self.failureResultOf(having).value, LOST)
+
+
 class IndexTests(SeekPointsCase):
     """`SeekPoints.index_meanwhile`"""
 

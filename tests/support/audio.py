@@ -25,8 +25,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import (
     EncryptedSource,
     IrregularSource,
@@ -36,7 +38,7 @@ from audioproxy.errors import (
     RenderFailed,
     WrongLength,
 )
-from audioproxy.files.scratch_files import AnonymousFile
+from audioproxy.files.scratch_files import AnonymousFile, AnonymousSpace
 from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.media.command.conversion import SOXR
@@ -76,6 +78,7 @@ from audioproxy.media.signatures import TAG_DEMUXER, identify, may_be_misdetecte
 from audioproxy.media.streams import COUNTED_SECONDS
 from audioproxy.render.encoded_file import EncodedFile
 from audioproxy.render.seek_points import SeekPoints
+from audioproxy.sources.excerpt import open_excerpt
 from tests.support.programs import FFMPEG, FFPROBE
 from tests.support.service import PATIENCE
 from tests.support.stores import FakeSource
@@ -354,6 +357,23 @@ def find_point(source: bytes, options: VariantOptions, found: Probe) -> SeekPoin
         return SynchronousTestCase().successResultOf(Deferred.fromCoroutine(finding))
 
 
+def copy_excerpt(source: bytes, point: SeekPoint, skipped: int) -> bytes:
+    """Return what ffmpeg reads in place of a source, which the service has copied.
+
+    :param skipped: bytes ahead of the container.
+    """
+
+    async def copy() -> bytes:
+        space, deadline = AnonymousSpace(), Deadline(Clock(), 1)
+        copying = open_excerpt(opened, point, skipped, space, lambda w: succeed(w()), deadline)
+        async with copying as excerpt:
+            with excerpt.inherit() as descriptors:
+                return Path(f"/dev/fd/{descriptors[SOURCE_DESCRIPTOR]}").read_bytes()
+
+    with closing(FakeSource(len(source), source)) as opened:
+        return SynchronousTestCase().successResultOf(Deferred.fromCoroutine(copy()))
+
+
 def _plan(
     source: bytes,
     texts: Iterable[str],
@@ -424,7 +444,8 @@ class _Process:
     def input_of(self, source: bytes) -> bytes:
         """Return what ffmpeg opens: the source, a part of it, or what the decoder outputs of it."""
         if self.point is not None and self.point.head:
-            return self.point.head + source[self.point.offset : self.point.end]
+            found = next(iter(self.outputs.values()))
+            return copy_excerpt(source, self.point, found.skipped)
         return decode_irregular(source, self.decoder) if self.decoder else source
 
     def run(self, source: bytes) -> dict[str, bytes]:

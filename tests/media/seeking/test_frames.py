@@ -240,11 +240,21 @@ class PlaceTests(SynchronousTestCase):
         self.assertEqual(delayed.number_before(46080 - 1106, 44100), 0)
         self.assertEqual(delayed.point(50, 12345), SeekPoint(50 * 1152 - 1105, 12345, "mp3"))
 
+    def test_least_numbers(self) -> None:
+        """A stream has all samples if it reaches two frames past them: decoders may drop some."""
+        plain, delayed = read(mp3(MPEG_1, 400)), read(tagged(MPEG_1, 400))
+        assert plain is not None and delayed is not None
+        for samples, number in ((0, 2), (1, 3), (1152, 3), (1153, 4), (460_800, 402)):
+            self.assertEqual(plain.number_behind(samples), number, samples)
+        self.assertEqual(delayed.number_behind(1152 - 1105), 3)
+        self.assertEqual(delayed.number_behind(1152 - 1104), 4)
+
     def assert_proven(self, file: bytes, *, proven: bool, kind: str = "mp3") -> None:
         """Require a stream whose frames have one bit rate, or do not."""
         stream = read(file, kind)
         assert stream is not None
         self.assertEqual(stream.mean is not None, proven)
+        self.assertEqual(stream.frames > 0, proven)
 
     def test_one_rate(self) -> None:
         """All frames have one bit rate if those at the start do, and the last is at its place."""
@@ -262,6 +272,10 @@ class PlaceTests(SynchronousTestCase):
             (mp3(MPEG_1, 10), False),
         ):
             self.assert_proven(file, proven=proven)
+        for count in (18, 400):
+            stream = read(mp3(MPEG_1, count) + bytes(500))
+            assert stream is not None
+            self.assertEqual(stream.frames, count)
         self.assert_proven(odd_ac3(400), proven=True, kind="ac3")
         self.assert_proven(odd_ac3(200) + ac3(700, 18, rate_code=1) * 9, proven=False, kind="ac3")
 

@@ -34,8 +34,9 @@ from tests.support.strategies import DETERMINISTIC
 
 SERIAL = b"0001"
 RATES = {"opus": 48000, "vorbis": 44100, "flac": 44100}
-#: Samples that the decoder of Opus leaves out at the start, and those that are decoded ahead.
-PRESKIP, PREROLL = 312, 36000
+#: Samples that the decoder of Opus leaves out at the start, and those that are decoded ahead: of
+#: music, and of speech.
+PRESKIP, PREROLL, SPEECH_PREROLL = 312, 36000, 96000
 #: Modes of a short block of 256 samples and of a long one of 2048.
 SETUP = setup_header((0, 1))
 SHORT, LONG = b"\0", b"\2"
@@ -211,7 +212,10 @@ class PlaceTests(SynchronousTestCase):
             headers = {"opus": 2, "vorbis": 3, "flac": 2}[stream.codec]
             begin = stream.packets.index(packets[headers])
             self.assertEqual(packets[headers:], stream.packets[begin:])
-            skipped, preroll = (PRESKIP, PREROLL) if stream.codec == "opus" else (0, 0)
+            skipped = preroll = 0
+            if stream.codec == "opus":
+                is_speech = stream.durations[0] == 2880
+                skipped, preroll = PRESKIP, SPEECH_PREROLL if is_speech else PREROLL
             # The first block of Vorbis gives no samples.
             is_vorbis = stream.codec == "vorbis"
             starts = [0, *stream.ends][is_vorbis:]
@@ -254,6 +258,22 @@ class PlaceTests(SynchronousTestCase):
             self.assertEqual(
                 read_packets(begin)[0], read_packets(file)[0][2 + packet :][: 5 - packet % 5]
             )
+
+    def test_speech(self) -> None:
+        """More of speech is decoded ahead, as its pitch is predicted over longer times."""
+        # A hybrid of both counts as speech.
+        for config, preroll in ((0, 96000), (15, 96000), (16, 36000), (31, 36000)):
+            toc = bytes((config << 3,))
+            samples = {0: 480, 15: 960, 16: 120, 31: 960}[config]
+            pages = [
+                page(samples * 50 * (index + 1), *[toc + bytes(9)] * 50, flags=4 * (index == 49))
+                for index in range(50)
+            ]
+            first = samples * 50 * 49
+            point = find(seal(opus(*pages)), first)
+            assert point is not None
+            expected = (first + PRESKIP - preroll) // samples * samples - PRESKIP
+            self.assertEqual(point.sample, expected, config)
 
     def test_no_place(self) -> None:
         """Near the start, and past the end, there is none."""
@@ -379,6 +399,45 @@ class DamagedTests(SynchronousTestCase):
             (2, True),
         ):
             self.assertEqual(find(damage(file, index), first) is not None, is_found, index)
+
+    @settings(DETERMINISTIC, max_examples=60)
+    @given(
+        streams(),
+        st.floats(0.02, 0.99),
+        st.lists(
+            st.tuples(st.sampled_from(("byte", "number", "granule")), st.integers(1, 99)),
+            min_size=1,
+            max_size=3,
+        ),
+        st.one_of(st.integers(-3, 3), st.integers(-(1 << 40), 1 << 40)),
+    )
+    def test_any_damage(
+        self, drawn: tuple[Stream, bytes], share: float, wrong: list[tuple[str, int]], by: int
+    ) -> None:
+        """Pages with other bytes, numbers or positions leave the place as it is, or none."""
+        stream, file = drawn
+        length = length_of(file, stream.codec)
+        assume(length is not None)
+        assert length is not None
+        first = int(share * length.samples)
+        whole = find(file, first, codec=stream.codec, length=length)
+        pages = split(file)
+        for kind, place in wrong:
+            # Not the headers, and not the last page, which may be trimmed.
+            index = 2 + place * (len(pages) - 3) // 100
+            if kind == "byte":
+                pages = split(damage(b"".join(pages), index))
+                continue
+            at, form = (18, "<i") if kind == "number" else (6, "<q")
+            (value,) = struct.unpack_from(form, pages[index], at)
+            value = max(-(1 << 31), min(value + by, (1 << 31) - 1))
+            changed = bytearray(pages[index])
+            struct.pack_into(form, changed, at, value)
+            pages[index] = seal(bytes(changed))
+        point = find(b"".join(pages), first, codec=stream.codec, length=length)
+        if point is not None:
+            # The bytes behind the place may be damaged.
+            self.assertEqual(point, whole)
 
     def test_granules(self) -> None:
         """Positions that step back, and numbers of pages that do, contradict the search."""

@@ -1,0 +1,124 @@
+"""Random regions of sources of many forms, against the same samples of a whole render."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import ROUND_HALF_UP, Decimal
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from tests.support.audio import Sound, convert_all, noise, read_wav, render_each, write_wav
+
+#: Seconds of a source.
+SECONDS = 20
+_RATE = 48000
+#: A variant that has all samples as the decoder outputs them.
+WHOLE = "f:wav/bd:32f"
+
+#: ffmpeg's arguments for sources of all forms in which the place of a region is found: bit rates
+#: that change or do not, pages of many sizes, rates, and numbers of channels.
+FORMS = {
+    "vorbis.ogg": "-c:a libvorbis -ac 2 -ar 44100",
+    "small-pages.ogg": "-c:a libvorbis -q:a 0 -ac 1 -ar 22050 -page_duration 10000",
+    "large-pages.ogg": "-c:a libvorbis -q:a 6 -ac 2 -ar 48000 -page_duration 4000000",
+    "a.opus": "-c:a libopus -b:a 96k -ac 2",
+    "small-pages.opus": "-c:a libopus -b:a 24k -ac 1 -frame_duration 60 -page_duration 60000",
+    "large-pages.opus": "-c:a libopus -b:a 256k -ac 2 -frame_duration 2.5 -page_duration 3000000",
+    "flac.ogg": "-c:a flac -ac 2 -ar 44100 -page_duration 300000",
+    "constant.mp3": "-b:a 128k -ac 2 -ar 44100",
+    "variable.mp3": "-q:a 4 -ac 2 -ar 48000",
+    "average.mp3": "-abr 1 -b:a 96k -ac 2 -ar 44100",
+    "low.mp3": "-b:a 40k -ac 1 -ar 22050",
+    "bare.mp3": "-q:a 6 -ac 1 -ar 22050 -write_xing 0",
+    "constant-bare.mp3": "-b:a 160k -ac 2 -ar 44100 -write_xing 0",
+    "adts.aac": "-c:a aac -aac_pns 0 -ac 2 -ar 44100",
+    # Frames that are longer by two bytes.
+    "odd.ac3": "-c:a ac3 -b:a 96k -ac 2 -ar 44100",
+    "a.eac3": "-c:a eac3 -ac 6 -ar 48000",
+    "surround.wv": "-c:a wavpack -ac 6 -ar 44100",
+    "a.flac": "-c:a flac -ac 2 -ar 96000",
+    "a.wav": "-c:a pcm_s24le -ac 2 -ar 8000",
+    "a.m4a": "-c:a aac -aac_pns 0 -ac 2 -ar 44100",
+}
+
+
+class Region(NamedTuple):
+    """A region of a source, in thousandths of a second.
+
+    :ivar duration: None for all up to the end of the source.
+    """
+
+    start: int
+    duration: int | None
+
+    @property
+    def text(self) -> str:
+        """The options of a variant of this region."""
+        seconds = [f"{count / 1000:.3f}" for count in self if count is not None]
+        return f"{WHOLE}/t:{':'.join(seconds)}"
+
+    def part(self, whole: Sound) -> Sound:
+        """Return the samples of the region."""
+        end = None if self.duration is None else self.start + self.duration
+        return whole.part(
+            _round(self.start, whole.rate), None if end is None else _round(end, whole.rate)
+        )
+
+
+def random_regions(seed: str, count: int) -> list[Region]:
+    """Return regions that are drawn at random, each of at least a hundredth of a second."""
+    draw = random.Random(seed)
+    return [
+        Region(draw.randrange(1000 * SECONDS - 200), draw.choice((10, 333, 5000, None)))
+        for _ in range(count)
+    ]
+
+
+@cache
+def sources() -> dict[str, bytes]:
+    """Return a sound of loud and of quiet noise, in which each place is unique, in all forms."""
+    sound = noise(_RATE, SECONDS * _RATE, 2)
+    levels = np.repeat(np.array([1, 0.02, 0.5, 0, 1, 0.1, 0.001, 0.7], np.float32), _RATE)
+    sound.channels[:] *= np.resize(levels, len(sound))
+    return convert_all(write_wav(sound), FORMS)
+
+
+@cache
+def wholes() -> dict[str, Sound]:
+    """Return all samples of each source, as the service renders them."""
+    rendered = render_each((source, [WHOLE]) for source in sources().values())
+    return {
+        name: read_wav(outputs[WHOLE]) for name, outputs in zip(sources(), rendered, strict=True)
+    }
+
+
+def find_wrong(regions: Mapping[str, Sequence[Region]]) -> Iterator[str]:
+    """Render regions of sources, and yield a complaint about each that differs.
+
+    :param regions: by the names of the sources.
+    """
+    jobs = [(sources()[name], [each.text for each in found]) for name, found in regions.items()]
+    for (name, found), outputs in zip(regions.items(), render_each(jobs), strict=True):
+        for each in found:
+            heard, expected = read_wav(outputs[each.text]), each.part(wholes()[name])
+            if not _are_equal(heard, expected):
+                yield f"{name} {each.text}: {len(heard)} samples, {len(expected)} expected"
+
+
+def _are_equal(one: Sound, other: Sound) -> bool:
+    """Return whether two sounds have the same samples.
+
+    In silence, the filter of the Opus decoder keeps the smallest numbers that a float can have, as
+    they round to themselves. Behind another start, they are 0.
+    """
+    if (one.rate, one.channels.shape) != (other.rate, other.channels.shape):
+        return False
+    difference = np.abs(one.channels - other.channels).max(initial=0)
+    return bool(difference < np.finfo(np.float32).tiny)
+
+
+def _round(thousandths: int, rate: int) -> int:
+    return int((Decimal(thousandths) * rate / 1000).to_integral_value(ROUND_HALF_UP))
