@@ -22,12 +22,12 @@ from audioproxy.media.lengths.ogg import count_opus
 from audioproxy.media.lengths.pcm import sample_bytes
 from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength
 from audioproxy.media.probe import Probe
-from audioproxy.media.seeking.matroska_blocks import Block, Frame, read_blocks
+from audioproxy.media.seeking.matroska_blocks import Block, Frame, find_block, read_blocks
 from audioproxy.media.seeking.matroska_headers import NANOSECONDS, Cues, Track, read_headers
 from audioproxy.media.seeking.point import PREROLL, SeekPoint
 
-# Cues whose time stamps are examined, at most.
-_EXAMINED = 512
+# Cues up to the place whose time stamps are examined, about: one of 5 minutes, or more.
+_EXAMINED = 160
 # Nanoseconds to which containers round time stamps, and those by which a second rounding, as in
 # MPEG-TS and in mkvmerge, may move them.
 _MILLISECOND, _ROUNDING = 10**6, 25_000
@@ -103,23 +103,29 @@ def find_in_matroska(
     grid = _build_grid(blocks[0], track, probe)
     samples, rate = grid.samples, probe.sample_rate
     number = (first + track.delay) // samples - -(-CODECS[probe.codec].preroll * rate // samples)
-    _, place = cues.last_before(cues.find(grid.stamp(number)))
+    index = cues.find(grid.stamp(number))
+    _, place = cues.last_before(index)
     if place <= start:
         raise Malformed
     placed = yield from read_blocks(place, size, track.number)
-    begin = grid.number(placed[0].stamp)
-    if not 0 < begin <= number or begin * samples > _LATEST * rate:
+    if not 0 < grid.number(placed[0].stamp) <= number or number * samples > _LATEST * rate:
         raise Malformed
+    stamp, offset, cluster = yield from find_block(
+        place, size, track.number, lambda stamp: grid.number(stamp) <= number
+    )
+    begin = grid.number(stamp)
     _, end_place = cues.last_before(len(cues))
     ending = yield from read_blocks(end_place, size, track.number)
     for following in (blocks, placed):
         _check_counts(following, grid, track, probe)
     _check_positions([*blocks, *placed], grid, track, probe)
-    _check_stamps([*blocks, *placed, *ending], grid, cues)
+    stamps = [stamp, *(block.stamp for block in (*blocks, *placed, *ending))]
+    _check_stamps(blocks[0].stamp, stamps, grid, cues, index)
     end = None
     if last is not None:
         end = _find_end(cues, grid.stamp(-(-(last + track.delay) // samples)))
-    return SeekPoint(begin * samples - track.delay, place, "matroska", track.head, end=end)
+    head = track.head + cluster
+    return SeekPoint(begin * samples - track.delay, offset, "matroska", head, end=end)
 
 
 def _build_grid(first: Block, track: Track, probe: Probe) -> _Grid:
@@ -161,20 +167,21 @@ def _check_positions(blocks: Sequence[Block], grid: _Grid, track: Track, probe: 
         raise Malformed
 
 
-def _check_stamps(blocks: Sequence[Block], grid: _Grid, cues: Cues) -> None:
+def _check_stamps(first: int, stamps: Sequence[int], grid: _Grid, cues: Cues, index: int) -> None:
     """Check that time stamps of blocks and of Cues are multiples, but for their rounding.
 
-    :param blocks: the first one of the file, and others.
+    :param first: the time stamp of the first block of the file.
+    :param stamps: those of it and of other blocks.
+    :param index: of the Cue behind the place.
     :raises Malformed: where they are not, or where Cues are out of order or far apart.
     """
     # The number is odd, since the points of two tracks may alternate.
-    step = 1 + 2 * (len(cues) // _EXAMINED)
-    points = [stamp for stamp, _ in cues.of_track(range(0, len(cues), step))]
-    steps = [later - before for before, later in pairwise([blocks[0].stamp, *points])]
+    step = 1 + 2 * (index // _EXAMINED)
+    points = [stamp for stamp, _ in cues.of_track(range(0, index, step))]
+    steps = [later - before for before, later in pairwise([first, *points])]
     if not steps or min(steps) < 0 or max(steps) * grid.unit > _LONGEST_STEP:
         raise Malformed
-    stamps = [*points, *(block.stamp for block in blocks)]
-    late = [stamp - grid.stamp(grid.number(stamp)) for stamp in stamps]
+    late = [stamp - grid.stamp(grid.number(stamp)) for stamp in (*points, *stamps)]
     if (max(late) - min(late)) * grid.unit > grid.rounding + _ROUNDING:
         raise Malformed
 

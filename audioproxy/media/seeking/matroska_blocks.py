@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from audioproxy.media.lengths.ebml import Element, parse_elements
 from audioproxy.media.lengths.reading import Malformed, Reader, read_range
@@ -12,8 +13,10 @@ CLUSTER, _TIMESTAMP, _SIMPLE_BLOCK = b"\x1f\x43\xb6\x75", b"\xe7", b"\xa3"
 _BLOCK_GROUP, _BLOCK = b"\xa0", b"\xa1"
 # The lacing of a block, in its flags: how the sizes of its frames are stated.
 _LACING, _XIPH, _FIXED, _XIPH_MORE = 0x06, 0x02, 0x04, 255
-# Bytes of a cluster that are read.
-_WINDOW = 32 * 1024
+#: The size of an element that has an unknown one.
+UNKNOWN_SIZE = b"\x01" + b"\xff" * 7
+# Bytes of a cluster that are read for its first blocks, and in which a later one is searched.
+_WINDOW, _MOST_SEARCHED = 32 * 1024, 1 << 20
 # Bytes of a block ahead of its frames: a track number, a time stamp and flags; and those of a frame
 # that tell its number of samples.
 _BLOCK_HEADER, _FRAME_HEADER = 4, 16
@@ -56,20 +59,53 @@ def read_blocks(offset: int, size: int, track: int) -> Reader[list[Block]]:
         raise Malformed
     inner = list(parse_elements(data, cluster.start, cluster.end))
     begin = next((field.number(data) for field in inner if field.name == _TIMESTAMP), None)
-    number, blocks = bytes((track | 0x80,)), []
+    blocks = []
     for element in _blocks_of(inner, data):
-        if data[element.start : element.start + 1] != number:
+        if not _is_of_track(data, element, track):
             continue
-        late = int.from_bytes(data[element.start + 1 : element.start + 3], "big", signed=True)
         frames = _frames_of(data, element)
         if not frames:
             break
         if begin is None:
             raise Malformed
-        blocks.append(Block(begin + late, frames))
+        blocks.append(Block(begin + _stamp_of(data, element), frames))
     if not blocks:
         raise Malformed
     return blocks
+
+
+def find_block(
+    offset: int, size: int, track: int, is_ahead: Callable[[int], bool]
+) -> Reader[tuple[int, int, bytes]]:
+    """Find the last block of a track in a cluster that precedes a place.
+
+    :param is_ahead: returns whether a block with a time stamp does. The first one does.
+    :returns: its time stamp and its offset, and the start of a cluster that begins with it.
+    """
+    data = yield from read_range(offset, min(_MOST_SEARCHED, size - offset))
+    cluster = next(parse_elements(data))
+    inner = list(parse_elements(data, cluster.start, cluster.end))
+    stamp = next(field for field in inner if field.name == _TIMESTAMP)
+    begin = stamp.number(data)
+    stamps = (
+        (begin + _stamp_of(data, block), element.offset)
+        for element in inner
+        for block in _blocks_of([element], data)
+        if _is_of_track(data, block, track)
+    )
+    *_, (found, place) = takewhile(lambda block: is_ahead(block[0]), stamps)
+    head = CLUSTER + UNKNOWN_SIZE + data[stamp.offset : stamp.end]
+    return found, offset + place, head
+
+
+def _is_of_track(data: bytes, block: Element, track: int) -> bool:
+    header = data[block.start : block.start + _BLOCK_HEADER]
+    return len(header) == _BLOCK_HEADER and header[0] == track | 0x80
+
+
+def _stamp_of(data: bytes, block: Element) -> int:
+    """Return the time stamp of a block, from that of its cluster on."""
+    return int.from_bytes(data[block.start + 1 : block.start + 3], "big", signed=True)
 
 
 def _frames_of(data: bytes, block: Element) -> list[Frame]:

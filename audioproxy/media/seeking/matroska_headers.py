@@ -12,7 +12,7 @@ from audioproxy.media.lengths.ebml import SEGMENT, Element, parse_elements, read
 from audioproxy.media.lengths.ogg import PRESKIP
 from audioproxy.media.lengths.reading import Malformed, Reader, read_range
 from audioproxy.media.probe import Probe
-from audioproxy.media.seeking.matroska_blocks import CLUSTER
+from audioproxy.media.seeking.matroska_blocks import CLUSTER, UNKNOWN_SIZE
 
 _SEEK_HEAD, _SEEK = b"\x11\x4d\x9b\x74", b"\x4d\xbb"
 _SEEK_ID, _SEEK_POSITION = b"\x53\xab", b"\x53\xac"
@@ -30,8 +30,6 @@ _MILLISECOND = 10**6
 # The factor 1, as a float of 4 and 8 bytes.
 _ONE = (b"\x3f\x80\0\0", b"\x3f\xf0\0\0\0\0\0\0")
 _OPUS = b"OpusHead"
-# The size of an element that has an unknown one.
-_UNKNOWN_SIZE = b"\x01" + b"\xff" * 7
 
 # Bytes that are read at once. Pictures are skipped.
 _WINDOW, _MOST_WINDOWS = 32 * 1024, 8
@@ -167,7 +165,7 @@ def _read_track(segment: Element, found: Mapping[bytes, Element], probe: Probe) 
     if private.startswith(_OPUS):
         place = entry[_PRIVATE].start
         edited[place + PRESKIP.start : place + PRESKIP.stop] = bytes(PRESKIP.stop - PRESKIP.start)
-    head = begin + SEGMENT + _UNKNOWN_SIZE + _element(_INFO, info) + _element(_TRACKS, edited)
+    head = begin + SEGMENT + UNKNOWN_SIZE + _element(_INFO, info) + _element(_TRACKS, edited)
     return Track(number, unit, private, delay, head)
 
 
