@@ -440,17 +440,16 @@ class Preparer:
     async def _build(
         self, source: ProbedSource, measure: list[str] | None, deadline: Deadline
     ) -> Job:
-        program, options, probe, point = self.program, source.options, source.probe, None
-        if not source.found:
-            point = await deadline.limit(self.seek_points.find(source.opened, options, probe))
+        program, options, probe = self.program, source.options, source.probe
+        point = await deadline.limit(self.seek_points.find(source.opened, options, probe))
         opened = await _input(source, deadline, read_share(options, probe), point)
         resampler = await deadline.limit(self.probe_resampler())
         # What is known about the source is the same for all renders. The place is that of this one.
         placed = replace(probe, seek_point=point)
         if probe.irregular:
             stream = decoded_stream(probe)
-            encoder = source.build_command(program, stream, options, probe, resampler)
-            pipeline = Pipeline(encoder, decoder_command(program, opened, options, probe))
+            encoder = source.build_command(program, stream, options, placed, resampler)
+            pipeline = Pipeline(encoder, decoder_command(program, opened, options, placed))
         else:
             encoder = source.build_command(program, opened, options, placed, resampler)
             pipeline = single_process(encoder, probe)

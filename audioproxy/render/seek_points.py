@@ -12,14 +12,20 @@ from twisted.internet.defer import CancelledError, Deferred, DeferredLock
 from twisted.python.failure import Failure
 
 from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
-from audioproxy.errors import Refusal
+from audioproxy.errors import Refusal, RenderFailed
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.media.command.trim import needs_point, requested_samples
 from audioproxy.media.lengths.containers import read_behind, read_length, run_reader
 from audioproxy.media.lengths.reading import ReadRange
 from audioproxy.media.probe import Probe
 from audioproxy.media.seeking.frame_index import FrameIndex
-from audioproxy.media.seeking.frames import KINDS, FrameStream, find_offset, read_stream
+from audioproxy.media.seeking.frames import (
+    KINDS,
+    FrameStream,
+    find_offset,
+    find_start,
+    read_stream,
+)
 from audioproxy.media.seeking.matroska import find_in_matroska
 from audioproxy.media.seeking.ogg import find_in_ogg
 from audioproxy.media.seeking.point import SeekPoint
@@ -82,14 +88,20 @@ class SeekPoints:
         number = 0 if stream is None else stream.number_before(first, probe.sample_rate)
         if stream is None or not number:
             return None
-        offset = None
+        if stream.samples is not None and (last is None or last > stream.samples):
+            # What a decode of the whole leaves out must be the end.
+            length = probe.length or await read_length(source.read, source.size, probe)
+            if length is None or not length.exact or length.samples != stream.samples:
+                return None
         if stream.mean is not None:
-            offset = await run_reader(read, size, find_offset(stream, stream.mean, number))
-        if offset is None:
-            index = await self._read_frames(source, stream, read, number)
-            if number < index.frames:
-                offset = await run_reader(read, size, index.find_offset(number))
-        return None if offset is None else stream.point(number, offset)
+            locate = partial(find_offset, stream, stream.mean)
+            point = await run_reader(read, size, find_start(stream, locate, number))
+            if point is not None:
+                return point
+        index = await self._read_frames(source, stream, read, number)
+        if number >= index.frames:
+            return None
+        return await run_reader(read, size, find_start(stream, index.find_offset, number))
 
     async def has_samples(self, source: OpenSource, probe: Probe, samples: int) -> bool:
         """Return whether the frames of a source show that it has at least so many samples.
@@ -117,7 +129,9 @@ class SeekPoints:
         """
         running: Deferred[None] | None = None
         is_whole = options.t is None and source.descriptor is not None
-        if is_whole and (probe.container, probe.codec) in KINDS:
+        # Another request would not find the index.
+        is_kept = source.has_certain_identity()
+        if is_whole and is_kept and (probe.container, probe.codec) in KINDS:
             running = Deferred.fromCoroutine(self._index(source, probe))
             running.addErrback(_log_failure)
         try:
@@ -163,6 +177,8 @@ class SeekPoints:
                 data = await read(index.offset, index.left(piece))
                 # A thread cannot be cancelled, and changes the index.
                 await await_uncancelled(self._run_in_thread(partial(index.add, data)))
+            except OSError as error:
+                raise RenderFailed("The source could not be read.") from error
             finally:
                 entry.lock.release()
             piece = min(2 * piece, _LARGEST_PIECE)

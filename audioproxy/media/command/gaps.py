@@ -27,9 +27,10 @@ _MOST_SILENCE = 6 * 3600
 _LONGEST = {"mpegts": 10}
 
 # Frames by which a frame after a gap is late, at least. A single frame is no gap where ffmpeg is
-# wrong by one: it gives a packet of MPEG-PS the time of the next one. 5.1 decodes the last frame of
-# the first packet of Windows Media with the time stamp of the second one, and takes the header of a
-# further FLAC stream for a frame.
+# wrong by one, or nearly. It gives a packet of MPEG-PS the time of the next one. Where blocks of
+# Vorbis change their size, time stamps are late until the end of the page. 5.1 decodes the last
+# frame of the first packet of Windows Media with the time stamp of the second one, and takes the
+# header of a further FLAC stream for a frame.
 _HALF_A_FRAME, _TWO_FRAMES = 0.5, 1.5
 # Codecs whose decoder skips frames of silence.
 _SKIPS_SILENCE = ("amr_nb", "amr_wb")
@@ -118,7 +119,8 @@ def _longest(probe: Probe) -> int:
 def _expression(probe: Probe) -> str:
     """Return the time stamp of a frame, as an expression of ffmpeg."""
     kind = probe.container, probe.codec
-    is_uncertain = probe.codec.startswith("wma") or kind[0] == "mpeg" or kind == ("ogg", "flac")
+    is_uncertain = probe.codec.startswith("wma") or kind[0] == "mpeg"
+    is_uncertain |= kind in (("ogg", "flac"), ("ogg", "vorbis"))
     # The first packet may be the encoder's delay, ahead of a track that starts late. Of the frames
     # of a Speex packet, the first one alone has a time stamp.
     has_delay = kind == ("mov", "aac") and probe.first_time_stamp >= 0

@@ -163,6 +163,8 @@ def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
         length = until - first
         if probe.length.ends_in_padding:
             stop = until
+    if point is not None and point.stop is not None:
+        stop = point.stop if stop is None else min(stop, point.stop)
     delay = 0 if probe.length is None else probe.length.delay
     stop = None if stop is None else stop - seek
     is_known, by_stamps = point is not None, probe.in_parts

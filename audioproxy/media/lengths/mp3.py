@@ -117,20 +117,39 @@ def read_duration(size: int, probe: Probe) -> Reader[Probe]:
     return replace(probe, description=description)
 
 
-def read_encoder_header(size: int) -> Reader[tuple[int, int, int | None]]:
+class Stated(NamedTuple):
+    """What an mp3 file states about its frames.
+
+    :ivar first: the offset of the first frame that ffmpeg decodes.
+    :ivar delay: number of samples of it that ffmpeg leaves out.
+    :ivar frames: their number; None where that is not stated.
+    :ivar samples: number of samples up to the padding, which ffmpeg leaves out; None where that is
+        not stated.
+    """
+
+    first: int
+    delay: int = 0
+    frames: int | None = None
+    samples: int | None = None
+
+
+def read_encoder_header(size: int) -> Reader[Stated]:
     """Read what an encoder states about the frames of an mp3 file.
 
-    :returns: the offset of the first frame that ffmpeg decodes, the number of samples of it that
-        ffmpeg leaves out, and the number of frames; None where that is not stated.
     :raises Malformed: for a header frame that ffmpeg may decode as audio.
     """
     start, data, frame = yield from _read_first_frame(size)
     header = _parse_header(data, frame)
     if header is not None:
-        return start + frame.length, header.delay, header.frames
-    if any(name in data for name in (*_NAMES, _NAME_OF_VBRI)):
+        return Stated(start + frame.length, header.delay, header.frames, header.samples)
+    if is_header_frame(data):
         raise Malformed
-    return start, 0, None
+    return Stated(start)
+
+
+def is_header_frame(data: bytes) -> bool:
+    """Return whether ffmpeg may take the first frame of some bytes for that of an encoder."""
+    return any(name in data[:_LONGEST_TAG] for name in (*_NAMES, _NAME_OF_VBRI))
 
 
 def _read_first_frame(size: int) -> Reader[tuple[int, bytes, FrameHeader]]:

@@ -21,6 +21,8 @@ _MAGIC = b"OggS\0"
 LARGEST_PAGE = _PAGE_HEADER + 255 + 255 * 255
 # Pages of headers: those of a tag with a picture.
 _MOST_HEADER_PAGES = 2048
+#: Damaged pages in some bytes that are searched.
+MOST_DAMAGED = 16
 # Pages at the end whose positions are compared.
 _LAST_PAGES = 8
 CONTINUED, FIRST, LAST = 1, 2, 4
@@ -85,22 +87,37 @@ def find_pages(data: bytes, offset: int, serial: bytes) -> list[Page]:
     """Return the whole and undamaged pages of a stream in some bytes of a file.
 
     :param offset: of the bytes.
+    :raises Malformed: for more damaged pages than files have: their checksums take time.
     """
-    pages, at = [], 0
+    pages: list[Page] = []
+    at = damaged = 0
     while (at := data.find(_MAGIC, at)) >= 0:
-        header = data[at : at + _PAGE_HEADER]
-        if len(header) < _PAGE_HEADER:
-            break
-        lacing = data[at + _PAGE_HEADER :][: header[26]]
-        page = _parse_page(offset + at, header, lacing)
-        content = data[at : page.end - offset]
-        is_whole = len(lacing) == header[26] and page.end <= offset + len(data)
-        if is_whole and page.serial == serial and content == with_checksum(content):
-            pages.append(page)
-            at = page.end - offset
-        else:
+        page = page_at(data, at, serial)
+        if page is None:
+            damaged += 1
             at += len(_MAGIC)
+            if damaged > MOST_DAMAGED:
+                raise Malformed
+        else:
+            at = page.end
+            pages.append(page._replace(offset=page.offset + offset, start=page.start + offset))
     return pages
+
+
+def page_at(data: bytes, at: int, serial: bytes) -> Page | None:
+    """Return a page in some bytes; None for one that is not whole, damaged, or of another stream.
+
+    :param at: where it begins.
+    """
+    header = data[at : at + _PAGE_HEADER]
+    if len(header) < _PAGE_HEADER:
+        return None
+    lacing = data[at + _PAGE_HEADER : at + _PAGE_HEADER + header[26]]
+    page = _parse_page(at, header, lacing)
+    content = data[at : page.end]
+    is_whole = len(lacing) == header[26] and page.end <= len(data)
+    is_undamaged = is_whole and page.serial == serial and content == with_checksum(content)
+    return page if is_undamaged else None
 
 
 def drop_packets(data: bytes, page: Page, count: int) -> bytes:

@@ -7,14 +7,14 @@ frames have one bit rate, that is arithmetic; otherwise the headers up to there 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from audioproxy.media.lengths.mp3 import read_encoder_header
+from audioproxy.media.lengths.mp3 import Stated, is_header_frame, read_encoder_header
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
 from audioproxy.media.lengths.reading import (
     INCOMPLETE_FRAMES,
@@ -34,8 +34,11 @@ HEADER = 8
 # place of one.
 _FIRST_FRAMES, _FOLLOWING = 16, 3
 # Bytes by which a frame may be off the place that the mean length gives: frames of 44.1 kHz have no
-# whole number of bytes, so some are longer by one byte, or by two in AC-3.
+# whole number of bytes, so some are longer by one byte.
 _ROUNDING = 2
+# Frames ahead of a place at which decoding may start instead; bytes of a frame that tell whether it
+# may; and the bits of mp3 headers that ffmpeg compares (libavformat/mp3dec.c).
+_MOST_STEPS, _FRAME_START, _MP3_MASK = 16, 192, b"\xff\xfe\x0c\xcf"
 
 _AC3_KBPS = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 576, 640)
 _AC3_RATES = (48000, 44100, 32000)
@@ -58,7 +61,9 @@ class FrameForm:
     :ivar lengths: returns the lengths of frames in bytes, given the bytes of their headers as an
         array of the shape ``(8, n)``; 0 for other bytes.
     :ivar mean: bytes of a frame, on average, if all have the bit rate of the first one; None where
-        they never have.
+        they never have, or where no file states their number.
+    :ivar start_mask: the bits of the headers of two frames in which these must agree, since ffmpeg
+        would leave out the first one.
     """
 
     demuxer: str
@@ -67,6 +72,7 @@ class FrameForm:
     value: bytes
     lengths: Callable[[_Columns], _Columns]
     mean: Fraction | None = None
+    start_mask: bytes = b""
 
     def length(self, header: bytes) -> int:
         """Return the length of the frame with a header, in bytes; 0 for other bytes."""
@@ -114,6 +120,7 @@ class FrameStream:
     :ivar first: the offset of the first frame that is decoded.
     :ivar end: the offset after the last byte that may be a frame.
     :ivar delay: number of samples at the start that the decoder leaves out.
+    :ivar samples: number of samples up to the padding that it leaves out, too; None for no padding.
     :ivar mean: bytes of a frame, on average, if the ends of the stream prove that the place of each
         frame follows from it; otherwise None.
     :ivar frames: their number, where the mean is known.
@@ -123,6 +130,7 @@ class FrameStream:
     first: int
     end: int
     delay: int
+    samples: int | None
     mean: Fraction | None
     frames: int
 
@@ -141,10 +149,27 @@ class FrameStream:
         """
         return -(-(sample + self.delay) // self.form.samples) + INCOMPLETE_FRAMES
 
+    def may_start(self, offset: int) -> Reader[bool]:
+        """Return whether ffmpeg decodes the frame at an offset, if it is the first one of a file.
+
+        It takes an encoder's header frame for that of the file, and a frame whose successor has
+        another mode for something else.
+        """
+        mask = self.form.start_mask
+        if not mask:
+            return True
+        data = yield from read_range(offset, min(_FRAME_START, self.end - offset))
+        place = offset + self.form.length(data[:HEADER])
+        following = yield from read_range(place, len(mask))
+        are_alike = all(
+            (a ^ b) & bits == 0 for a, b, bits in zip(data, following, mask, strict=False)
+        )
+        return are_alike and not is_header_frame(data)
+
     def point(self, number: int, offset: int) -> SeekPoint:
         """Return the place of a frame."""
         sample = number * self.form.samples - self.delay
-        return SeekPoint(sample, offset, self.form.demuxer)
+        return SeekPoint(sample, offset, self.form.demuxer, stop=self.samples)
 
 
 def read_stream(size: int, probe: Probe) -> Reader[FrameStream]:
@@ -153,14 +178,31 @@ def read_stream(size: int, probe: Probe) -> Reader[FrameStream]:
     :raises Malformed: for a file of another form.
     """
     if probe.container == "mp3":
-        start, delay, count = yield from read_encoder_header(size)
+        stated = yield from read_encoder_header(size)
     else:
-        start, delay, count = (yield from skip_id3()), 0, None
-    header = yield from read_range(start, HEADER)
+        stated = Stated((yield from skip_id3()))
+    header = yield from read_range(stated.first, HEADER)
     form = _FORMS[probe.container, probe.codec](header, probe)
     end = yield from end_before_tags(size)
-    mean, frames = yield from _prove_mean(form, start, end, count)
-    return FrameStream(form, start, end, delay, mean, frames)
+    frames = stated.frames or 0
+    is_proven = yield from _is_constant(form, stated.first, end, frames)
+    mean = form.mean if is_proven else None
+    return FrameStream(form, stated.first, end, stated.delay, stated.samples, mean, frames)
+
+
+def find_start(
+    stream: FrameStream, find: Callable[[int], Reader[int]], number: int
+) -> Reader[SeekPoint]:
+    """Return the last place up to a frame at which a decoder may start.
+
+    :param find: returns the offset of a frame.
+    :raises Malformed: where there is none.
+    """
+    for candidate in range(number, max(0, number - _MOST_STEPS), -1):
+        offset = yield from find(candidate)
+        if (yield from stream.may_start(offset)):
+            return stream.point(candidate, offset)
+    raise Malformed
 
 
 def find_offset(stream: FrameStream, mean: Fraction, number: int) -> Reader[int]:
@@ -179,30 +221,26 @@ def find_offset(stream: FrameStream, mean: Fraction, number: int) -> Reader[int]
     raise Malformed
 
 
-def _prove_mean(
-    form: FrameForm, start: int, end: int, count: int | None
-) -> Reader[tuple[Fraction | None, int]]:
-    """Return the mean length and the number of frames, if all have the bit rate of the first one.
+def _is_constant(form: FrameForm, start: int, end: int, frames: int) -> Reader[bool]:
+    """Return whether all frames of a stream have the bit rate of the first one.
 
-    A frame at a place does not prove its number. The last one does, if it is where a whole number
-    of frames leads to, and if an encoder's header states that number.
+    A frame at a place does not prove its number, nor does the last one, as tags may be between. The
+    number that the file states does, if it leads to the end.
 
-    :param count: the number of frames that the file states, or None.
+    :param frames: that number, or 0.
     """
-    mean, unknown, at = form.mean, (None, 0), start
-    if mean is None:
-        return unknown
+    mean, at = form.mean, start
+    if mean is None or not frames:
+        return False
     for _ in range(_FIRST_FRAMES):
         if at + HEADER > end:
-            return unknown
+            return False
         length = form.length((yield from read_range(at, HEADER)))
         if not length or abs(length - mean) > _ROUNDING:
-            return unknown
+            return False
         at += length
     last = yield from end_of_frames(start, end, form.length)
-    frames = round((last - start) / mean)
-    is_whole = abs(start + frames * mean - last) <= _ROUNDING
-    return (mean, frames) if is_whole and count in (None, frames) else unknown
+    return abs(start + frames * mean - last) <= _ROUNDING
 
 
 def _form_of_mp3(header: bytes, probe: Probe) -> FrameForm:
@@ -218,7 +256,8 @@ def _form_of_mp3(header: bytes, probe: Probe) -> FrameForm:
         return np.where(fits, found + (columns[2] >> 1 & 1), 0)
 
     mean = Fraction(first.samples * first.kbps * 1000, 8 * first.rate)
-    return _form("mp3", first.samples, header, b"\xff\xfe\x0c", lengths, mean)
+    form = _form("mp3", first.samples, header, b"\xff\xfe\x0c", lengths)
+    return replace(form, mean=mean, start_mask=_MP3_MASK)
 
 
 def _form_of_adts(header: bytes, probe: Probe) -> FrameForm:
@@ -259,8 +298,7 @@ def _form_of_ac3(header: bytes, probe: Probe) -> FrameForm:
         found: _Columns = table[columns[4] & 0x3F]
         return found
 
-    mean = Fraction(samples * _AC3_KBPS[size_code >> 1] * 1000, 8 * rate)
-    return _form("ac3", samples, header, b"\xff\xff\0\0\xc0\xf8\xe0", lengths, mean)
+    return _form("ac3", samples, header, b"\xff\xff\0\0\xc0\xf8\xe0", lengths)
 
 
 def _form_of_eac3(header: bytes, probe: Probe) -> FrameForm:
@@ -275,9 +313,7 @@ def _form_of_eac3(header: bytes, probe: Probe) -> FrameForm:
         return 2 * (words + 1)
 
     samples = _AC3_BLOCK * _EAC3_BLOCKS[header[4] >> 4 & 3]
-    first = np.frombuffer(header, np.uint8).astype(np.int64)
-    mean = Fraction(int(lengths(first[:, np.newaxis])[0]))
-    return _form("eac3", samples, header, b"\xff\xff\xf8\0\xff\xf8", lengths, mean)
+    return _form("eac3", samples, header, b"\xff\xff\xf8\0\xff\xf8", lengths)
 
 
 def _form(
@@ -286,11 +322,10 @@ def _form(
     header: bytes,
     mask: bytes,
     lengths: Callable[[_Columns], _Columns],
-    mean: Fraction | None = None,
 ) -> FrameForm:
     mask = mask.ljust(HEADER, b"\0")
     value = bytes(byte & bits for byte, bits in zip(header, mask, strict=True))
-    return FrameForm(demuxer, samples, mask, value, lengths, mean)
+    return FrameForm(demuxer, samples, mask, value, lengths)
 
 
 #: The forms of frames, by ffprobe's names of the container and the codec.

@@ -24,7 +24,7 @@ from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength
 from audioproxy.media.probe import Probe
 from audioproxy.media.seeking.matroska_blocks import Block, Frame, find_block, read_blocks
 from audioproxy.media.seeking.matroska_headers import NANOSECONDS, Cues, Track, read_headers
-from audioproxy.media.seeking.point import PREROLL, SeekPoint
+from audioproxy.media.seeking.point import MOST_COPIED, PREROLL, SeekPoint
 
 # Cues up to the place whose time stamps are examined, about: one of 5 minutes, or more.
 _EXAMINED = 160
@@ -125,6 +125,8 @@ def find_in_matroska(
     if last is not None:
         end = _find_end(cues, grid.stamp(-(-(last + track.delay) // samples)))
     head = track.head + cluster
+    if (size if end is None else end) - offset > MOST_COPIED:
+        raise Malformed
     return SeekPoint(begin * samples - track.delay, offset, "matroska", head, end=end)
 
 

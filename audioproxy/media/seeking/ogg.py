@@ -13,19 +13,20 @@ from typing import NamedTuple
 from audioproxy.media.lengths.ogg import PRESKIP, OggStream, preskip, read_start
 from audioproxy.media.lengths.ogg_pages import (
     CONTINUED,
-    LARGEST_PAGE,
     LAST,
+    MOST_DAMAGED,
     Page,
     drop_packets,
     find_pages,
     last_pages,
+    page_at,
     read_packets,
     read_page,
     with_checksum,
 )
 from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength, read_range
 from audioproxy.media.probe import Probe
-from audioproxy.media.seeking.point import SeekPoint
+from audioproxy.media.seeking.point import MOST_COPIED, SeekPoint
 
 # Samples of Opus that are decoded ahead of a place. RFC 7845, 4.6, recommends 80 ms. Behind these,
 # samples are the same to the last bit: of music, and nearly always of speech, whose pitch is
@@ -48,8 +49,8 @@ def find_in_ogg(
     :param length: which the ends of the file confirm.
     :param first: the sample.
     :param last: the sample after the last needed one; None for all.
-    :raises Malformed: where the start is near, where pages contradict each other, or where the file
-        is not one whole stream.
+    :raises Malformed: where the start is near, where pages contradict each other, where the file is
+        not one whole stream, or where too much would be copied.
     """
     stream = yield from read_start(probe)
     # Positions must count the samples from the start of the file.
@@ -70,6 +71,10 @@ def find_in_ogg(
     head = (yield from _read_headers(stream)) + start.page
     is_end = None if last is None else partial(_has_later, stream.first.serial, last + skipped)
     begin = start.position
+    # By the mean bit rate behind the place.
+    share = 1.0 if last is None else (last + skipped - begin) / max(1, end.granule - begin)
+    if len(head) + share * (size - start.following) > MOST_COPIED:
+        raise Malformed
     return SeekPoint(begin - skipped, start.following, "ogg", head, begin, start.samples, is_end)
 
 
@@ -172,12 +177,12 @@ def _has_later(serial: bytes, position: int, data: bytes) -> bool:
 
     ffmpeg leaves out damaged pages, so their positions do not count.
     """
-    at = -1
-    while (at := data.find(b"OggS\0", at + 1)) >= 0:
+    at, damaged = -1, 0
+    while damaged < MOST_DAMAGED and (at := data.find(b"OggS\0", at + 1)) >= 0:
         granule = int.from_bytes(data[at + 6 : at + 14], "little", signed=True)
         if data[at + 14 : at + 18] == serial and granule >= position:
             # A checksum takes long, so only those of such pages are compared.
-            pages = find_pages(data[at : at + LARGEST_PAGE], 0, serial)
-            if any(page.granule >= position for page in pages):
+            if page_at(data, at, serial) is not None:
                 return True
+            damaged += 1
     return False

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+#: Bytes of a source that are copied for a place, at most; otherwise it is decoded from its start.
+MOST_COPIED = 64 << 20
 #: Seconds that are decoded ahead of a place, for the state that a codec carries from frame to
 #: frame: the bit reservoir of mp3, and the overlap of transforms.
 PREROLL = 1
@@ -26,6 +28,8 @@ class SeekPoint:
         of the first page of Ogg (findings/ffmpeg-ogg-flac-start.sh).
     :ivar is_end: returns whether some bytes of the source have the end of the last needed sample;
         None where all up to ``end`` are needed.
+    :ivar stop: the sample after the last one that a decode of the whole source has, where a decoder
+        that starts at the place outputs more; None where it does not.
     :ivar end: the offset after the last byte that the decoder needs; None for the end of the
         source.
     """
@@ -37,4 +41,5 @@ class SeekPoint:
     first_stamp: int = 0
     unstamped: int = 0
     is_end: Callable[[bytes], bool] | None = None
+    stop: int | None = None
     end: int | None = None
