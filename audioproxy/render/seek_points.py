@@ -19,7 +19,13 @@ from audioproxy.media.lengths.containers import read_behind, read_length, run_re
 from audioproxy.media.lengths.reading import ReadRange
 from audioproxy.media.probe import Probe
 from audioproxy.media.seeking.frame_index import FrameIndex
-from audioproxy.media.seeking.frames import KINDS, FrameStream, find_offset, read_stream
+from audioproxy.media.seeking.frames import (
+    FOLLOWING,
+    KINDS,
+    FrameStream,
+    find_offset,
+    read_stream,
+)
 from audioproxy.media.seeking.ogg import find_in_ogg
 from audioproxy.media.seeking.point import SeekPoint
 from audioproxy.media.seeking.wavpack import find_in_wavpack
@@ -103,7 +109,12 @@ class SeekPoints:
             return False
         number = stream.number_behind(samples)
         if stream.mean is not None:
-            return number <= stream.frames
+            if number > stream.frames:
+                return False
+            # The last of them have to be there.
+            place = find_offset(stream, stream.mean, number - FOLLOWING)
+            if await run_reader(read, size, place) is not None:
+                return True
         return number <= (await self._read_frames(source, stream, read, number)).frames
 
     @asynccontextmanager

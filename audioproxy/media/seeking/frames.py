@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -30,9 +31,10 @@ from audioproxy.media.seeking.point import PREROLL, SeekPoint
 
 #: Bytes of the longest header.
 HEADER = 8
-# Frames at the start that tell whether all have one bit rate, and those that follow each other at a
-# place of one.
-_FIRST_FRAMES, _FOLLOWING = 16, 3
+# Frames at the start that tell whether all have one bit rate.
+_FIRST_FRAMES = 16
+#: Frames of that bit rate that follow each other at a place of one.
+FOLLOWING = 3
 # Bytes by which a frame may be off the place that the mean length gives: frames of 44.1 kHz have no
 # whole number of bytes, so some are longer by one byte, or by two in AC-3.
 _ROUNDING = 2
@@ -166,15 +168,17 @@ def read_stream(size: int, probe: Probe) -> Reader[FrameStream]:
 def find_offset(stream: FrameStream, mean: Fraction, number: int) -> Reader[int]:
     """Return the offset of a frame of a stream with one bit rate.
 
-    :raises Malformed: where there is none at the place that the mean length gives.
+    :raises Malformed: where none of that bit rate is at the place that the mean length gives.
     """
     form, place = stream.form, stream.first + int(number * mean)
     begin = place - _ROUNDING
-    count = min(2 * _ROUNDING + (_FOLLOWING + 1) * int(mean + _ROUNDING), stream.end - begin)
+    count = min(2 * _ROUNDING + (FOLLOWING + 1) * int(mean + _ROUNDING), stream.end - begin)
     data = yield from read_range(begin, count)
     for at in range(2 * _ROUNDING + 1):
-        offsets, _ = form.follow(data[at:])
-        if len(offsets) >= _FOLLOWING:
+        offsets, end = form.follow(data[at:])
+        lengths = [later - before for before, later in pairwise((*offsets, end))][:FOLLOWING]
+        # Of frames of several bit rates, one may be there by chance.
+        if len(lengths) == FOLLOWING and all(abs(each - mean) <= _ROUNDING for each in lengths):
             return begin + at
     raise Malformed
 

@@ -319,3 +319,17 @@ class PlaceTests(SynchronousTestCase):
             moved = file[:at] + more + file[at:]
             self.assertEqual(offset_of(moved, stream, 101), at + len(more))
         self.assertIsNone(offset_of(file[:at] + bytes(4) + file[at:], stream, 101))
+
+    def test_chance(self) -> None:
+        """A frame of another bit rate is at the place of a number by chance."""
+        quiet, loud = FrameHeader(32, 48000, 2), FrameHeader(320, 48000, 2)
+        # Their lengths are 96 and 960 bytes, so all frames are where one bit rate leads to.
+        file = frames(quiet, 50) + frames(loud, 50) + frames(quiet, 50)
+        stream = read(file, rate=48000)
+        assert stream is not None
+        self.assertEqual((stream.mean, stream.frames), (96, 600))
+        self.assertEqual(offset_of(file, stream, 40), 40 * 96)
+        # Frames of 32 kbit/s with the numbers 47 to 49 are the last ones ahead of the loud ones.
+        self.assertEqual(offset_of(file, stream, 47), 47 * 96)
+        for number in (48, 49, 50, 60, 540):
+            self.assertIsNone(offset_of(file, stream, number), number)
