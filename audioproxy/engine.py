@@ -19,7 +19,7 @@ from audioproxy._twisted import monotonic_clock
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.threads import bounded, thread_per_call
-from audioproxy.config import BucketStore, Config, Problem, S3Config
+from audioproxy.config import BucketStore, Config, Problem, S3Config, cpu_count
 from audioproxy.errors import NotConfigured, NotFound, RenderTimeout
 from audioproxy.files.disk_space import DiskMonitor
 from audioproxy.files.scratch_files import AnonymousSpace, check_folder, temporary_folder
@@ -215,6 +215,7 @@ class Engine:
                 config.render_timeout,
                 config.max_variant_bytes,
                 RecentFailures(clock.seconds),
+                cpu_count(),
             )
         )
 

@@ -1,4 +1,4 @@
-"""Work on many items, some of them at a time."""
+"""Work on several items at a time."""
 
 from __future__ import annotations
 
@@ -6,8 +6,36 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred, FirstError, gatherResults
+from twisted.python.failure import Failure
+
+from audioproxy.concurrency.threads import await_uncancelled
 
 T = TypeVar("T")
+
+
+async def all_results(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return the results of several works, which run side by side, when all of them have ended.
+
+    If the caller is cancelled, the works are cancelled.
+
+    :raises Exception: the first that a work raises; the others are cancelled then.
+    """
+    failures: list[Failure] = []
+
+    def cancel() -> None:
+        for work in running:
+            work.cancel()
+
+    def stop_others(failure: Failure) -> None:
+        failures.append(failure)
+        cancel()
+
+    running = [Deferred.fromCoroutine(work) for work in works]
+    ended: Deferred[list[Any]] = gatherResults([work.addErrback(stop_others) for work in running])
+    results = await await_uncancelled(ended, cancel)
+    if failures:
+        failures[0].raiseException()
+    return results
 
 
 async def for_each(

@@ -166,7 +166,8 @@ class S3Config:
         return None not in (self.access_key_id, self.secret_access_key, self.region)
 
 
-def _cpu_count() -> int:
+def cpu_count() -> int:
+    """Return the number of CPUs that this process may use."""
     # A container or taskset often gives a process fewer CPUs than the machine has.
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -314,7 +315,7 @@ class Config:
 _DERIVED_DEFAULTS: dict[str, Callable[[Config], object]] = {
     "variant_s3": lambda config: config.source_s3,
     "max_variant_bytes": lambda config: config.max_src_bytes,
-    "max_concurrency": lambda config: _cpu_count(),
+    "max_concurrency": lambda config: cpu_count(),
     "max_probe_concurrency": lambda config: 4 * config.max_concurrency,
     # A queue size of 0 gives 0, which disables the check. A queue size of 1 gives 1.
     "ready_queue_threshold": lambda config: min(config.queue_size, max(1, config.queue_size // 2)),

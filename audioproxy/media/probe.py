@@ -109,6 +109,8 @@ class Probe:
     :ivar seek_point: where decoding starts for a render, if the service has found a place for that.
     :ivar irregular: a render has found that the source needs a decoder of its own
         (`audioproxy.media.command.decoding`).
+    :ivar in_parts: the source is decoded in parts, side by side: each in one thread, and with fewer
+        samples than it should have if the decoder has lost some.
     :ivar sample_rate: Hz.
     :ivar channels: their number; 2 where unknown.
     :ivar bit_depth: bits of a sample as stored; 24 for one-bit audio.
@@ -177,6 +179,7 @@ class Probe:
     first_stamp: int | None = None
     seek_point: SeekPoint | None = None
     irregular: bool = False
+    in_parts: bool = False
     start: Decimal = Decimal(0)
     seek_offset: Decimal = Decimal(0)
     first_time_stamp: int = 0

@@ -1,11 +1,11 @@
 """Waveforms: minimum and maximum of the samples in each pixel, and their two serializations.
 
-The length of a pixel depends on the length of the source, which a decoder tells only at its end.
-So the samples are reduced to *blocks* as they arrive. Blocks are short at first. Whenever there are
-too many blocks, every two neighbors are merged into one. At the end, a pixel is a whole number of
-blocks. Rounding it up to whole blocks makes a pixel at most 1 % longer than necessary, since a
-pixel has many blocks (D26). The number of blocks is also limited, so their memory does not grow
-with the length of the source.
+Samples are reduced to *blocks* as they arrive. Where the number of frames is expected, a block is a
+whole pixel. Otherwise blocks are short at first, and whenever there are too many, every two
+neighbors are merged into one. At the end, a pixel is a whole number of blocks. If it is not, since
+the expectation was wrong or since pixels divide the frames evenly, the pass is repeated with the
+number that it has counted. The number of blocks is limited, so their memory does not grow with the
+length of the source (D26).
 
 "Extremes" are an array of ``int16`` of the shape ``(n, channels, 2)``: the minimum and the maximum
 of each channel in each of ``n`` blocks or pixels.
@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audioproxy.errors import InvalidOptions, NothingDecoded
+from audioproxy.media.waveform_pixels import CoarseBlocks, block_capacity, frames_per_pixel
 from audioproxy.media.waveform_spec import WaveformSpec
 
 Extremes = NDArray[np.int16]
@@ -33,18 +34,18 @@ SAMPLE = np.dtype("<i2")
 # By the last index of extremes.
 _FUNCTIONS = np.minimum, np.maximum
 
-# If a pixel has at least this many blocks, rounding it up to whole blocks makes it at most 1 %
-# longer.
-_BLOCKS_IN_PIXEL = 100
-# The least capacity, in blocks. A waveform of few pixels gets more blocks than it needs: with fewer
-# merges, the blocks stay short.
-_LEAST_CAPACITY = 256 * 1024
 # Blocks that are processed at a time.
 _BLOCKS_PER_BATCH = 64 * 1024
 # Values from which numpy reduces a run faster than it folds it.
 _FAST_RUN = 64
+# Values that are compared with those of the same place in all other lines of a long row, and lines
+# from which this takes less time than folding.
+_LINE = 4096
+_LEAST_LINES = 3
 # Values of a row that are compared one after the other, for all rows at a time.
 _SHORT_ROW = 16
+# Values of all rows that are reduced at once: each operation of numpy takes a microsecond.
+_FEW_VALUES = 256
 
 # The version of the format, in both serializations. Version 1 supports only one channel.
 _VERSION = 2
@@ -71,25 +72,20 @@ class Waveform:
 class Reduction:
     """Reduces decoded samples to the blocks of a waveform, in one pass."""
 
-    def __init__(self, spec: WaveformSpec, spool: IO[bytes], frames: int | None = None) -> None:
+    def __init__(self, spec: WaveformSpec, spool: IO[bytes], frames_in_block: int = 1) -> None:
         """Begin without samples.
 
         :param spool: an empty seekable file, which the caller closes. It holds the blocks: up to
             200 for each pixel, or 256 Ki where that is more.
-        :param frames: the number of frames that will be added, where it is certain; each block is
-            then a whole pixel, as long as it would be otherwise.
+        :param frames_in_block: the length of a block as long as there are few: that of a pixel,
+            where it is known what that will be.
         """
         self._decoded_channels = spec.decoded_channels
         self._channels = spec.channels
-        self._pixels = pixels = spec.pixels
+        self._pixels = spec.pixels
         self._spool = spool
-        # Even, so that every block has a neighbor to be merged with.
-        self._capacity = max(2 * _BLOCKS_IN_PIXEL * pixels, _LEAST_CAPACITY)
-        self._frames_in_block = 1
-        if frames is not None:
-            while self._capacity * self._frames_in_block <= frames:
-                self._frames_in_block *= 2
-            self._frames_in_block *= self._blocks_in_pixel(frames)
+        self._capacity = block_capacity(spec.pixels)
+        self._frames_in_block = frames_in_block
         self._blocks = 0
         # The extremes of the last block, which is not complete yet.
         self._partial_block = self._new_extremes(1)
@@ -121,11 +117,23 @@ class Reduction:
         """Return the waveform of all samples that were added.
 
         :raises NothingDecoded: where none were added.
+        :raises CoarseBlocks: where it takes another pass.
         """
         if not self.frames:
             raise NothingDecoded
-        blocks_in_pixel = self._blocks_in_pixel(self.frames)
-        frames_per_pixel = blocks_in_pixel * self._frames_in_block
+        pixel = frames_per_pixel(self.frames, self._pixels)
+        return Waveform(pixel, self.pixels(pixel))
+
+    def pixels(self, pixel: int) -> Extremes:
+        """Return the extremes of all pixels, after the last samples; zeros past their end.
+
+        :param pixel: frames of a pixel, so many that the pixels hold all frames that were added.
+        :raises CoarseBlocks: where it is no whole number of blocks.
+        """
+        # A pixel that is the only one holds all blocks.
+        if pixel % self._frames_in_block and self._pixels > 1:
+            raise CoarseBlocks(self.frames)
+        blocks_in_pixel = -(-pixel // self._frames_in_block)
         blocks = self._blocks
         if self._partial_frames:
             self._write(blocks, self._partial_block)
@@ -137,14 +145,10 @@ class Reduction:
             pixels = extremes[at // blocks_in_pixel :]
             whole = len(batch) // blocks_in_pixel
             _reduce_blocks(batch[: whole * blocks_in_pixel], blocks_in_pixel, pixels[:whole])
-            rest = batch[whole * blocks_in_pixel :]
-            if len(rest):
-                _reduce_blocks(rest, len(rest), pixels[whole : whole + 1])
-        return Waveform(frames_per_pixel, extremes)
-
-    def _blocks_in_pixel(self, frames: int) -> int:
-        needed = -(-frames // self._pixels)
-        return -(-needed // self._frames_in_block)
+            last = batch[whole * blocks_in_pixel :]
+            if len(last):
+                _reduce_blocks(last, len(last), pixels[whole : whole + 1])
+        return extremes
 
     def _reduce_frames(self, frames: NDArray[np.signedinteger]) -> None:
         """Reduce frames to blocks; the caller passes no more frames than there is room for."""
@@ -229,22 +233,42 @@ def _reduce_blocks(blocks: Extremes, size: int, result: Extremes) -> None:
 def _fold(function: np.ufunc, rows: NDArray[np.signedinteger]) -> NDArray[np.signedinteger]:
     """Return the minimum or the maximum over the second of three axes.
 
-    numpy reduces long runs of neighboring values fast, and all others slowly. So rows of several
-    channels are folded in half again and again, which compares long runs with each other.
+    numpy reduces long runs of neighboring values fast, and all others slowly. So long rows of
+    several channels are reduced line by line. Shorter ones are folded in half again and again. Both
+    compare long runs with each other.
     """
-    _, length, channels = rows.shape
-    if channels == 1 and length >= _FAST_RUN:
-        reduced: NDArray[np.signedinteger] = function.reduce(rows, axis=1)
-        return reduced
-    while length * channels > _SHORT_ROW:
+    channels = rows.shape[2]
+    is_run = channels == 1 and rows.shape[1] >= _FAST_RUN
+    if not is_run and rows.shape[1] >= _LEAST_LINES * (_LINE // channels):
+        rows = _reduce_lines(function, rows)
+    while not is_run and rows.shape[1] * channels > _SHORT_ROW and rows.size > _FEW_VALUES:
+        length = rows.shape[1]
         half = (length + 1) // 2
         rows = function(rows[:, :half], rows[:, length - half :])
-        length = half
+    if is_run or rows.size <= _FEW_VALUES:
+        reduced: NDArray[np.signedinteger] = function.reduce(rows, axis=1)
+        return reduced
     result = rows[:, 0].copy()
     for channel in range(channels):
         column = result[:, channel]
-        for at in range(1, length):
+        for at in range(1, rows.shape[1]):
             function(column, rows[:, at, channel], out=column)
+    return result
+
+
+def _reduce_lines(function: np.ufunc, rows: NDArray[np.signedinteger]) -> NDArray[np.signedinteger]:
+    """Return rows of one line, with the minimum or the maximum of all lines of the longer rows.
+
+    The line is so short that it stays in the CPU's cache.
+    """
+    number, length, channels = rows.shape
+    line = _LINE // channels
+    lines = length // line
+    whole, rest = rows[:, : lines * line], rows[:, lines * line :]
+    reduced = function.reduce(whole.reshape(number, lines, -1), axis=1)
+    result: NDArray[np.signedinteger] = reduced.reshape(number, line, channels)
+    first = result[:, : rest.shape[1]]
+    function(first, rest, out=first)
     return result
 
 

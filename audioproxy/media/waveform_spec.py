@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from audioproxy.grammar.options import PEAKS_DEFAULTS, VariantOptions
-from audioproxy.media.command.filters import output_channels, output_rate, takes_all
+from audioproxy.media.command.decoding import Pipeline
+from audioproxy.media.command.filters import copies_samples, output_channels, output_rate
+from audioproxy.media.command.trim import expected_range
+from audioproxy.media.lengths.pcm import sample_bytes
+from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
 
 # Codecs whose samples the service converts.
@@ -66,12 +70,41 @@ class PcmSamples:
     channels: int
 
 
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One pass over the samples of a waveform, or of a part of it.
+
+    :ivar pipeline: decodes them to raw samples of 16 bits.
+    :ivar samples: those that need no decoder, or None.
+    :ivar frames: their expected number; None where nothing tells it.
+    :ivar pixels: of the waveform, or of the part.
+    """
+
+    pipeline: Pipeline
+    samples: PcmSamples | None
+    frames: int | None
+    pixels: int
+
+
+def expected_frames(
+    options: VariantOptions, probe: Probe, length: SourceLength | None = None
+) -> int | None:
+    """Return the number of frames that a waveform is expected to have; None where nothing tells it.
+
+    It may be wrong, as headers and ``t`` may be.
+
+    :param length: of the source, as its end confirms it.
+    """
+    covered = expected_range(options, probe, length)
+    return len(covered) if covered else None
+
+
 def may_read_samples(options: VariantOptions, probe: Probe) -> bool:
     """Return whether a render may read the samples itself, if it knows where they are.
 
-    That is so for a waveform of all samples, without any change to them.
+    That is so for a waveform of samples without any change to them.
     """
-    return options.f == "peaks" and probe.codec in _CODECS and takes_all(options, probe)
+    return options.f == "peaks" and probe.codec in _CODECS and copies_samples(options, probe)
 
 
 def readable_samples(options: VariantOptions, probe: Probe) -> PcmSamples | None:
@@ -79,4 +112,8 @@ def readable_samples(options: VariantOptions, probe: Probe) -> PcmSamples | None
     length = probe.length
     if length is None or not length.data_offset or not may_read_samples(options, probe):
         return None
-    return PcmSamples(probe.codec, length.data_offset, length.samples, probe.channels)
+    covered = expected_range(options, probe, length)
+    if not covered:
+        return None
+    offset = length.data_offset + covered.start * probe.channels * sample_bytes(probe.codec)
+    return PcmSamples(probe.codec, offset, len(covered), probe.channels)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -105,9 +105,35 @@ class Slots:
         finally:
             held_for = self._clock.seconds() - since
             self._mean_hold += _NEWEST_WEIGHT * (held_for - self._mean_hold)
-            self.held -= 1
-            self._low_holders.discard(claim)
-            self._serve()
+            self._release(claim)
+
+    def spare(self, claim: Claim) -> int:
+        """Return how many slots the holder of a claim may take besides; none while others wait."""
+        if self._queue or self._low_queue:
+            return 0
+        spare = self.capacity - self.held
+        return min(spare, self._low_capacity - len(self._low_holders)) if claim.is_low else spare
+
+    @contextmanager
+    def hold_spare(self, claim: Claim, count: int) -> Iterator[Callable[[], None]]:
+        """Hold slots besides that of a claim, for the length of a block at most.
+
+        :param count: at most as many as are spare.
+        :returns: a function that releases one of them, if any is left.
+        """
+        taken = [Claim(claim.is_low) for _ in range(count)]
+        for extra in taken:
+            self._take(extra)
+
+        def release_one() -> None:
+            if taken:
+                self._release(taken.pop())
+
+        try:
+            yield release_one
+        finally:
+            while taken:
+                release_one()
 
     def lift(self, claim: Claim) -> None:
         """Make a low claim a normal one, before, during or after its wait.
@@ -167,6 +193,11 @@ class Slots:
         self.held += 1
         if claim.is_low:
             self._low_holders.add(claim)
+
+    def _release(self, claim: Claim) -> None:
+        self.held -= 1
+        self._low_holders.discard(claim)
+        self._serve()
 
     def _enqueue(self, claim: Claim, waiter: _Waiter) -> None:
         if claim.is_low:

@@ -1,13 +1,14 @@
-"""Rendering of one waveform in a thread: from samples to a document."""
+"""The work of threads for one waveform: from samples to pixels, and from pixels to a document."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import IO, Protocol
 
 import numpy as np
 
 from audioproxy.errors import OutputTooLarge
-from audioproxy.media.waveform import SAMPLE, Reduction, serialize
+from audioproxy.media.waveform import SAMPLE, Reduction, Waveform, serialize
 from audioproxy.media.waveform_spec import WaveformSpec
 
 # Bytes that are reduced at a time: whole frames, and few enough for a CPU's cache.
@@ -22,45 +23,53 @@ class SampleStream(Protocol):
         ...
 
 
-class WaveformReader:
-    """Reads the samples of one waveform, and writes its document."""
+def reduce_samples(
+    spec: WaveformSpec, spool: IO[bytes], frames_in_block: int, stream: SampleStream
+) -> Reduction:
+    """Return the reduction of all samples of a stream.
 
-    def __init__(self, spec: WaveformSpec, spool: IO[bytes], frames: int | None = None) -> None:
-        """Begin without samples.
+    :param spool: see `Reduction`.
+    :param frames_in_block: see `Reduction`.
+    :raises OSError: where the blocks cannot be stored.
+    """
+    reduction = Reduction(spec, spool, frames_in_block)
+    buffer = bytearray(_CHUNK)
+    room = memoryview(buffer)
+    filled = 0
+    while count := stream.readinto(room[filled:]):
+        filled += count
+        if filled == _CHUNK:
+            reduction.add(np.frombuffer(buffer, SAMPLE))
+            filled = 0
+    # Only whole frames: a child that was killed may have written a part of one.
+    filled -= filled % reduction.frame_bytes
+    reduction.add(np.frombuffer(room[:filled], SAMPLE))
+    return reduction
 
-        :param spool: see `Reduction`.
-        :param frames: see `Reduction`.
-        """
-        self._spec = spec
-        self._reduction = Reduction(spec, spool, frames)
 
-    def read(self, stream: SampleStream) -> None:
-        """Read and reduce samples until their end."""
-        reduction = self._reduction
-        buffer = bytearray(_CHUNK)
-        room = memoryview(buffer)
-        filled = 0
-        while count := stream.readinto(room[filled:]):
-            filled += count
-            if filled == _CHUNK:
-                reduction.add(np.frombuffer(buffer, SAMPLE))
-                filled = 0
-        # Only whole frames: a child that was killed may have written a part of one.
-        filled -= filled % reduction.frame_bytes
-        reduction.add(np.frombuffer(room[:filled], SAMPLE))
+def join_parts(parts: Sequence[Reduction], pixel: int) -> Waveform:
+    """Return the waveform of consecutive parts, each of which begins with a pixel.
 
-    def write(self, output: int, limit: int) -> None:
-        """Write the document of all samples that were read.
+    :param pixel: frames of a pixel.
+    """
+    return Waveform(pixel, np.concatenate([part.pixels(pixel) for part in parts]))
 
-        :param limit: bytes; no byte past it is written (D52).
-        :raises NothingDecoded: where no sample was read.
-        :raises InvalidOptions: where the serialization cannot hold the waveform.
-        :raises OutputTooLarge: past ``limit``.
-        """
-        size = 0
-        with open(output, "wb", closefd=False) as document:
-            for piece in serialize(self._reduction.finish(), self._spec):
-                size += len(piece)
-                if size > limit:
-                    raise OutputTooLarge
-                document.write(piece)
+
+def write_document(
+    finish: Callable[[], Waveform], spec: WaveformSpec, output: int, limit: int
+) -> None:
+    """Write the document of a waveform.
+
+    :param finish: returns the waveform.
+    :param limit: bytes; no byte past it is written (D52).
+    :raises NothingDecoded, CoarseBlocks: as ``finish`` does; nothing is written then.
+    :raises InvalidOptions: where the serialization cannot hold the waveform.
+    :raises OutputTooLarge: past ``limit``.
+    """
+    waveform, size = finish(), 0
+    with open(output, "wb", closefd=False) as document:
+        for piece in serialize(waveform, spec):
+            size += len(piece)
+            if size > limit:
+                raise OutputTooLarge
+            document.write(piece)

@@ -1,26 +1,32 @@
-"""Waveforms: a thread reduces the samples that ffmpeg decodes, or that need no decoder."""
+"""Waveforms: threads reduce the samples that ffmpeg decodes, or that need no decoder."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from tempfile import SpooledTemporaryFile
 from threading import Event
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TypeAlias
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled, run_detached
-from audioproxy.errors import DiskFull, OutputTooLarge, RenderFailed, reason_of
+from audioproxy.concurrency.workers import all_results
+from audioproxy.errors import DiskFull, NothingDecoded, OutputTooLarge, RenderFailed, reason_of
 from audioproxy.files.scratch_files import DEFAULT_FOLDER
-from audioproxy.media.command.decoding import Pipeline
-from audioproxy.media.waveform_spec import PcmSamples, UnusualSamples, WaveformSpec
+from audioproxy.media.waveform_pixels import CoarseBlocks, frames_per_pixel
+from audioproxy.media.waveform_spec import Pass, PcmSamples, UnusualSamples, WaveformSpec
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.decoder import Decoder
 from audioproxy.sources.interfaces import SourceFile
 
 if TYPE_CHECKING:
-    from audioproxy.process.waveform_reader import SampleStream, WaveformReader
+    from audioproxy.media.waveform import Reduction, Waveform
+    from audioproxy.process.waveform_reader import SampleStream
+
+    #: Writes the document of the waveform that a function returns.
+    _Write: TypeAlias = Callable[[Callable[[], Waveform]], Awaitable[None]]
 
 # Bytes of blocks that are kept in memory. More blocks, for many pixels, go into a file.
 _MAX_MEMORY_BYTES = 4 * 1024 * 1024
@@ -30,6 +36,20 @@ _log = Logger()
 
 class _SpoolError(Exception):
     """The file of the blocks cannot be written. The text gives the reason."""
+
+
+class _UnevenPart(Exception):
+    """A part of a waveform has other samples than it should have."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What all passes of one waveform share."""
+
+    source: SourceFile
+    descriptor: int | None
+    spec: WaveformSpec
+    deadline: Deadline
 
 
 class Waveforms:
@@ -49,56 +69,42 @@ class Waveforms:
 
     async def write(
         self,
-        pipeline: Pipeline,
-        samples: PcmSamples | None,
-        descriptor: int | None,
+        whole: Pass,
         source: SourceFile,
+        descriptor: int | None,
         spec: WaveformSpec,
         output: int,
         limit: int,
         deadline: Deadline,
+        parts: Sequence[Pass] = (),
+        part_ended: Callable[[], object] = lambda: None,
     ) -> None:
-        """Reduce a source once, and then write the document of its waveform.
+        """Reduce a source, and then write the document of its waveform.
 
-        :param pipeline: decodes the source to raw 16-bit samples.
-        :param samples: those that need no decoder, where all of the source is there.
-        :param descriptor: of the file that has them.
+        It takes one pass, or a second one if the first has another number of frames than expected.
+
+        :param whole: the pass over all samples.
+        :param descriptor: of the file that has the samples that need no decoder, if there are any.
         :param output: the descriptor that the document is written to.
         :param limit: bytes of the document.
+        :param parts: passes over parts of the samples, in order, which run side by side in place of
+            the pass over all. If one has other samples than it should have, all are discarded.
+        :param part_ended: called when one of the parts has ended in any way.
         :raises OutputTooLarge: for a larger document.
         :raises NothingDecoded: where there is no sample.
         :raises InvalidOptions: for a waveform that its serialization cannot hold.
         :raises Refusal: as `Encoding.wait`.
         """
-        if samples is not None and descriptor is not None:
-            # ffmpeg converts unusual samples. Nothing is written of them.
-            with suppress(UnusualSamples):
-                stop = Event()
-
-                def read_file(spool: IO[bytes]) -> Awaitable[WaveformReader]:
-                    work = partial(_read_samples, samples, descriptor, deadline, stop, spec, spool)
-                    return await_uncancelled(self._in_thread(work), stop.set)
-
-                await self._write(read_file, output, limit)
-                return
-
-        def read_pipe(spool: IO[bytes]) -> Awaitable[WaveformReader]:
-            read = partial(_reduce, spec, spool, None)
-            return self._decoder.decode(pipeline, source, deadline, read)
-
-        await self._write(read_pipe, output, limit)
-
-    async def _write(
-        self,
-        read: Callable[[IO[bytes]], Awaitable[WaveformReader]],
-        output: int,
-        limit: int,
-    ) -> None:
-        """Write the document of samples that ``read`` reduces."""
-        spool = SpooledTemporaryFile(_MAX_MEMORY_BYTES, dir=self._folder)  # noqa: SIM115
+        run = _Run(source, descriptor, spec, deadline)
+        write = partial(self._write_document, spec, output, limit)
         try:
-            reader = await read(spool)
-            await await_uncancelled(self._in_thread(partial(reader.write, output, limit)))
+            if parts:
+                try:
+                    await self._write_parts(run, parts, write, part_ended)
+                    return
+                except (_UnevenPart, UnusualSamples) as error:
+                    _log.debug("the parts of a waveform are not used: {why}", why=repr(error))
+            await self._write_whole(run, whole, write)
         except _SpoolError as error:
             # This disk may be another one than that of the output.
             _log.warn("the samples of a waveform cannot be written to TMPDIR: {error}", error=error)
@@ -111,26 +117,100 @@ class Waveforms:
             if DiskFull.explains(error):
                 raise DiskFull from error
             raise RenderFailed("The waveform could not be written to the disk.") from error
+
+    async def _write_whole(self, run: _Run, whole: Pass, write: _Write) -> None:
+        try:
+            await self._write_pass(run, whole, write)
+        except UnusualSamples:
+            # ffmpeg converts them.
+            await self._write_whole(run, replace(whole, samples=None), write)
+        except CoarseBlocks as coarse:
+            try:
+                await self._write_pass(run, replace(whole, frames=coarse.frames), write)
+            except CoarseBlocks:
+                raise RenderFailed("Two passes had different numbers of samples.") from None
+
+    async def _write_pass(self, run: _Run, whole: Pass, write: _Write) -> None:
+        """Write the document of one pass; nothing is written where it raises.
+
+        :raises UnusualSamples: for samples that ffmpeg must convert.
+        :raises CoarseBlocks: where it takes another pass.
+        """
+        block = 1 if whole.frames is None else frames_per_pixel(whole.frames, whole.pixels)
+        with self._spool() as spool:
+            reduction = await self._reduce(run, whole, block, spool)
+            await write(reduction.finish)
+
+    async def _write_parts(
+        self, run: _Run, parts: Sequence[Pass], write: _Write, part_ended: Callable[[], object]
+    ) -> None:
+        """Write the document of parts that are reduced side by side.
+
+        :raises _UnevenPart: where a part has another number of frames than expected.
+        :raises UnusualSamples: for samples that ffmpeg must convert.
+        """
+        first = parts[0]
+        assert first.frames is not None
+        pixel = first.frames // first.pixels
+
+        async def reduce(part: Pass, spool: IO[bytes]) -> Reduction:
+            try:
+                reduction = await self._reduce(run, part, pixel, spool)
+            except NothingDecoded:
+                raise _UnevenPart from None
+            finally:
+                part_ended()
+            if reduction.frames != part.frames:
+                raise _UnevenPart
+            return reduction
+
+        with ExitStack() as stack:
+            spools = [stack.enter_context(self._spool()) for _ in parts]
+            reductions = await all_results(map(reduce, parts, spools))
+            await write(partial(_join, reductions, pixel))
+
+    async def _reduce(self, run: _Run, taken: Pass, block: int, spool: IO[bytes]) -> Reduction:
+        """Return the reduction of one pass.
+
+        :param block: frames of a block.
+        """
+        spec = replace(run.spec, pixels=taken.pixels)
+        reduce = partial(_reduce, spec, spool, block)
+        descriptor = run.descriptor
+        if taken.samples is None or descriptor is None:
+            return await self._decoder.decode(taken.pipeline, run.source, run.deadline, reduce)
+        stop = Event()
+        work = partial(_read_samples, taken.samples, descriptor, run.deadline, stop, reduce)
+        return await await_uncancelled(self._in_thread(work), stop.set)
+
+    async def _write_document(
+        self, spec: WaveformSpec, output: int, limit: int, finish: Callable[[], Waveform]
+    ) -> None:
+        work = partial(_write, finish, spec, output, limit)
+        await await_uncancelled(self._in_thread(work))
+
+    @contextmanager
+    def _spool(self) -> Iterator[IO[bytes]]:
+        """Open a file for the blocks of one pass."""
+        spool = SpooledTemporaryFile(_MAX_MEMORY_BYTES, dir=self._folder)  # noqa: SIM115
+        try:
+            yield spool
         finally:
             # The removal of a large file takes time.
             run_detached(self._in_thread, spool.close)
 
 
-# The modules with numpy are imported late, so that a service without waveforms does not load it.
-# That saves a fifth of its memory and of its start time.
+# The modules with numpy are imported late, and in a thread, so that a service without waveforms
+# does not load it. That saves a fifth of its memory and of its start time.
 
 
-def _reduce(
-    spec: WaveformSpec, spool: IO[bytes], frames: int | None, stream: SampleStream
-) -> WaveformReader:
-    from audioproxy.process.waveform_reader import WaveformReader
+def _reduce(spec: WaveformSpec, spool: IO[bytes], block: int, stream: SampleStream) -> Reduction:
+    from audioproxy.process.waveform_reader import reduce_samples
 
-    reader = WaveformReader(spec, spool, frames)
     try:
-        reader.read(stream)
+        return reduce_samples(spec, spool, block, stream)
     except OSError as error:
         raise _SpoolError(reason_of(error)) from error
-    return reader
 
 
 def _read_samples(
@@ -138,10 +218,20 @@ def _read_samples(
     descriptor: int,
     deadline: Deadline,
     stop: Event,
-    spec: WaveformSpec,
-    spool: IO[bytes],
-) -> WaveformReader:
+    reduce: Callable[[SampleStream], Reduction],
+) -> Reduction:
     from audioproxy.process.pcm_reader import PcmReader
 
-    stream = PcmReader(samples, descriptor, deadline, stop)
-    return _reduce(spec, spool, samples.frames, stream)
+    return reduce(PcmReader(samples, descriptor, deadline, stop))
+
+
+def _join(parts: Sequence[Reduction], pixel: int) -> Waveform:
+    from audioproxy.process.waveform_reader import join_parts
+
+    return join_parts(parts, pixel)
+
+
+def _write(finish: Callable[[], Waveform], spec: WaveformSpec, output: int, limit: int) -> None:
+    from audioproxy.process.waveform_reader import write_document
+
+    write_document(finish, spec, output, limit)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -56,13 +56,22 @@ from audioproxy.media.command.progress import expected_seconds, read_share
 from audioproxy.media.command.trim import (
     may_seek,
     needs_measuring,
+    needs_point,
     requested_samples,
     starts_past_end,
 )
 from audioproxy.media.lengths.containers import read_length
+from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe, describe_choice
 from audioproxy.media.seeking.point import SeekPoint
-from audioproxy.media.waveform_spec import PcmSamples, may_read_samples, readable_samples
+from audioproxy.media.waveform_parts import Part, may_be_split, split_waveform
+from audioproxy.media.waveform_spec import (
+    Pass,
+    PcmSamples,
+    expected_frames,
+    may_read_samples,
+    readable_samples,
+)
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.prober import Prober
@@ -89,6 +98,8 @@ class ProbedSource:
     :ivar build_command: builds the command of the job.
     :ivar is_last: the source is not opened anew if it fails.
     :ivar found: what renders have found out about an irregular source, as far as the probe has it.
+    :ivar length: that the end of the source confirms, as far as it is known. The probe has it where
+        the output depends on it.
     """
 
     request: VariantRequest
@@ -97,11 +108,17 @@ class ProbedSource:
     build_command: CommandBuilder
     is_last: bool = False
     found: frozenset[type[IrregularSource]] = frozenset()
+    length: SourceLength | None = None
 
     @property
     def options(self) -> VariantOptions:
         """The options of the request."""
         return self.request.options
+
+    @property
+    def known_length(self) -> SourceLength | None:
+        """The length of the source, wherever it was found."""
+        return self.length if self.probe.length is None else self.probe.length
 
     def close(self) -> None:
         """Close the source; repeated calls are harmless."""
@@ -117,6 +134,7 @@ class Job:
     :ivar input: how ffmpeg opens the source.
     :ivar stated_length: the length that the header of the output states.
     :ivar samples: those that a waveform needs no decoder for.
+    :ivar frames: the number of frames that a waveform is expected to have, or None.
     :ivar measure: the decode pass that has measured the source, where one was needed.
     """
 
@@ -126,7 +144,21 @@ class Job:
     pipeline: Pipeline
     stated_length: StatedLength | None
     samples: PcmSamples | None
+    frames: int | None
     measure: list[str] | None
+
+    def waveform_pass(self, pixels: int) -> Pass:
+        """Return the pass over the samples of a waveform."""
+        return Pass(self.pipeline, self.samples, self.frames, pixels)
+
+    def parts(self, pixels: int, most: int) -> list[Part]:
+        """Return the parts of a waveform, at most so many; none where it takes one pass."""
+        source, probe = self.source, self.source.probe
+        # Filters that give the output an exact length would replace samples that a part has lost.
+        has_filters = probe.length is not None and self.samples is None
+        if source.opened.descriptor is None or has_filters:
+            return []
+        return split_waveform(source.options, probe, source.known_length, pixels, most)
 
     def check_length(self, stderr: bytes) -> None:
         """Log how an output differs from its expected length.
@@ -273,7 +305,27 @@ class Preparer:
             probe = replace(probe, irregular=True)
         if WrongLength in found:
             probe = probe.without_length()
+            source = replace(source, length=None)
         return replace(source, probe=probe, found=found)
+
+    async def prepare_parts(
+        self, job: Job, parts: Sequence[Part], deadline: Deadline
+    ) -> list[Pass]:
+        """Return the passes over parts of a waveform; none where decoding cannot start at each.
+
+        :param job: of the whole.
+        """
+        passes = []
+        probe = replace(job.source.probe.with_seek_data(job.source.known_length), in_parts=True)
+        for part in parts:
+            options = replace(job.source.options, t=part.t)
+            request = replace(job.source.request, options=options)
+            source = replace(job.source, request=request, probe=probe)
+            taken = await self._build(source, None, deadline)
+            if needs_point(options, probe) and taken.point is None:
+                return []
+            passes.append(Pass(taken.pipeline, taken.samples, part.frames, part.pixels))
+        return passes
 
     async def resolve_again(self, job: Job, refusal: Refusal, deadline: Deadline) -> Job:
         """Return the job of another attempt.
@@ -343,11 +395,18 @@ class Preparer:
         is_complete = source.opened.descriptor is not None
         reads_samples = is_complete and may_read_samples(options, probe)
         is_used = uses_length(options, probe) or reads_samples or starts_past_end(options, probe)
-        if not (is_used or may_seek(options, probe)):
+        seeks = may_seek(options, probe)
+        # A waveform takes one pass if the number of its frames is expected, or several decoders.
+        lacks_frames = options.f == "peaks" and expected_frames(options, probe) is None
+        is_of_use = is_complete and (lacks_frames or may_be_split(options, probe))
+        if not (is_used or seeks or is_of_use):
             return source
         length = await deadline.limit(read_length(source.opened.read, size, probe))
-        probe = probe.with_length(length) if is_used else probe.with_seek_data(length)
-        return replace(source, probe=probe)
+        if is_used:
+            probe = probe.with_length(length)
+        elif seeks:
+            probe = probe.with_seek_data(length)
+        return replace(source, probe=probe, length=length)
 
     async def _find_least_length(self, source: ProbedSource, deadline: Deadline) -> ProbedSource:
         """Find out whether frames reach to the end of ``t``, so that no decoder has to count them.
@@ -398,8 +457,9 @@ class Preparer:
         pipeline = replace(pipeline, seconds=expected_seconds(options, placed))
         is_complete = source.opened.descriptor is not None
         samples = readable_samples(options, probe) if is_complete else None
+        frames = expected_frames(options, probe, source.known_length)
         stated = stated_length(options, probe)
-        return Job(source, point, opened, pipeline, stated, samples, measure)
+        return Job(source, point, opened, pipeline, stated, samples, frames, measure)
 
     @asynccontextmanager
     async def open_input(self, job: Job, deadline: Deadline) -> AsyncIterator[SourceFile]:

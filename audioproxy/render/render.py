@@ -37,7 +37,7 @@ from audioproxy.render.failures import RecentFailures
 from audioproxy.render.job import RETRIABLE, Job, Preparer, ProbedSource
 from audioproxy.render.output import RenderOutput
 from audioproxy.render.write_back import RenderStorage, WriteBack
-from audioproxy.sources.interfaces import OpenSource
+from audioproxy.sources.interfaces import OpenSource, SourceFile
 from audioproxy.variants.interfaces import NoRoom
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class RenderContext:
     :ivar timeout: seconds that a render may hold its slot.
     :ivar max_variant: bytes; a render that outputs more is stopped.
     :ivar failures: the renders that are not repeated yet.
+    :ivar cpus: on which decoders run; each slot that is held takes one.
     """
 
     clock: IReactorTime
@@ -93,6 +94,7 @@ class RenderContext:
     timeout: float
     max_variant: int
     failures: RecentFailures
+    cpus: int = 1
 
 
 class Render:
@@ -294,11 +296,7 @@ class Render:
         target = file.scratch.descriptor, output.limit, deadline
         async with context.preparer.open_input(job, deadline) as opened:
             if self._is_waveform:
-                spec = WaveformSpec.of(options, job.source.probe)
-                descriptor = job.source.opened.descriptor
-                await context.waveforms.write(
-                    job.pipeline, job.samples, descriptor, opened, spec, *target
-                )
+                await self._write_waveform(job, opened, *target)
                 await output.complete(context.clock)
                 return output
             async with context.ffmpeg.encode(job.pipeline, opened, *target) as encoding:
@@ -308,6 +306,31 @@ class Render:
             raise NothingDecoded
         job.check_length(stderr)
         return output
+
+    async def _write_waveform(
+        self, job: Job, opened: SourceFile, output: int, limit: int, deadline: Deadline
+    ) -> None:
+        """Write a waveform, with as many decoders as there are idle CPUs and free slots.
+
+        :param opened: what they read.
+        """
+        context, claim = self._context, self._claim
+        spec = WaveformSpec.of(job.source.options, job.source.probe)
+        idle = min(context.slots.spare(claim), context.cpus - context.slots.held)
+        parts = job.parts(spec.pixels, 1 + max(0, idle))
+        with context.slots.hold_spare(claim, max(0, len(parts) - 1)) as release_one:
+            passes = await context.preparer.prepare_parts(job, parts, deadline)
+            await context.waveforms.write(
+                job.waveform_pass(spec.pixels),
+                opened,
+                job.source.opened.descriptor,
+                spec,
+                output,
+                limit,
+                deadline,
+                passes,
+                release_one,
+            )
 
     async def _store(self, output: RenderOutput, validator: bytes) -> bool:
         """Write the finished output back, and return whether the store has it."""

@@ -1,11 +1,11 @@
-"""Work on many items, some of them at a time."""
+"""Work on several items at a time."""
 
 from __future__ import annotations
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.concurrency.workers import for_each
+from audioproxy.concurrency.workers import all_results, for_each
 
 
 class ForEachTests(SynchronousTestCase):
@@ -42,3 +42,42 @@ class ForEachTests(SynchronousTestCase):
         self.working.cancel()
         self.failureResultOf(self.working, CancelledError)
         self.assertEqual(([0, 1], [0, 1]), (list(self.waiting), self.cancelled))
+
+
+class AllResultsTests(SynchronousTestCase):
+    """`all_results`"""
+
+    def setUp(self) -> None:
+        self.works: list[Deferred[int]] = [Deferred(), Deferred(), Deferred()]
+        self.cleanup: Deferred[None] = Deferred()
+        self.running = Deferred.fromCoroutine(all_results(map(self.work, self.works)))
+
+    async def work(self, waiting: Deferred[int]) -> int:
+        """Wait until a test fires a Deferred; if this is cancelled, until the cleanup has ended."""
+        try:
+            return await waiting
+        except CancelledError:
+            await self.cleanup
+            raise
+
+    def test_all(self) -> None:
+        """The results have the order of the works, whichever ends first."""
+        for number in (2, 0, 1):
+            self.assertNoResult(self.running)
+            self.works[number].callback(number)
+        self.assertEqual(self.successResultOf(self.running), [0, 1, 2])
+
+    def test_failed(self) -> None:
+        """The first failure stops the others, and is raised when these have ended."""
+        self.works[0].callback(0)
+        self.works[1].errback(ValueError())
+        self.assertNoResult(self.running)
+        self.cleanup.callback(None)
+        self.failureResultOf(self.running, ValueError)
+
+    def test_cancelled(self) -> None:
+        """Where the caller is cancelled, all works are, and their ends are awaited."""
+        self.running.cancel()
+        self.assertNoResult(self.running)
+        self.cleanup.callback(None)
+        self.failureResultOf(self.running, CancelledError)

@@ -6,6 +6,7 @@ import json
 import struct
 import tempfile
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from io import BytesIO
 from itertools import pairwise
@@ -20,7 +21,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions, NothingDecoded, UndecodableSource
 from audioproxy.media import waveform as waveform_module
+from audioproxy.media import waveform_pixels as pixels_module
 from audioproxy.media.waveform import SAMPLE, Reduction, Waveform, serialize
+from audioproxy.media.waveform_pixels import CoarseBlocks, frames_per_pixel
 from audioproxy.media.waveform_spec import WaveformSpec
 from tests.support.strategies import DETERMINISTIC
 from tests.support.waveforms import (
@@ -45,18 +48,31 @@ def reduce(
     cuts: Sequence[int] = (),
     spool: IO[bytes] | None = None,
     *,
-    known: bool = False,
+    expected: int | None = None,
 ) -> Waveform:
-    """Return the waveform of frames that arrive in pieces, split at the cuts.
+    """Return the waveform of frames that arrive in pieces, split at the cuts, after 2 passes.
 
-    :param known: their number is known from the beginning.
+    :param expected: their number, as far as it is known from the beginning.
     """
-    reduction = Reduction(spec, spool or BytesIO(), len(frames) if known else None)
+    block = 1 if expected is None else frames_per_pixel(expected, spec.pixels)
     ends = sorted({0, *cuts, len(frames)})
-    for start, end in pairwise(ends):
-        reduction.add(frames[start:end].reshape(-1))
-    assert reduction.frames == len(frames)
-    return reduction.finish()
+    for _ in range(2):
+        reduction = Reduction(spec, spool or BytesIO(), block)
+        for start, end in pairwise(ends):
+            reduction.add(frames[start:end].reshape(-1))
+        assert reduction.frames == len(frames)
+        try:
+            return reduction.finish()
+        except CoarseBlocks as coarse:
+            block = frames_per_pixel(coarse.frames, spec.pixels)
+    raise AssertionError("a third pass would be needed")
+
+
+def patched_blocks(blocks_in_pixel: int, half_capacity: int) -> AbstractContextManager[object]:
+    """Return a patch with which a few frames are merged as many are."""
+    return mock.patch.multiple(
+        pixels_module, _BLOCKS_IN_PIXEL=blocks_in_pixel, _LEAST_CAPACITY=2 * half_capacity
+    )
 
 
 def values(waveform: Waveform) -> list[int]:
@@ -122,6 +138,7 @@ class ReductionTests(SynchronousTestCase):
         sizes=st.tuples(st.integers(1, 4), st.integers(1, 20), st.integers(1, 9)),
         cuts=st.lists(st.integers(0, 1500), max_size=50),
         seed=st.integers(0, 99),
+        expected=st.integers(1, 3000),
     )
     def test_any_length(
         self,
@@ -131,34 +148,30 @@ class ReductionTests(SynchronousTestCase):
         sizes: tuple[int, int, int],
         cuts: list[int],
         seed: int,
+        expected: int,
     ) -> None:
-        """Every pixel is exact for any length and any pieces (D26)."""
+        """Every pixel is exact for any length, any pieces and any expected length (D26).
+
+        Two passes are always enough.
+        """
         blocks_in_pixel, half_capacity, half_batch = sizes
-        patched = mock.patch.multiple(
-            waveform_module,
-            _BLOCKS_IN_PIXEL=blocks_in_pixel,
-            _LEAST_CAPACITY=2 * half_capacity,
-            _BLOCKS_PER_BATCH=2 * half_batch,
-        )
-        with patched:
+        with (
+            mock.patch.object(waveform_module, "_BLOCKS_PER_BATCH", 2 * half_batch),
+            patched_blocks(blocks_in_pixel, half_capacity),
+        ):
             decoded_channels, channels = kind
             spec = WaveformSpec(8000, decoded_channels, channels, pixels, 16, "json")
             frames = noisy_frames(count, decoded_channels, seed)
             cuts = [cut for cut in cuts if cut < count]
             waveform = reduce(frames, spec, cuts)
-            at_once = reduce(frames, spec, cuts, known=True)
-        least_pixel = -(-count // pixels)
-        self.assertLessEqual(least_pixel, waveform.frames_per_pixel)
-        # Rounding a pixel up to whole blocks lengthens it by less than 1 / ``blocks_in_pixel``.
-        self.assertLess(
-            waveform.frames_per_pixel * blocks_in_pixel, least_pixel * (blocks_in_pixel + 1)
-        )
+            others = [reduce(frames, spec, cuts, expected=number) for number in (count, expected)]
         mixed = frames if channels == decoded_channels else mean(frames)
-        expected = render_waveform(mixed, waveform.frames_per_pixel, pixels)
-        self.assertEqual(values(waveform), expected)
-        # Whether the number of frames was known makes no difference.
-        self.assertEqual(at_once.frames_per_pixel, waveform.frames_per_pixel)
-        self.assertEqual(values(at_once), expected)
+        values_of_all = render_waveform(mixed, waveform.frames_per_pixel, pixels)
+        self.assertEqual(values(waveform), values_of_all)
+        # Whether the number of frames was known, or expected wrongly, makes no difference.
+        for other in others:
+            self.assertEqual(other.frames_per_pixel, waveform.frames_per_pixel)
+            self.assertEqual(values(other), values_of_all)
 
     def test_real_sizes(self) -> None:
         """Every pixel is exact, and at most 1 % too long, where blocks merge (D26)."""
@@ -179,9 +192,20 @@ class ReductionTests(SynchronousTestCase):
             expected = render_waveform(frames, waveform.frames_per_pixel, pixels)
             self.assertTrue(values(waveform) == expected, (pixels, count))
 
+    def test_long_pixels(self) -> None:
+        """Long pixels are exact, whether all of a piece is one or several of them."""
+        for channels in (1, 2):
+            frames = noisy_frames(200_003, 2)
+            spec = replace(SPEC, decoded_channels=2, channels=channels)
+            for pixels in (1, 2, 7, 31, 33, 211):
+                waveform = reduce(frames, replace(spec, pixels=pixels), expected=len(frames))
+                mixed = mean(frames) if channels == 1 else frames
+                expected = render_waveform(mixed, waveform.frames_per_pixel, pixels)
+                self.assertTrue(values(waveform) == expected, (channels, pixels))
+
     def test_memory(self) -> None:
         """The memory for a source does not grow with its length (D26)."""
-        self.patch(waveform_module, "_LEAST_CAPACITY", 64)
+        self.patch(pixels_module, "_LEAST_CAPACITY", 64)
         spool = BytesIO()
         reduction = Reduction(replace(SPEC, pixels=1), spool)
         for _ in range(1000):
@@ -191,6 +215,31 @@ class ReductionTests(SynchronousTestCase):
         # 200 blocks of one pixel, each a minimum and a maximum of two bytes, and one incomplete
         # block.
         self.assertLessEqual(len(spool.getvalue()), 201 * 4)
+
+    def test_one_pixel(self) -> None:
+        """A waveform of one pixel takes one pass, whatever its length (D26)."""
+        self.patch(pixels_module, "_LEAST_CAPACITY", 4)
+        frames = noisy_frames(1001)
+        for block in (1, 2, 300, 5000):
+            reduction = Reduction(replace(SPEC, pixels=1), BytesIO(), block)
+            reduction.add(frames.reshape(-1))
+            waveform = reduction.finish()
+            self.assertEqual(waveform.frames_per_pixel, 1001)
+            self.assertEqual(values(waveform), render_waveform(frames, 1001, 1))
+
+    def test_joined_parts(self) -> None:
+        """The pixels of parts that begin with a pixel are those of the whole."""
+        frames = noisy_frames(1000, 2)
+        spec = replace(SPEC, decoded_channels=2, channels=2, pixels=50)
+        whole = reduce(frames, spec)
+        for parts in ([20, 30], [1, 2, 47], [49, 1]):
+            at, extremes = 0, []
+            for pixels in parts:
+                part = Reduction(replace(spec, pixels=pixels), BytesIO(), 20)
+                part.add(frames[20 * at : 20 * (at + pixels)].reshape(-1))
+                extremes.append(part.pixels(20))
+                at += pixels
+            self.assertEqual(values(Waveform(20, np.concatenate(extremes))), values(whole))
 
 
 class DocumentTests(SynchronousTestCase):

@@ -13,6 +13,7 @@ from audioproxy.media.probe import Probe
 from audioproxy.media.waveform_spec import (
     PcmSamples,
     WaveformSpec,
+    expected_frames,
     may_read_samples,
     readable_samples,
 )
@@ -22,7 +23,7 @@ STEREO = Probe("wav", "pcm_s24le", Decimal(2), True, sample_rate=8000, channels=
 
 
 class WaveformSpecTests(SynchronousTestCase):
-    """`WaveformSpec.of`, `may_read_samples` and `readable_samples`"""
+    """`WaveformSpec.of`, `expected_frames`, `may_read_samples` and `readable_samples`"""
 
     def test_options(self) -> None:
         """Every option of peaks has an effect and a default (Peaks options)."""
@@ -39,10 +40,10 @@ class WaveformSpecTests(SynchronousTestCase):
                 self.assertEqual(found, replace(default, sample_rate=rate))
 
     def test_unchanged(self) -> None:
-        """Only a waveform of unchanged samples needs no decoder."""
+        """Only a waveform of unchanged samples needs no decoder; ``t`` selects some of them."""
         for text, expected in (
             *(("f:peaks", True), ("f:peaks/ch:2/pts:9/pk_bits:8/pk_fmt:dat", True)),
-            *(("f:wav", False), ("f:peaks/t:0:1", False), ("f:peaks/gain:1", False)),
+            *(("f:wav", False), ("f:peaks/t:0:1", True), ("f:peaks/gain:1", False)),
             *(("f:peaks/fade:1", False), ("f:peaks/norm:ebu", False)),
         ):
             self.assertEqual(may_read_samples(options_of(text), STEREO), expected, text)
@@ -70,3 +71,30 @@ class WaveformSpecTests(SynchronousTestCase):
         for length in (None, SourceLength(16000)):
             self.assertIsNone(readable_samples(options, replace(STEREO, length=length)))
         self.assertIsNone(readable_samples(options_of("f:wav"), known))
+
+    def test_part_of_the_samples(self) -> None:
+        """``t`` selects the samples that are read, up to the end of the source."""
+        known = STEREO.with_length(SourceLength(16000, data_offset=44))
+        for text, offset, frames in (
+            *(("t:0:1", 44, 8000), ("t:0.5", 44 + 6 * 4000, 12000), ("t:1.5:9", 72044, 4000)),
+        ):
+            found = readable_samples(options_of(f"f:peaks/{text}"), known)
+            self.assertEqual(found, PcmSamples("pcm_s24le", offset, frames, 2), text)
+        # A stated duration may be longer than what the source has.
+        past = options_of("f:peaks/t:2:1")
+        self.assertIsNone(readable_samples(past, known))
+
+    def test_expected_frames(self) -> None:
+        """The number of frames follows from the length of the source, and from ``t``."""
+        exact, least = SourceLength(12000), SourceLength(12000, exact=False)
+        unknown = replace(STEREO, duration=None)
+        for text, probe, length, frames in (
+            *(("f:peaks", STEREO, exact, 12000), ("f:peaks", STEREO, None, None)),
+            *(("f:peaks", STEREO, least, None), ("f:peaks/t:1", STEREO, exact, 4000)),
+            *(("f:peaks/t:0.5:0.25", STEREO, None, 2000), ("f:peaks/t:1:1", STEREO, exact, 4000)),
+            # Nothing tells where a source ends whose stated end precedes that of ``t``.
+            *(("f:peaks/t:1:2", STEREO, least, None), ("f:peaks/t:1:2", unknown, None, 16000)),
+            ("f:peaks/t:1.5", STEREO, exact, None),
+        ):
+            found = expected_frames(options_of(text), probe, length)
+            self.assertEqual(found, frames, (text, length))

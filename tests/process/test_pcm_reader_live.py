@@ -16,9 +16,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.media.probe import Probe
+from audioproxy.media.waveform_pixels import frames_per_pixel
 from audioproxy.media.waveform_spec import WaveformSpec, readable_samples
 from audioproxy.process.pcm_reader import PcmReader
-from audioproxy.process.waveform_reader import SampleStream, WaveformReader
+from audioproxy.process.waveform_reader import SampleStream, reduce_samples, write_document
 from tests.support.audio import convert_all, find_length_of, options_of
 from tests.support.strategies import DETERMINISTIC
 from tests.support.waveforms import decode_frames
@@ -57,10 +58,10 @@ def make_sources(count: int, channels: int, seed: int) -> dict[tuple[str, str], 
 
 def render_document(stream: SampleStream, spec: WaveformSpec, frames: int | None) -> bytes:
     """Return the document of all samples of a stream."""
-    reader = WaveformReader(spec, BytesIO(), frames)
-    reader.read(stream)
+    block = 1 if frames is None else frames_per_pixel(frames, spec.pixels)
+    reduction = reduce_samples(spec, BytesIO(), block, stream)
     with tempfile.TemporaryFile() as output:
-        reader.write(output.fileno(), 1 << 20)
+        write_document(reduction.finish, spec, output.fileno(), 1 << 20)
         output.seek(0)
         return output.read()
 

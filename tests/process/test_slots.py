@@ -108,6 +108,39 @@ class SlotsTests(SynchronousTestCase):
         self.assertFalse(late[0].holds)
         self.assertEqual((slots.held, slots.depth), (1, 1))
 
+    def test_spare(self) -> None:
+        """A holder may take free slots besides its own, and gives each back when it likes."""
+        slots = self.make(capacity=4, queue=2)
+        holder = self.take_slot(slots)
+        self.assertEqual(slots.spare(holder.claim), 3)
+        with slots.hold_spare(holder.claim, 2) as release_one:
+            self.assertEqual((slots.held, slots.spare(holder.claim)), (3, 1))
+            release_one()
+            self.assertEqual(slots.held, 2)
+            others = [self.take_slot(slots) for _ in range(3)]
+            # While another claim waits, no slot is spare.
+            self.assertEqual((slots.spare(holder.claim), others[2].waits), (0, True))
+            release_one()
+            self.assertTrue(others[2].holds)
+            release_one()
+            self.assertEqual(slots.held, 4)
+        self.assertEqual(slots.held, 4)
+        for other in (holder, *others):
+            other.finish()
+        self.assertEqual(slots.held, 0)
+
+    def test_spare_for_low_claims(self) -> None:
+        """A low claim leaves a slot to listeners, also with those that it takes besides (D65)."""
+        slots = self.make(capacity=3, low_queue=1)
+        holder = self.take_slot(slots, is_low=True)
+        self.assertEqual(slots.spare(holder.claim), 1)
+        with slots.hold_spare(holder.claim, 1):
+            self.assertEqual(slots.spare(holder.claim), 0)
+            waiting = self.take_slot(slots, is_low=True)
+            self.assertTrue(self.take_slot(slots).holds)
+            self.assertTrue(waiting.waits)
+        self.assertTrue(waiting.holds)
+
     def test_no_gap_after_a_failure(self) -> None:
         """A claim that arrives as a holder ends at once goes behind all that wait (D65)."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Event
@@ -28,19 +28,20 @@ from audioproxy.errors import (
     UpstreamUnavailable,
 )
 from audioproxy.media import waveform as waveform_module
+from audioproxy.media import waveform_pixels
 from audioproxy.media.command.decoding import Pipeline
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
-from audioproxy.media.waveform_spec import PcmSamples, WaveformSpec
+from audioproxy.media.waveform_spec import Pass, PcmSamples, WaveformSpec
 from audioproxy.process import decoder, waveforms
 from audioproxy.process import waveform_reader as reader_module
 from audioproxy.process.decoder import Decoder
-from audioproxy.process.ffmpeg import Ffmpeg
+from audioproxy.process.ffmpeg import Ffmpeg, open_pipe
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.waveforms import Waveforms
 from tests.support.processes import FakeSpawner, open_descriptors, opened_since
 from tests.support.stores import FakeSourceFile
 from tests.support.threads import FakeThreads
-from tests.support.waveforms import Frames, noisy_frames, parse_waveform, render_waveform
+from tests.support.waveforms import Frames, frames_of, noisy_frames, parse_waveform, render_waveform
 
 STEREO = WaveformSpec(8000, 2, 2, 2, 16, "dat")
 
@@ -61,6 +62,10 @@ class OpenFile(FakeSourceFile):
         self.descriptor = None if is_far else descriptor
 
 
+#: Parts of the two pixels of `STEREO`, with two frames each.
+PARTS = [Pass(Pipeline(["ffmpeg", name]), None, 2, 1) for name in ("first", "last")]
+
+
 def full_file(size: int, **_: object) -> IO[bytes]:
     """Return a file on a full disk, in place of a SpooledTemporaryFile; ``size`` is ignored."""
     return open("/dev/full", "r+b", buffering=0)
@@ -72,6 +77,7 @@ class WaveformTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.spawner = FakeSpawner()
+        self.parts_ended = 0
         self.threads = FakeThreads()
         self.ffmpeg = Ffmpeg(Launcher(self.spawner, self.clock, {}))
         self.output = os.open(self.mktemp(), os.O_RDWR | os.O_CREAT)
@@ -94,11 +100,14 @@ class WaveformTests(SynchronousTestCase):
         source: bytes | None = None,
         codec: str = "pcm_s16le",
         is_far: bool = False,
+        frames: int | None = None,
+        parts: Sequence[Pass] = (),
     ) -> Deferred[None]:
         """Start to render a waveform.
 
         :param source: the content of a source of two frames that needs no decoder.
         :param is_far: blocks of the source may be missing.
+        :param frames: the expected number of frames.
         """
         in_thread = in_thread or self.threads.in_thread
 
@@ -108,22 +117,37 @@ class WaveformTests(SynchronousTestCase):
                 file.flush()
                 self.source = OpenFile(file.fileno(), is_far=is_far)
                 await Waveforms(Decoder(self.ffmpeg, in_thread), in_thread).write(
-                    Pipeline(["ffmpeg"]),
-                    None if source is None else PcmSamples(codec, 0, 2, 2),
-                    self.source.descriptor,
+                    Pass(
+                        Pipeline(["ffmpeg"]),
+                        None if source is None else PcmSamples(codec, 0, 2, 2),
+                        frames,
+                        spec.pixels,
+                    ),
                     self.source,
+                    self.source.descriptor,
                     spec,
                     self.output if output is None else output,
                     1000,
                     Deadline(self.clock, timeout, RenderTimeout),
+                    parts,
+                    self.count_part,
                 )
 
         return Deferred.fromCoroutine(render())
+
+    def count_part(self) -> None:
+        """Count the parts that have ended."""
+        self.parts_ended += 1
 
     def end(self, code: int = 0, signal: int | None = None, **output: bytes) -> None:
         """End the child with its last output, then run the waiting threads."""
         self.spawner.last.exit_and_end(code, signal, **output)
         self.threads.run()
+
+    def run_until(self, children: int) -> None:
+        """Run waiting threads until so many children were started."""
+        while len(self.spawner.children) < children:
+            self.threads.run_next()
 
     def script_checks(self, steps: list[Callable[[], object]]) -> None:
         """Make the reader's checks whether the child has ended take these steps first."""
@@ -194,8 +218,8 @@ class WaveformTests(SynchronousTestCase):
     def test_many_blocks(self) -> None:
         """Blocks beyond the memory limit, which go into a file, give a correct waveform."""
         self.patch(waveforms, "_MAX_MEMORY_BYTES", 16)
-        self.patch(waveform_module, "_LEAST_CAPACITY", 2)
-        frames = noisy_frames(3000, 2)
+        self.patch(waveform_pixels, "_LEAST_CAPACITY", 2)
+        frames = noisy_frames(3001, 2)
         rendering = self.start()
         self.end(stdout=frames.tobytes())
         self.successResultOf(rendering)
@@ -406,3 +430,137 @@ class WaveformTests(SynchronousTestCase):
         self.assertEqual(len(works), 3)
         self.failureResultOf(rendering, CancelledError)
         self.assertEqual(len(parse_waveform(self.written()).values), 8)
+
+    def test_second_pass(self) -> None:
+        """Another pass follows where the first one has other frames than expected.
+
+        It has as many pixels as the frames that the first one has counted.
+        """
+        output = samples(*range(18))
+        for expected, passes in ((None, 1), (9, 1), (8, 2), (4, 2), (10, 1), (20, 2)):
+            self.spawner.children.clear()
+            rendering = self.start(frames=expected)
+            self.spawner.last.exit_and_end(stdout=output)
+            if passes == 2:
+                self.run_until(2)
+                self.assertNoResult(rendering)
+                self.assertEqual(self.written(), b"")
+                self.spawner.last.exit_and_end(stdout=output)
+            self.threads.run()
+            self.assertEqual(len(self.spawner.children), passes, expected)
+            values = self.read_values(rendering)
+            self.assertEqual(values, render_waveform(frames_of(range(18), 2), 5, 2), expected)
+
+    def test_two_passes_at_most(self) -> None:
+        """A source whose length differs in each pass is a 500."""
+        rendering = self.start(frames=4)
+        self.spawner.last.exit_and_end(stdout=samples(*range(18)))
+        self.run_until(2)
+        self.end(stdout=samples(*range(42)))
+        self.refused(rendering, RenderFailed)
+        self.assertEqual(len(self.spawner.children), 2)
+
+    def test_parts(self) -> None:
+        """Decoders of parts run side by side; the document has the pixels of all of them."""
+        rendering = self.start(frames=4, parts=PARTS)
+        first, last = self.spawner.children
+        self.assertEqual([first.arguments[-1], last.arguments[-1]], ["first", "last"])
+        last.exit_and_end(stdout=samples(5, -5, 6, -6))
+        first.exit_and_end(stdout=samples(1, -1, 2, -2))
+        self.assertEqual(self.parts_ended, 0)
+        self.threads.run()
+        self.assertEqual(self.read_values(rendering), [1, 2, -2, -1, 5, 6, -6, -5])
+        self.assertEqual(self.parts_ended, 2)
+
+    def test_uneven_parts(self) -> None:
+        """Where a part has other frames than it should have, one pass replaces all parts."""
+        for output in (samples(1, -1), samples(1, -1, 2, -2, 3, -3), b""):
+            self.spawner.children.clear()
+            self.parts_ended = 0
+            rendering = self.start(frames=4, parts=PARTS)
+            first, last = self.spawner.children
+            first.exit_and_end(stdout=output)
+            self.assertNoResult(rendering)
+            # The reader of the other part waits until its decoder has ended.
+            self.threads.run_next()
+            self.assertEqual(last.signals, ["TERM"])
+            last.exit_and_end(signal=15)
+            self.run_until(3)
+            self.assertEqual(self.parts_ended, 2)
+            self.end(stdout=samples(1, -1, 2, -2, 3, -3))
+            self.assertEqual(self.read_values(rendering), [1, 2, -2, -1, 3, 3, -3, -3])
+
+    def test_failed_part(self) -> None:
+        """The failure of one part stops the others, and is that of the waveform."""
+        rendering = self.start(frames=4, parts=PARTS)
+        first, last = self.spawner.children
+        first.exit_and_end(signal=11)
+        self.threads.run_next()
+        self.assertNoResult(rendering)
+        self.assertEqual(last.signals, ["TERM"])
+        last.exit_and_end(signal=15)
+        self.threads.run()
+        self.refused(rendering, RenderFailed)
+        self.assertEqual((self.parts_ended, len(self.spawner.children)), (2, 2))
+
+    def test_cancelled_parts(self) -> None:
+        """Cancelling stops all decoders, and waits for their ends."""
+        rendering = self.start(frames=4, parts=PARTS)
+        rendering.cancel()
+        for child in self.spawner.children:
+            self.assertEqual(child.signals, ["TERM"])
+            self.assertNoResult(rendering)
+            child.exit_and_end(signal=15)
+            self.threads.run_next()
+        self.threads.run()
+        self.failureResultOf(rendering, CancelledError)
+        self.assertEqual((self.parts_ended, self.written()), (2, b""))
+
+    def test_parts_of_a_file(self) -> None:
+        """Parts of uncompressed samples are read side by side, and need no decoder."""
+        parts = [
+            replace(part, samples=PcmSamples("pcm_s16le", 8 * number, 2, 2))
+            for number, part in enumerate(PARTS)
+        ]
+        source = samples(1, -1, 2, -2, 5, -5, 6, -6)
+        rendering = self.start(source=source, frames=4, parts=parts)
+        self.assertEqual(self.threads.waiting, 2)
+        self.threads.run()
+        self.assertEqual(self.read_values(rendering), [1, 2, -2, -1, 5, 6, -6, -5])
+        self.assertEqual(self.spawner.children, [])
+
+    def test_unusual_part(self) -> None:
+        """One decoder decodes a source of which a part has samples that it must convert."""
+        parts = [
+            replace(part, samples=PcmSamples("pcm_f32le", 16 * number, 2, 2))
+            for number, part in enumerate(PARTS)
+        ]
+        source = struct.pack("<8f", 0, 0, 0, 1e30, 0, 0, 0, 0)
+        rendering = self.start(source=source, codec="pcm_f32le", frames=4, parts=parts)
+        self.run_until(1)
+        self.end(stdout=samples(1, -1, 2, -2, 5, -5, 6, -6))
+        self.assertEqual(self.read_values(rendering), [1, 2, -2, -1, 5, 6, -6, -5])
+        self.assertEqual(len(self.spawner.children), 1)
+
+    def test_fuller_pipe(self) -> None:
+        """A reader lets the pipe fill, so it takes many small writes at once.
+
+        It does not wait for more than a quarter of the pipe, nor after the child's end.
+        """
+        waits: list[float] = []
+
+        class FillingEvent(Event):
+            def wait(self, timeout: float | None = None) -> bool:
+                assert timeout is not None
+                waits.append(timeout)
+                return False
+
+        readable, writable = open_pipe()
+        with open(readable, "rb", buffering=0) as pipe:
+            reader = decoder.DecoderPipe(pipe, FillingEvent())
+            for count, room, waited in ((1, 9, 1), (9, 9, 0), (1 << 19, 1 << 20, 0), (99, 100, 1)):
+                waits.clear()
+                os.write(writable, bytes(count))
+                self.assertEqual(reader.readinto(memoryview(bytearray(room))), count)
+                self.assertEqual(len(waits), waited, count)
+            os.close(writable)

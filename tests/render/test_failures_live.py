@@ -115,6 +115,9 @@ async def until_stopped(pid: int | None = None, but: Collection[int] = ()) -> in
 
 def target(source: str, form: str, more: str = "") -> bytes:
     """Return the signed path of a variant."""
+    if form == "peaks":
+        # A waveform of one pixel takes one pass, however many samples the encoder outputs.
+        more += "/pts:1"
     return signed(f"/f:{form}{more}/plain/local://{source}.flac")
 
 
@@ -160,7 +163,7 @@ class RenderEnd(NamedTuple):
     def log_lines(self) -> Iterator[tuple[Any, str]]:
         """Yield the level and the pattern of each log line."""
         is_fault = self.code not in (None, "undecodable_source")
-        options = rf"(ch:1/)?f:{self.form}(/pk_bits:16/pk_fmt:json/pts:800)?"
+        options = rf"(ch:1/)?f:{self.form}(/pk_bits:16/pk_fmt:json/pts:1)?"
         yield (
             LogLevel.warn if is_fault else LogLevel.info,
             rf"render {self.status}{f' {self.code}' if self.code else ''} opts={options}"

@@ -145,6 +145,7 @@ def open_source(
         *(ffmpeg, "-nostdin", "-hide_banner"),
         # The source is decoded to its end, however many of its frames are damaged.
         *("-max_error_rate", "1", "-v", "error"),
+        *(["-threads", "1"] if probe.in_parts else []),
         *(["-reinit_filter", "0"] if uniform and source.decoded is None else []),
         *(_source_arguments(probe) if source.decoded is None else []),
         *source.encoder_arguments(position),

@@ -131,10 +131,15 @@ def _mix(options: VariantOptions, probe: Probe) -> Mix | None:
     return channel_mix(probe.channels, probe.layout, output_channels(options, probe))
 
 
+def has_memory(options: VariantOptions) -> bool:
+    """Return whether a stage computes samples from others, or by their place in the output."""
+    fades = options.fade is not None and (options.fade.fade_in or options.fade.fade_out)
+    return bool(options.enhance or options.norm or fades)
+
+
 def _computes(options: VariantOptions) -> bool:
     """Return whether a stage other than the mix of channels computes samples."""
-    fades = options.fade is not None and (options.fade.fade_in or options.fade.fade_out)
-    return bool(options.enhance or options.norm or options.gain or fades)
+    return bool(options.gain or has_memory(options))
 
 
 def _keeps_samples(options: VariantOptions, probe: Probe) -> bool:
@@ -148,10 +153,9 @@ def copies_floats(options: VariantOptions, probe: Probe) -> bool:
     return output_depth(options, probe) == "32f" and _keeps_samples(options, probe)
 
 
-def takes_all(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether no stage selects samples of the source, changes them or mixes them."""
-    is_changed = options.t is not None or _mix(options, probe) is not None
-    return not is_changed and _keeps_samples(options, probe)
+def copies_samples(options: VariantOptions, probe: Probe) -> bool:
+    """Return whether no stage but ``t`` changes samples of the source or mixes them."""
+    return _mix(options, probe) is None and _keeps_samples(options, probe)
 
 
 def filter_chain(options: VariantOptions, probe: Probe, resampler: str = SOXR) -> list[str]:

@@ -14,6 +14,7 @@ from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.lengths.pcm import sample_bytes
+from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
 from audioproxy.media.seeking.point import PREROLL
 
@@ -63,6 +64,7 @@ class SampleRange:
         source has.
     :ivar length: number of samples, or None where nothing confirms it before decoding.
     :ivar delay: number of samples that are decoded ahead of the first one of the source.
+    :ivar by_stamps: every sample is counted by its time stamp, so lost ones leave fewer.
     """
 
     seek: int
@@ -71,6 +73,7 @@ class SampleRange:
     length: int | None
     delay: int = 0
     is_known: bool = False
+    by_stamps: bool = False
 
 
 def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
@@ -82,7 +85,7 @@ def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
     """
     if probe.measured:
         return False
-    start, end = _bounds(options)
+    start, end = bounds(options)
     if (options.norm or options.enhance) and any(
         stop is not None and (stop - start) * probe.sample_rate < FEW_SAMPLES
         for stop in (end, probe.duration)
@@ -106,7 +109,7 @@ def needs_length(options: VariantOptions, probe: Probe) -> bool:
 
 def may_be_shorter(options: VariantOptions, probe: Probe, seconds: Decimal) -> bool:
     """Return whether the output may be shorter than this."""
-    start, end = _bounds(options)
+    start, end = bounds(options)
     if end is not None and end - start < seconds:
         return True
     if probe.duration is None:
@@ -120,7 +123,7 @@ def stated_range(options: VariantOptions, probe: Probe) -> tuple[Decimal, Decima
 
     The source may state them wrongly, so this is for estimates alone.
     """
-    start, end = _bounds(options)
+    start, end = bounds(options)
     if end is None or probe.duration is None:
         return start, end or probe.duration
     return start, min(end, probe.duration)
@@ -132,7 +135,7 @@ def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
     :raises InvalidOptions: where ``t`` starts at or past the source's end (D11), or leaves less
         than a sample.
     """
-    rate, (start, end) = probe.sample_rate, _bounds(options)
+    rate, (start, end) = probe.sample_rate, bounds(options)
     if probe.duration is not None and start >= probe.duration:
         stated = print_decimal(round(probe.duration, 6))
         raise InvalidOptions.of(
@@ -142,7 +145,7 @@ def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
     seek, point = 0, probe.seek_point
     if point is not None:
         seek = point.sample
-    elif _seeks_exactly(probe):
+    elif seeks_exactly(probe):
         seek = max(0, int(start) - PREROLL) * rate
         seek -= seek % (probe.frame_samples or 1)
     first, last = requested_samples(options, rate)
@@ -160,7 +163,23 @@ def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
             stop = until
     delay = 0 if probe.length is None else probe.length.delay
     stop = None if stop is None else stop - seek
-    return SampleRange(seek, first - seek, stop, length, delay, point is not None)
+    is_known, by_stamps = point is not None, probe.in_parts
+    return SampleRange(seek, first - seek, stop, length, delay, is_known, by_stamps)
+
+
+def expected_range(
+    options: VariantOptions, probe: Probe, length: SourceLength | None
+) -> range | None:
+    """Return the samples of the source that ``t`` is expected to leave; None where nothing tells.
+
+    :param length: of the source, as its end confirms it.
+    """
+    first, last = requested_samples(options, probe.sample_rate)
+    if length is not None and length.exact:
+        return range(first, length.samples if last is None else min(length.samples, last))
+    _, end = bounds(options)
+    is_past_end = end is not None and probe.duration is not None and end > probe.duration
+    return None if last is None or is_past_end else range(first, last)
 
 
 def trim_filters(sample_range: SampleRange, rate: int) -> list[str]:
@@ -176,8 +195,12 @@ def trim_filters(sample_range: SampleRange, rate: int) -> list[str]:
     if sample_range.seek and not sample_range.is_known:
         # Samples are counted from the first time stamp: damaged packets leave gaps.
         first = f"if(gt(PTS\\,{start})\\,print(PTS\\,{_AV_LOG_ERROR})\\,PTS)"
-        unit = "pts"
-        counted = [f"asettb=1/{rate}", f"asetpts=if(eq(N\\,0)\\,st(0\\,{first})\\,ld(0)+N)"]
+        others = "PTS" if sample_range.by_stamps else "ld(0)+N"
+        unit, counted = "pts", [f"asetpts=if(eq(N\\,0)\\,st(0\\,{first})\\,{others})"]
+    elif sample_range.by_stamps:
+        unit, counted = "pts", ["asetpts=PTS-STARTPTS"]
+    if counted:
+        counted = [f"asettb=1/{rate}", *counted]
     stop = "" if end is None else f":end_{unit}={end}"
     return [*counted, f"atrim=start_{unit}={start}{stop}", "asetpts=PTS-STARTPTS"]
 
@@ -189,14 +212,19 @@ def may_seek(options: VariantOptions, probe: Probe) -> bool:
     request to the source's server. The search ends early if a frame starts exactly there: after 9
     requests, and otherwise after up to 30. So the length of the frames is needed, too.
     """
-    start, _ = _bounds(options)
+    start, _ = bounds(options)
     return (probe.container, probe.codec) in _CONFIRMED and int(start) > PREROLL
 
 
 def needs_point(options: VariantOptions, probe: Probe) -> bool:
     """Return whether the service finds the place at which decoding starts."""
-    start, _ = _bounds(options)
-    return (probe.container, probe.codec) in _FOUND and int(start) > PREROLL
+    start, _ = bounds(options)
+    return is_found(probe) and int(start) > PREROLL
+
+
+def is_found(probe: Probe) -> bool:
+    """Return whether the service finds places in this kind of source."""
+    return (probe.container, probe.codec) in _FOUND
 
 
 def requested_samples(options: VariantOptions, rate: int) -> tuple[int, int | None]:
@@ -206,19 +234,20 @@ def requested_samples(options: VariantOptions, rate: int) -> tuple[int, int | No
 
     :param rate: of the source, in Hz.
     """
-    start, end = _bounds(options)
+    start, end = bounds(options)
     return _samples(start, rate), None if end is None else _samples(end, rate)
 
 
 def starts_past_end(options: VariantOptions, probe: Probe) -> bool:
     """Return whether ``t`` leaves less than a sample of the stated duration."""
-    (start, _), duration, rate = _bounds(options), probe.duration, probe.sample_rate
+    (start, _), duration, rate = bounds(options), probe.duration, probe.sample_rate
     if duration is None:
         return False
     return start >= duration or _samples(start, rate) >= max(1, _samples(duration, rate))
 
 
-def _seeks_exactly(probe: Probe) -> bool:
+def seeks_exactly(probe: Probe) -> bool:
+    """Return whether a seek leads to a known sample, from which the decoder outputs all."""
     if probe.irregular:
         return False
     kind = probe.container, probe.codec
@@ -247,7 +276,8 @@ def _is_certain(end: Decimal | None, probe: Probe) -> bool:
     return end is not None and _samples(end, probe.sample_rate) <= length.samples
 
 
-def _bounds(options: VariantOptions) -> tuple[Decimal, Decimal | None]:
+def bounds(options: VariantOptions) -> tuple[Decimal, Decimal | None]:
+    """Return the seconds of the source at which ``t`` begins and ends; None for its end."""
     if options.t is None:
         return Decimal(0), None
     start, duration = options.t.start, options.t.duration

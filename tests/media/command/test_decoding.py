@@ -145,6 +145,18 @@ class DecoderTests(SynchronousTestCase):
         self.assertTrue(check.endswith(":precision=double"))
 
 
+class PartTests(SynchronousTestCase):
+    """Renders of parts of a source, which run side by side."""
+
+    def test_one_thread(self) -> None:
+        """The decoder of a part has one thread, and is that of a whole in all else."""
+        probe, options = replace(STEREO, container="flac", codec="flac"), options_of("f:peaks")
+        whole = " ".join(encoder_arguments("ffmpeg", SOURCE, options, probe))
+        part = " ".join(encoder_arguments("ffmpeg", SOURCE, options, replace(probe, in_parts=True)))
+        self.assertEqual(part.replace("-threads 1 ", ""), whole)
+        self.assertLess(part.index("-threads 1"), part.index("-i "))
+
+
 class DecodedTests(SynchronousTestCase):
     """Renders that read the output of a decoder."""
 

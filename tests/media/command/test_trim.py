@@ -69,6 +69,30 @@ class SampleRangeTests(SynchronousTestCase):
         ):
             self.assertEqual(trim_range(options_of(text), probe), sample_range, text)
 
+    def test_parts(self) -> None:
+        """Samples of a part are counted by their time stamps, so lost ones leave it too short."""
+        end = "asetpts=PTS-STARTPTS"
+        probe = replace(exact(rate=8000), in_parts=True)
+        self.assertTrue(trim_range(options_of("t:1:2"), probe).by_stamps)
+        for sample_range, filters in (
+            (SampleRange(0, 0, 9, 9), ["asettb=1/8000", end, "atrim=start_pts=0:end_pts=9", end]),
+            (
+                SampleRange(8000, 90, 99, 9, is_known=True),
+                ["asettb=1/8000", end, "atrim=start_pts=90:end_pts=99", end],
+            ),
+            (
+                SampleRange(8000, 9000, None, 800),
+                [
+                    "asettb=1/8000",
+                    "asetpts=if(eq(N\\,0)\\,st(0\\,if(gt(PTS\\,9000)\\,print(PTS\\,16)\\,PTS))\\,PTS)",
+                    "atrim=start_pts=9000",
+                    end,
+                ],
+            ),
+        ):
+            sample_range = replace(sample_range, by_stamps=True)
+            self.assertEqual(trim_filters(sample_range, 8000), filters)
+
     def test_filters(self) -> None:
         """After a seek, the first time stamp tells the place, and a late start is reported."""
         end = "asetpts=PTS-STARTPTS"

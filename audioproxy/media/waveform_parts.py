@@ -1,0 +1,97 @@
+"""The parts of a waveform that several decoders decode side by side.
+
+Each part begins with a pixel, so the pixels of all parts are those of the whole. They have the same
+values only if a decoder outputs the same samples wherever it starts, and if no stage has a memory.
+So the parts of most lossy sources differ, as do faded ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from operator import sub
+
+from audioproxy.grammar.options import VariantOptions
+from audioproxy.grammar.values import Trim
+from audioproxy.media.command.filters import has_memory
+from audioproxy.media.command.trim import (
+    bounds,
+    expected_range,
+    is_found,
+    seeks_exactly,
+    stated_range,
+)
+from audioproxy.media.lengths.reading import SourceLength
+from audioproxy.media.probe import Probe
+from audioproxy.media.waveform_pixels import frames_per_pixel
+
+# Containers and codecs whose decoders output the same samples wherever they start.
+_EXACT = {("flac", "flac"), ("wv", "wavpack"), ("tta", "tta"), ("mp3", "mp3")}
+# Seconds of the shortest part that is worth the start of its decoder.
+_LEAST_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a waveform.
+
+    :ivar t: in place of that of the whole.
+    :ivar frames: their number.
+    :ivar pixels: those that it begins and ends with; the last part has those past the end, too.
+    """
+
+    t: Trim
+    frames: int
+    pixels: int
+
+
+def may_be_split(options: VariantOptions, probe: Probe) -> bool:
+    """Return whether parts of a source, decoded apart, may have the samples of one pass.
+
+    The exact length of the source tells whether they do.
+    """
+    if options.f != "peaks" or has_memory(options):
+        return False
+    start, end = stated_range(options, probe)
+    if end is not None and end - start < 2 * _LEAST_SECONDS:
+        return False
+    # Compressed floating-point samples are checked by filters that replace their time stamps.
+    is_exact = (probe.container, probe.codec) in _EXACT and not probe.stores_floats
+    return is_exact or probe.codec.startswith("pcm_")
+
+
+def split_waveform(
+    options: VariantOptions, probe: Probe, length: SourceLength | None, pixels: int, most: int
+) -> list[Part]:
+    """Return the parts of a waveform, in order; none where it takes one pass.
+
+    :param length: of the source, as its end confirms it.
+    :param pixels: of the waveform.
+    :param most: the number of parts, at most.
+    """
+    if length is None or not length.exact or not may_be_split(options, probe):
+        return []
+    covered, rate = expected_range(options, probe, length), probe.sample_rate
+    is_placed = is_found(probe) or seeks_exactly(probe.with_seek_data(length))
+    if not covered or not is_placed:
+        return []
+    pixel = frames_per_pixel(len(covered), pixels)
+    filled = -(-len(covered) // pixel)
+    count = min(most, filled, len(covered) // (_LEAST_SECONDS * rate))
+    if count < 2:
+        return []
+    firsts = [filled * number // count for number in range(count)]
+    starts = [covered.start + pixel * first for first in firsts]
+    seconds = [Decimal(start) / rate for start in starts]
+    # The last part ends as the whole does. So it also has what the source has beyond its length.
+    ends = [*seconds[1:], bounds(options)[1]]
+    return [
+        Part(Trim(start, None if end is None else end - start), frames, number)
+        for start, end, frames, number in zip(
+            seconds,
+            ends,
+            map(sub, (*starts[1:], covered.stop), starts),
+            map(sub, (*firsts[1:], pixels), firsts),
+            strict=True,
+        )
+    ]
