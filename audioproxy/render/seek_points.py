@@ -87,9 +87,7 @@ class SeekPoints:
         number = 0 if stream is None else stream.number_before(first, probe.sample_rate)
         if stream is None or not number:
             return None
-        offset = None
-        if stream.mean is not None:
-            offset = await run_reader(read, size, find_offset(stream, stream.mean, number))
+        offset = await _find_by_rate(read, size, stream, number)
         if offset is None:
             index = await self._read_frames(source, stream, read, number)
             if number < index.frames:
@@ -112,8 +110,7 @@ class SeekPoints:
             if number > stream.frames:
                 return False
             # The last of them have to be there.
-            place = find_offset(stream, stream.mean, number - FOLLOWING)
-            if await run_reader(read, size, place) is not None:
+            if await _find_by_rate(read, size, stream, number - FOLLOWING) is not None:
                 return True
         return number <= (await self._read_frames(source, stream, read, number)).frames
 
@@ -176,6 +173,17 @@ class SeekPoints:
             finally:
                 entry.lock.release()
             piece = min(2 * piece, _LARGEST_PIECE)
+
+
+async def _find_by_rate(read: ReadRange, size: int, stream: FrameStream, number: int) -> int | None:
+    """Return the offset of a frame of a stream with one bit rate; None for another stream."""
+    offset = None
+    if stream.mean is not None:
+        for each in stream.compared(number):
+            offset = await run_reader(read, size, find_offset(stream, stream.mean, each))
+            if offset is None:
+                break
+    return offset
 
 
 def _log_failure(failure: Failure) -> None:

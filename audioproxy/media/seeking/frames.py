@@ -33,6 +33,8 @@ from audioproxy.media.seeking.point import PREROLL, SeekPoint
 HEADER = 8
 # Frames at the start that tell whether all have one bit rate.
 _FIRST_FRAMES = 16
+# Parts of a stream at whose ends frames are compared.
+_PARTS = 4
 #: Frames of that bit rate that follow each other at a place of one.
 FOLLOWING = 3
 # Bytes by which a frame may be off the place that the mean length gives: frames of 44.1 kHz have no
@@ -119,6 +121,8 @@ class FrameStream:
     :ivar mean: bytes of a frame, on average, if the ends of the stream prove that the place of each
         frame follows from it; otherwise None.
     :ivar frames: their number, where the mean is known.
+    :ivar may_vary: frames inside may have other bit rates all the same: mp3 without an encoder's
+        header, whose frames have a few lengths, which are multiples of each other at 48 kHz.
     """
 
     form: FrameForm
@@ -127,6 +131,7 @@ class FrameStream:
     delay: int
     mean: Fraction | None
     frames: int
+    may_vary: bool = False
 
     def number_before(self, sample: int, rate: int) -> int:
         """Return the number of the frame at which decoding starts for a sample; 0 or more.
@@ -142,6 +147,11 @@ class FrameStream:
         :param sample: the sample after the last of them.
         """
         return -(-(sample + self.delay) // self.form.samples) + INCOMPLETE_FRAMES
+
+    def compared(self, number: int) -> tuple[int, ...]:
+        """Return the numbers of frames that are at their places if a frame certainly is."""
+        inner = [number * part // _PARTS for part in range(1, _PARTS)] if self.may_vary else []
+        return (*inner, number)
 
     def point(self, number: int, offset: int) -> SeekPoint:
         """Return the place of a frame."""
@@ -161,8 +171,12 @@ def read_stream(size: int, probe: Probe) -> Reader[FrameStream]:
     header = yield from read_range(start, HEADER)
     form = _FORMS[probe.container, probe.codec](header, probe)
     end = yield from end_before_tags(size)
-    mean, frames = yield from _prove_mean(form, start, end, count)
-    return FrameStream(form, start, end, delay, mean, frames)
+    may_vary = probe.container == "mp3" and count is None
+    mean, frames = None, 0
+    # A first frame of the lowest bit rate may be silence, and the others may be louder.
+    if not may_vary or not _has_lowest_rate(header):
+        mean, frames = yield from _prove_mean(form, start, end, count)
+    return FrameStream(form, start, end, delay, mean, frames, may_vary)
 
 
 def find_offset(stream: FrameStream, mean: Fraction, number: int) -> Reader[int]:
@@ -207,6 +221,12 @@ def _prove_mean(
     frames = round((last - start) / mean)
     is_whole = abs(start + frames * mean - last) <= _ROUNDING
     return (mean, frames) if is_whole and count in (None, frames) else unknown
+
+
+def _has_lowest_rate(header: bytes) -> bool:
+    """Return whether a frame of mp3 has the lowest bit rate."""
+    first = FrameHeader.parse(header)
+    return first is not None and first.kbps == first.bitrates[1]
 
 
 def _form_of_mp3(header: bytes, probe: Probe) -> FrameForm:
