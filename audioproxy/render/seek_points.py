@@ -26,6 +26,7 @@ from audioproxy.media.seeking.frames import (
     find_offset,
     read_stream,
 )
+from audioproxy.media.seeking.matroska import find_in_matroska
 from audioproxy.media.seeking.ogg import find_in_ogg
 from audioproxy.media.seeking.point import SeekPoint
 from audioproxy.media.seeking.wavpack import find_in_wavpack
@@ -39,7 +40,7 @@ _MOST_INDEXES = 64
 _LEAST_PIECE, _LARGEST_PIECE = 128 * 1024, 1 << 20
 
 # The searches in containers whose parts state their positions.
-_BY_POSITIONS = {"ogg": find_in_ogg, "wv": find_in_wavpack}
+_BY_POSITIONS = {"ogg": find_in_ogg, "wv": find_in_wavpack, "matroska": find_in_matroska}
 
 _log = Logger()
 

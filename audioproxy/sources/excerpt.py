@@ -89,9 +89,10 @@ async def _copy(
             raise _refuse(error) from error
 
     await in_thread(partial(_write, descriptor, point.head))
+    end = source.size if point.end is None else min(source.size, skipped + point.end)
     offset, before, count, is_over = skipped + point.offset, b"", _LEAST_PIECE, False
-    while not is_over and offset < source.size:
-        piece = await source.read(offset, min(count, source.size - offset))
+    while not is_over and offset < end:
+        piece = await source.read(offset, min(count, end - offset))
         if not piece:
             # The source is shorter than it was, which the render notices at its end.
             return

@@ -127,6 +127,12 @@ class ExcerptTests(SynchronousTestCase):
             self.assertGreaterEqual(len(copied), len(HEAD) + needed)
             self.assertLessEqual(len(copied), len(HEAD) + max(128 * KIB, 2 * needed + 128 * KIB))
 
+    def test_known_end(self) -> None:
+        """The copy ends where the place says, or with the source."""
+        for end, skipped in ((1001, 0), (500_000, 0), (500_000, 300), (len(CONTENT) + 1, 0)):
+            copied = self.copy(SeekPoint(0, 1000, "matroska", HEAD, end=end), skipped)
+            self.assertEqual(copied, HEAD + CONTENT[1000 + skipped : end + skipped])
+
     def test_shorter(self) -> None:
         """A source that has become shorter is copied as it is; the render notices that."""
         for left in (300_000, 128 * KIB, 500):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from audioproxy.media.lengths.ebml import read_segment
 from audioproxy.media.lengths.reading import (
     Malformed,
     Reader,
@@ -20,7 +21,6 @@ AAC_RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 1200
 AAC_SAMPLES = 1024
 _ADTS_HEADER = 7
 
-_EBML, _SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
 # Seconds by which the stated duration may exceed the decoded one. Times are in milliseconds, and
 # the duration may include the encoder's delay.
 _MARGIN = 1
@@ -59,21 +59,7 @@ def read_matroska(size: int, probe: Probe) -> Reader[SourceLength]:
 
     :raises Malformed: where the file ends before its segment.
     """
-    content, length = yield from _read_element(0, _EBML)
-    start, length = yield from _read_element(content + length, _SEGMENT)
-    if start + length > size or not probe.exact or probe.duration is None:
+    yield from read_segment(size)
+    if not probe.exact or probe.duration is None:
         raise Malformed
     return SourceLength(int((probe.duration - _MARGIN) * probe.sample_rate), exact=False)
-
-
-def _read_element(offset: int, name: bytes) -> Reader[tuple[int, int]]:
-    """Return the offset and the length of an element's content (RFC 8794, 4).
-
-    :raises Malformed: for another element, or one of unknown length.
-    """
-    header = yield from read_range(offset, 12)
-    width = 9 - header[4].bit_length()
-    length = int.from_bytes(header[4 : 4 + width], "big") & (1 << 7 * width) - 1
-    if header[:4] != name or width > 8 or length == (1 << 7 * width) - 1:
-        raise Malformed
-    return offset + 4 + width, length

@@ -76,7 +76,7 @@ def read_start(probe: Probe) -> Reader[OggStream]:
     head = yield from read_range(first.start, min(_FLAC_INFORMATION, first.end - first.start))
     if head[:8] == b"OpusHead" and probe.sample_rate == _OPUS_RATE:
         page = yield from first_audio_page(first, headers=2)
-        return OggStream(first, page, head, _count_opus)
+        return OggStream(first, page, head, count_opus)
     if head[:7] == b"\x01vorbis" and len(head) > _VORBIS_BLOCKS:
         page = yield from first_audio_page(first, headers=3)
         start = max(first.end, page.offset - MODES)
@@ -107,11 +107,11 @@ def read_opus(size: int, probe: Probe) -> Reader[SourceLength]:
     if page.end < last.offset:
         second = yield from read_page(page.end)
         _, packets = yield from read_packets([page, second])
-        if second.granule not in (-1, page.granule + _count_opus(packets)[0]):
+        if second.granule not in (-1, page.granule + count_opus(packets)[0]):
             raise Malformed
     end = last.granule
     if last != page:
-        before, all_samples, _ = yield from _read_end(pages, _count_opus, _OPUS_RATE)
+        before, all_samples, _ = yield from _read_end(pages, count_opus, _OPUS_RATE)
         if before < page.granule:
             raise Malformed
         end = min(max(last.granule, before), all_samples)
@@ -193,7 +193,7 @@ def _read_end(pages: Sequence[Page], count: PacketCount, rate: int) -> Reader[tu
     return position, position + least, position + most
 
 
-def _count_opus(packets: Sequence[bytes], ahead: bytes | None = None) -> tuple[int, int]:
+def count_opus(packets: Sequence[bytes], ahead: bytes | None = None) -> tuple[int, int]:
     """Return the number of samples of Opus packets, as the least and the largest one."""
     samples = int(sum(_packet_samples(packet) for packet in packets))
     return samples, samples

@@ -25,7 +25,9 @@ class SeekPoint:
     :ivar unstamped: number of samples at the start that ffmpeg may give another time stamp: those
         of the first page of Ogg (findings/ffmpeg-ogg-flac-start.sh).
     :ivar is_end: returns whether some bytes of the source have the end of the last needed sample;
-        None where all up to the end of the source are needed.
+        None where all up to ``end`` are needed.
+    :ivar end: the offset after the last byte that the decoder needs; None for the end of the
+        source.
     """
 
     sample: int
@@ -35,3 +37,4 @@ class SeekPoint:
     first_stamp: int = 0
     unstamped: int = 0
     is_end: Callable[[bytes], bool] | None = None
+    end: int | None = None

@@ -60,11 +60,17 @@ SOUGHT = {
     "adts.aac": AAC,
     "a.ac3": "-c:a ac3",
     "a.eac3": "-c:a eac3",
+    "aac.mka": f"{AAC} -cluster_time_limit 1000",
+    "flac.mka": "-c:a flac -cluster_time_limit 1000 -cues_to_front 1",
+    "pcm.mka": "-c:a pcm_s16le -cluster_time_limit 1000 -reserve_index_space 4096",
+    "a.webm": "-c:a libopus -cluster_time_limit 1000",
 }
 #: Those that are decoded from their start.
 DECODED = {
     "ima.wav": "-c:a adpcm_ima_wav",
     "fragmented.m4a": f"{AAC} -movflags empty_moov",
+    "vorbis.webm": "-c:a libvorbis -cluster_time_limit 1000",
+    "live.webm": "-c:a libopus -live 1 -cluster_time_limit 1000",
 }
 #: Those whose first track starts later or earlier than another one.
 LATE = {

@@ -1,0 +1,238 @@
+"""Places in Matroska and WebM, found by the Cues and the time stamps of blocks.
+
+Time stamps are rounded, mostly to a millisecond. Where all blocks have the same number of samples,
+their time stamps are multiples of the time of a block, so each tells the number of its block. Lost
+blocks are silence (D70), so the number counts them, too. All time stamps that are read must agree
+with this: those at the start, at the place and at the end, and those of many Cues in between.
+
+The decoder gets the headers, without the delay of the encoder, and the clusters from the place on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+
+from audioproxy.media.lengths.ebml import read_segment
+from audioproxy.media.lengths.flac import parse_frame_header
+from audioproxy.media.lengths.lower_bounds import AAC_RATES, AAC_SAMPLES
+from audioproxy.media.lengths.ogg import count_opus
+from audioproxy.media.lengths.pcm import sample_bytes
+from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength
+from audioproxy.media.probe import Probe
+from audioproxy.media.seeking.matroska_blocks import Block, Frame, read_blocks
+from audioproxy.media.seeking.matroska_headers import NANOSECONDS, Cues, Track, read_headers
+from audioproxy.media.seeking.point import PREROLL, SeekPoint
+
+# Cues whose time stamps are examined, at most.
+_EXAMINED = 512
+# Nanoseconds to which containers round time stamps, and those by which a second rounding, as in
+# MPEG-TS and in mkvmerge, may move them.
+_MILLISECOND, _ROUNDING = 10**6, 25_000
+# Nanoseconds of the shortest block, which must be long beside the rounding; and those between two
+# examined Cues: a gap of ten minutes is none (D70).
+_SHORTEST, _LONGEST_STEP = 10 * 10**6, 300 * NANOSECONDS
+# Seconds of silence after which a source gets no more (`audioproxy.media.command.gaps`).
+_LATEST = 6 * 3600
+
+# Bytes of the private data of FLAC ahead of its stream information.
+_FLAC_MARKER = 8
+_AC3_BLOCK, _EAC3_BLOCKS, _AC3_FRAME = 256, (1, 2, 3, 6), 1536
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """The time stamps of blocks, as multiples of the time of a block.
+
+    :ivar samples: number of samples of a block.
+    :ivar period: the time of a block.
+    :ivar first: the time stamp of the first block.
+    :ivar unit: nanoseconds of a time stamp.
+    :ivar rounding: nanoseconds to which time stamps are rounded.
+    """
+
+    samples: int
+    period: Fraction
+    first: int
+    unit: int
+    rounding: int
+
+    def number(self, stamp: int) -> int:
+        """Return the number of the block with a time stamp."""
+        return round((stamp - self.first) / self.period)
+
+    def stamp(self, number: int) -> Fraction:
+        """Return the time stamp of a block, before it was rounded."""
+        return self.first + number * self.period
+
+
+@dataclass(frozen=True, slots=True)
+class _Codec:
+    """A codec whose blocks may have the same number of samples.
+
+    :ivar count: returns the number of samples of a frame, given the private data of the track, too.
+        Time stamps must agree with it. It is 0 where it is unknown.
+    :ivar preroll: seconds that are decoded ahead of a place.
+    :ivar is_even: a frame inside is never shorter, even where files were joined, or its number
+        tells. So it does not matter if time stamps jump a little there.
+    :ivar position: returns the number of samples ahead of a frame, where it states that.
+    """
+
+    count: Callable[[Frame, bytes, Probe], int]
+    preroll: int = 0
+    is_even: bool = False
+    position: Callable[[Frame, bytes], int] | None = None
+
+
+def find_in_matroska(
+    size: int, probe: Probe, length: SourceLength, first: int, last: int | None
+) -> Reader[SeekPoint]:
+    """Return the place from which decoding gives a sample.
+
+    :param length: without effect: the duration of a file does not tell whether it has gaps.
+    :param first: the sample.
+    :param last: the sample after the last needed one; None for all.
+    :raises Malformed: where the start is near, where there are no Cues, or where time stamps do not
+        tell the numbers of blocks.
+    """
+    segment = yield from read_segment(size)
+    track, cues, start = yield from read_headers(segment, probe)
+    blocks = yield from read_blocks(start, size, track.number)
+    grid = _build_grid(blocks[0], track, probe)
+    samples, rate = grid.samples, probe.sample_rate
+    number = (first + track.delay) // samples - -(-CODECS[probe.codec].preroll * rate // samples)
+    _, place = cues.last_before(cues.find(grid.stamp(number)))
+    if place <= start:
+        raise Malformed
+    placed = yield from read_blocks(place, size, track.number)
+    begin = grid.number(placed[0].stamp)
+    if not 0 < begin <= number or begin * samples > _LATEST * rate:
+        raise Malformed
+    _, end_place = cues.last_before(len(cues))
+    ending = yield from read_blocks(end_place, size, track.number)
+    for following in (blocks, placed):
+        _check_counts(following, grid, track, probe)
+    _check_positions([*blocks, *placed], grid, track, probe)
+    _check_stamps([*blocks, *placed, *ending], grid, cues)
+    end = None
+    if last is not None:
+        end = _find_end(cues, grid.stamp(-(-(last + track.delay) // samples)))
+    return SeekPoint(begin * samples - track.delay, place, "matroska", track.head, end=end)
+
+
+def _build_grid(first: Block, track: Track, probe: Probe) -> _Grid:
+    codec, unit = CODECS[probe.codec], track.unit
+    samples = codec.count(first.frames[0], track.private, probe)
+    period = Fraction(samples * NANOSECONDS, probe.sample_rate * unit)
+    if period * unit < _SHORTEST:
+        raise Malformed
+    # A file with finer time stamps may be made from one in milliseconds.
+    rounding = max(unit, _MILLISECOND) if codec.is_even else unit
+    return _Grid(samples, period, first.stamp, unit, rounding)
+
+
+def _check_counts(blocks: Sequence[Block], grid: _Grid, track: Track, probe: Probe) -> None:
+    """Check that frames have as many samples as all, but for the last one of the file.
+
+    :raises Malformed: where they have not, or where a block begins ahead of the end of another one.
+    """
+    count = CODECS[probe.codec].count
+    counts = [count(frame, track.private, probe) for block in blocks for frame in block.frames]
+    is_even = all(samples == grid.samples for samples in counts[:-1])
+    if not is_even or counts[-1] > grid.samples:
+        raise Malformed
+    for before, later in pairwise(blocks):
+        if grid.number(later.stamp) < grid.number(before.stamp) + len(before.frames):
+            raise Malformed
+
+
+def _check_positions(blocks: Sequence[Block], grid: _Grid, track: Track, probe: Probe) -> None:
+    """Check the numbers that frames state, which count from 0 anew where files were joined.
+
+    :raises Malformed: where they are not those of the time stamps.
+    """
+    position = CODECS[probe.codec].position
+    if position is None:
+        return
+    places = ((block.frames[0], grid.number(block.stamp) * grid.samples) for block in blocks)
+    if len({position(frame, track.private) - ahead for frame, ahead in places}) > 1:
+        raise Malformed
+
+
+def _check_stamps(blocks: Sequence[Block], grid: _Grid, cues: Cues) -> None:
+    """Check that time stamps of blocks and of Cues are multiples, but for their rounding.
+
+    :param blocks: the first one of the file, and others.
+    :raises Malformed: where they are not, or where Cues are out of order or far apart.
+    """
+    # The number is odd, since the points of two tracks may alternate.
+    step = 1 + 2 * (len(cues) // _EXAMINED)
+    points = [stamp for stamp, _ in cues.of_track(range(0, len(cues), step))]
+    steps = [later - before for before, later in pairwise([blocks[0].stamp, *points])]
+    if not steps or min(steps) < 0 or max(steps) * grid.unit > _LONGEST_STEP:
+        raise Malformed
+    stamps = [*points, *(block.stamp for block in blocks)]
+    late = [stamp - grid.stamp(grid.number(stamp)) for stamp in stamps]
+    if (max(late) - min(late)) * grid.unit > grid.rounding + _ROUNDING:
+        raise Malformed
+
+
+def _find_end(cues: Cues, stamp: Fraction) -> int | None:
+    """Return the offset of a cluster that has no block up to a time stamp; None if there is none.
+
+    The blocks of a track are in their order, but that of a point need not be the first one of its
+    cluster.
+    """
+    points = cues.of_track(range(cues.find(stamp), len(cues)))
+    first = next(points, None)
+    if first is None:
+        return None
+    return next((cluster for _, cluster in points if cluster > first[1]), None)
+
+
+def _count_aac(frame: Frame, private: bytes, probe: Probe) -> int:
+    """Return the samples of a frame of AAC, of which spectral band replication doubles the rate.
+
+    The private data is an AudioSpecificConfig (ISO/IEC 14496-3, 1.6.2.1).
+    """
+    index = int.from_bytes(private[:2].ljust(2, b"\xff"), "big") >> 7 & 15
+    return AAC_SAMPLES * probe.sample_rate // AAC_RATES[index] if index < len(AAC_RATES) else 0
+
+
+def _count_eac3(frame: Frame, private: bytes, probe: Probe) -> int:
+    """Return the samples of a frame of E-AC-3 (ETSI TS 102 366, E.1.3.1)."""
+    code = frame.data[4] if len(frame.data) > 4 else 0
+    return _AC3_BLOCK * (6 if code >> 6 == 3 else _EAC3_BLOCKS[code >> 4 & 3])
+
+
+def _count_flac(frame: Frame, private: bytes, probe: Probe) -> int:
+    return _parse_flac(frame, private)[1]
+
+
+def _position_in_flac(frame: Frame, private: bytes) -> int:
+    return _parse_flac(frame, private)[0]
+
+
+def _parse_flac(frame: Frame, private: bytes) -> tuple[int, int]:
+    return parse_frame_header(frame.data, private[_FLAC_MARKER:]) or (0, 0)
+
+
+def _count_pcm(frame: Frame, private: bytes, probe: Probe) -> int:
+    return frame.size // (sample_bytes(probe.codec) * probe.channels)
+
+
+#: The codecs, by ffprobe's names. In joined files of MP3, ALAC and TTA, the last frame of each part
+#: may be shorter than its time.
+CODECS = {
+    "aac": _Codec(_count_aac, PREROLL, is_even=True),
+    "ac3": _Codec(lambda frame, private, probe: _AC3_FRAME, PREROLL, is_even=True),
+    "eac3": _Codec(_count_eac3, PREROLL, is_even=True),
+    "opus": _Codec(lambda frame, private, probe: count_opus([frame.data])[0], PREROLL),
+    "flac": _Codec(_count_flac, is_even=True, position=_position_in_flac),
+    **{
+        f"pcm_{form}": _Codec(_count_pcm)
+        for form in "u8 s16le s16be s24le s24be s32le s32be f32le f64le".split()
+    },
+}

@@ -1,0 +1,129 @@
+"""The blocks of Matroska and WebM (RFC 9559, 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from audioproxy.media.lengths.ebml import Element, parse_elements
+from audioproxy.media.lengths.reading import Malformed, Reader, read_range
+
+CLUSTER, _TIMESTAMP, _SIMPLE_BLOCK = b"\x1f\x43\xb6\x75", b"\xe7", b"\xa3"
+_BLOCK_GROUP, _BLOCK = b"\xa0", b"\xa1"
+# The lacing of a block, in its flags: how the sizes of its frames are stated.
+_LACING, _XIPH, _FIXED, _XIPH_MORE = 0x06, 0x02, 0x04, 255
+# Bytes of a cluster that are read.
+_WINDOW = 32 * 1024
+# Bytes of a block ahead of its frames: a track number, a time stamp and flags; and those of a frame
+# that tell its number of samples.
+_BLOCK_HEADER, _FRAME_HEADER = 4, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame of a codec.
+
+    :ivar data: its first bytes.
+    :ivar size: all of its bytes.
+    """
+
+    data: bytes
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block.
+
+    :ivar stamp: the time stamp of its first frame.
+    :ivar frames: those that were read, at least the first one.
+    """
+
+    stamp: int
+    frames: Sequence[Frame]
+
+
+def read_blocks(offset: int, size: int, track: int) -> Reader[list[Block]]:
+    """Read the first blocks of a track in a cluster.
+
+    :param size: bytes of the file.
+    :param track: its number.
+    :raises Malformed: where there is no cluster, or none of them near its start.
+    """
+    data = yield from read_range(offset, min(_WINDOW, size - offset))
+    cluster = next(parse_elements(data), None)
+    if cluster is None or cluster.name != CLUSTER:
+        raise Malformed
+    inner = list(parse_elements(data, cluster.start, cluster.end))
+    begin = next((field.number(data) for field in inner if field.name == _TIMESTAMP), None)
+    number, blocks = bytes((track | 0x80,)), []
+    for element in _blocks_of(inner, data):
+        if data[element.start : element.start + 1] != number:
+            continue
+        late = int.from_bytes(data[element.start + 1 : element.start + 3], "big", signed=True)
+        frames = _frames_of(data, element)
+        if not frames:
+            break
+        if begin is None:
+            raise Malformed
+        blocks.append(Block(begin + late, frames))
+    if not blocks:
+        raise Malformed
+    return blocks
+
+
+def _frames_of(data: bytes, block: Element) -> list[Frame]:
+    """Return the frames of a block whose first bytes are in the data."""
+    try:
+        start, sizes = _read_lacing(data, block.start + _BLOCK_HEADER, block.end)
+    except IndexError:
+        return []
+    frames = []
+    for size in sizes:
+        last = start + min(size, _FRAME_HEADER)
+        if last <= start or last > len(data):
+            break
+        frames.append(Frame(data[start:last], size))
+        start += size
+    return frames
+
+
+def _read_lacing(data: bytes, start: int, end: int) -> tuple[int, list[int]]:
+    """Return the offset of the first frame of a block, and the sizes of all (RFC 9559, 10.3).
+
+    :param start: the offset after the header of the block.
+    :raises IndexError: where the data ends ahead of the first frame.
+    """
+    lacing = data[start - 1] & _LACING
+    if not lacing:
+        return start, [end - start]
+    count, sizes = data[start], list[int]()
+    start += 1
+    if lacing == _FIXED:
+        sizes = [(end - start) // (count + 1)] * count
+    while len(sizes) < count:
+        size = 0
+        if lacing == _XIPH:
+            while data[start] == _XIPH_MORE:
+                size += _XIPH_MORE
+                start += 1
+            size += data[start]
+            start += 1
+        else:
+            width = 9 - data[start].bit_length()
+            size = int.from_bytes(data[start : start + width], "big") & (1 << 7 * width) - 1
+            if sizes:
+                # The difference to the size ahead.
+                size += sizes[-1] - (1 << 7 * width - 1) + 1
+            start += width
+        sizes.append(size)
+    return start, [*sizes, end - start - sum(sizes)]
+
+
+def _blocks_of(inner: Iterable[Element], data: bytes) -> Iterator[Element]:
+    for element in inner:
+        if element.name == _SIMPLE_BLOCK:
+            yield element
+        elif element.name == _BLOCK_GROUP:
+            fields = parse_elements(data, element.start, element.end)
+            yield from (field for field in fields if field.name == _BLOCK)

@@ -1,0 +1,611 @@
+"""Places in Matroska and WebM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from fractions import Fraction
+from math import floor
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.media.lengths.containers import run_reader
+from audioproxy.media.lengths.reading import SourceLength
+from audioproxy.media.probe import Probe
+from audioproxy.media.seeking.matroska import find_in_matroska
+from audioproxy.media.seeking.point import SeekPoint
+from tests.media.lengths.test_flac import flac
+from tests.media.lengths.test_flac import frame as flac_frame
+from tests.support.audio import run_in_memory
+from tests.support.strategies import DETERMINISTIC
+
+MS = 10**6
+EBML, SEGMENT, VOID, CHECKSUM = "1a45dfa3", "18538067", "ec", "bf"
+SEEK_HEAD, SEEK, SEEK_ID, SEEK_POSITION = "114d9b74", "4dbb", "53ab", "53ac"
+INFO, SCALE, TRACKS, TRACK = "1549a966", "2ad7b1", "1654ae6b", "ae"
+NUMBER, TYPE, PRIVATE, DELAY, ENCODINGS, FACTOR = "d7", "83", "63a2", "56aa", "6d80", "23314f"
+CUES, CUE, CUE_TIME, CUE_POSITIONS, CUE_TRACK, CUE_CLUSTER = (
+    "1c53bb6b",
+    "bb",
+    "b3",
+    "b7",
+    "f7",
+    "f1",
+)
+CLUSTER, TIMESTAMP, SIMPLE_BLOCK, GROUP, BLOCK = "1f43b675", "e7", "a3", "a0", "a1"
+DURATION = "9b"
+LENGTH = SourceLength(0, exact=False)
+AC3 = Probe("matroska", "ac3", None, False, sample_rate=48000)
+PCM = Probe("matroska", "pcm_u8", None, False, sample_rate=8000, channels=1)
+OPUS = Probe("matroska", "opus", None, False, sample_rate=48000)
+
+
+def element(name: str, *contents: bytes) -> bytes:
+    """Return an element, with a size of four bytes."""
+    content = b"".join(contents)
+    return bytes.fromhex(name) + (1 << 28 | len(content)).to_bytes(4, "big") + content
+
+
+def number(name: str, value: int) -> bytes:
+    return element(name, value.to_bytes(8, "big"))
+
+
+def block(late: int, data: bytes = bytes(20), track: int = 1, flags: int = 0) -> bytes:
+    head = bytes((0x80 | track,)) + late.to_bytes(2, "big", signed=True) + bytes((flags,))
+    return element(SIMPLE_BLOCK, head, data)
+
+
+def cluster(stamp: int, *blocks: bytes) -> bytes:
+    return element(CLUSTER, number(TIMESTAMP, stamp), *blocks)
+
+
+def cue(stamp: int, position: int, track: int = 1) -> bytes:
+    positions = element(CUE_POSITIONS, number(CUE_TRACK, track), number(CUE_CLUSTER, position))
+    return element(CUE, number(CUE_TIME, stamp), positions)
+
+
+def track(*fields: bytes, kind: int = 2, at: int = 1) -> bytes:
+    return element(TRACK, number(NUMBER, at), number(TYPE, kind), *fields)
+
+
+@dataclass(frozen=True)
+class File:
+    """A file, as its parts.
+
+    :ivar clusters: each with the time stamp of its first block.
+    :ivar points: the clusters that Cues point to, by their numbers, with other time stamps than
+        those of the clusters, or None; all clusters where it is empty.
+    :ivar cues: elements in place of Cues.
+    """
+
+    clusters: Sequence[tuple[int, bytes]]
+    tracks: bytes = field(default_factory=track)
+    info: bytes = b""
+    before: bytes = b""
+    points: Sequence[tuple[int, int | None]] = ()
+    cue_track: int = 1
+    cues: bytes | None = None
+    in_front: bool = False
+    seek_id: str = CUES
+
+    def __bytes__(self) -> bytes:
+        front = element(INFO, self.info) + element(TRACKS, self.tracks) + self.before
+        length = len(self._front(0, front)) + (len(self._cues(0)) if self.in_front else 0)
+        cues = self._cues(length)
+        clusters = b"".join(data for _, data in self.clusters)
+        if self.in_front:
+            return head(self._front(0, front) + cues + clusters)
+        return head(self._front(length + len(clusters), front) + clusters + cues)
+
+    def _front(self, cues: int, front: bytes) -> bytes:
+        seek = element(
+            SEEK, element(SEEK_ID, bytes.fromhex(self.seek_id)), number(SEEK_POSITION, cues)
+        )
+        return element(SEEK_HEAD, element("bf", bytes(4)), seek) + front
+
+    def _cues(self, start: int) -> bytes:
+        if self.cues is not None:
+            return self.cues
+        places = [
+            start + sum(len(c) for _, c in self.clusters[:n]) for n in range(len(self.clusters))
+        ]
+        points = self.points or [(n, None) for n in range(len(self.clusters))]
+        listed = [
+            cue(self.clusters[n][0] if stamp is None else stamp, places[n], self.cue_track)
+            for n, stamp in points
+        ]
+        return element(CUES, *listed)
+
+    def offset(self, n: int) -> int:
+        """Return the offset of a cluster."""
+        return bytes(self).index(self.clusters[n][1])
+
+
+def head(content: bytes) -> bytes:
+    return element(EBML, number("4286", 1)) + element(SEGMENT, content)
+
+
+def stamps(count: int, samples: int = 1536, rate: int = 48000, unit: int = MS) -> list[int]:
+    return [round(Fraction(n * samples * 10**9, rate * unit)) for n in range(count)]
+
+
+def clusters(
+    times: Sequence[int], count: int = 25, data: bytes = bytes(20)
+) -> list[tuple[int, bytes]]:
+    """Return clusters of as many blocks each."""
+    return [_cluster(times[at : at + count], [data] * count) for at in range(0, len(times), count)]
+
+
+def _cluster(times: Sequence[int], frames: Sequence[bytes]) -> tuple[int, bytes]:
+    inner = (block(time - times[0], data) for time, data in zip(times, frames, strict=False))
+    return times[0], cluster(times[0], *inner)
+
+
+def find(file: File | bytes, probe: Probe, first: int, last: int | None = None) -> SeekPoint | None:
+    data = bytes(file)
+    size = len(data)
+    reader = find_in_matroska(size, probe, LENGTH, first, last)
+    return run_in_memory(lambda read: run_reader(read, size, reader), data)
+
+
+#: A minute of AC-3, in clusters of 25 blocks and 0.8 s.
+PLAIN = File(clusters(stamps(1875)))
+#: The same in blocks of two frames.
+LACED = File([(n, cluster(n, block(0, b"\1\x94".ljust(42), flags=6))) for n in stamps(1875)[::2]])
+
+
+class PlaceTests(SynchronousTestCase):
+    """`find_in_matroska`"""
+
+    def test_place(self) -> None:
+        """Decoding starts with the last cluster that has a second of audio ahead of a sample."""
+        for first, expected in ((1_440_000, 36), (1_439_999, 36), (50_000, None), (90_000, 1)):
+            point = find(PLAIN, AC3, first)
+            if expected is None:
+                self.assertIsNone(point)
+                continue
+            assert point is not None
+            self.assertEqual(point.sample, expected * 25 * 1536)
+            self.assertEqual(point.offset, PLAIN.offset(expected))
+            self.assertEqual((point.demuxer, point.end), ("matroska", None))
+
+    def test_no_preroll(self) -> None:
+        """Uncompressed samples need no audio ahead of a place."""
+        file = File(clusters(stamps(500, 800, 8000), 10, bytes(800)))
+        for first, sample in ((80_000, 80_000), (79_999, 72_000), (7_999, None)):
+            point = find(file, PCM, first)
+            self.assertEqual(point and point.sample, sample)
+
+    def test_head(self) -> None:
+        """The decoder gets the headers in a segment without a size, and then clusters."""
+        point = find(PLAIN, AC3, 1_440_000)
+        assert point is not None
+        file = bytes(PLAIN)
+        start = file.index(bytes.fromhex(SEGMENT))
+        self.assertTrue(point.head.startswith(file[: start + 4] + b"\1" + b"\xff" * 7))
+        self.assertIn(track(), point.head)
+        self.assertNotIn(bytes.fromhex(CUES), point.head)
+        self.assertTrue(file.startswith(bytes.fromhex(CLUSTER), point.offset))
+
+    def test_end(self) -> None:
+        """What follows the last needed sample is not read, from the second cluster after it on."""
+        for last, expected in ((1_500_000, 41), (1_496_065, 41), (1_496_064, 40)):
+            point = find(PLAIN, AC3, 1_440_000, last)
+            assert point is not None
+            self.assertEqual(point.end, PLAIN.offset(expected))
+        for last in (2_870_000, 9_999_999):
+            point = find(PLAIN, AC3, 1_440_000, last)
+            assert point is not None
+            self.assertIsNone(point.end)
+
+    def test_cues(self) -> None:
+        """Cues may be ahead of the clusters, behind pictures, and in any cluster of a few."""
+        expected = find(PLAIN, AC3, 1_440_000)
+        assert expected is not None
+        picture = element("1941a469", bytes(90_000))
+        for file in (
+            replace(PLAIN, in_front=True),
+            replace(PLAIN, before=picture),
+            replace(PLAIN, before=picture, in_front=True),
+            replace(PLAIN, points=[(n, None) for n in range(0, 75, 4)]),
+        ):
+            point = find(file, AC3, 1_440_000)
+            assert point is not None
+            self.assertEqual(point.sample, expected.sample)
+            self.assertEqual(point.offset, file.offset(36))
+
+    def test_middle_of_cluster(self) -> None:
+        """A point of the Cues may lead to a block in the middle of a cluster."""
+        times = stamps(1875)
+        points = [(n // 25, times[n]) for n in range(10, 1875, 25)]
+        point = find(replace(PLAIN, points=points), AC3, 1_440_000, 1_500_000)
+        assert point is not None
+        self.assertEqual(point.sample, 35 * 25 * 1536)
+        self.assertEqual(point.end, PLAIN.offset(40))
+
+    def test_few_reads(self) -> None:
+        """A place takes a few reads, whatever the length of the source."""
+        reads = []
+
+        async def read(offset: int, count: int) -> bytes:
+            reads.append((offset, count))
+            return data[offset : offset + count]
+
+        data = bytes(File(clusters(stamps(20_000), data=bytes(768))))
+        running = run_reader(
+            read, len(data), find_in_matroska(len(data), AC3, LENGTH, 15_000_000, None)
+        )
+        with self.assertRaises(StopIteration) as ended:
+            running.send(None)
+        self.assertIsNotNone(ended.exception.value)
+        self.assertLessEqual(len(reads), 5)
+
+    def test_other_tracks(self) -> None:
+        """The first audio track is found beside others, and its blocks among theirs."""
+        times = stamps(1000)
+        listed = [
+            (time, cluster(time, block(0, track=1), block(0, track=2), block(32, track=2)))
+            for time in times[::2]
+        ]
+        tracks = track(kind=17) + track(at=2) + track(at=3)
+        point = find(File(listed, tracks, cue_track=2), AC3, 480_000)
+        assert point is not None
+        self.assertEqual(point.sample, 280 * 1536)
+        self.assertIsNone(find(File(listed, tracks, cue_track=1), AC3, 480_000))
+
+    def test_groups(self) -> None:
+        """Blocks may be in groups, and other elements beside them."""
+        listed = []
+        for time in stamps(1875):
+            content = block(0)[5:]
+            group = element(GROUP, number(DURATION, 32), element(BLOCK, content))
+            data = element(CLUSTER, element(VOID), number(TIMESTAMP, time), group)
+            listed.append((time, data))
+        point = find(File(listed), AC3, 1_440_000)
+        assert point is not None
+        self.assertEqual(point.sample, 905 * 1536)
+
+
+class GridTests(SynchronousTestCase):
+    """Numbers of blocks, by their time stamps."""
+
+    @given(
+        rate=st.sampled_from((8000, 11025, 22050, 44100, 48000, 96000)),
+        samples=st.sampled_from((256, 576, 1024, 1152, 1536, 4096, 4608)),
+        unit=st.sampled_from((MS, 10**5, 20832, 22674)),
+        is_floor=st.booleans(),
+        phase=st.integers(0, 999_999),
+        sizes=st.lists(st.integers(1, 9), min_size=8, max_size=20),
+        gaps=st.lists(st.integers(0, 3), min_size=20, max_size=20),
+        place=st.floats(0, 1),
+    )
+    @DETERMINISTIC
+    def test_numbers(
+        self,
+        rate: int,
+        samples: int,
+        unit: int,
+        is_floor: bool,
+        phase: int,
+        sizes: list[int],
+        gaps: list[int],
+        place: float,
+    ) -> None:
+        """A rounded time stamp tells the exact number of samples ahead, also behind lost blocks."""
+        samples = max(samples, -(-rate // 100))
+        # The time stamps of blocks, which count from that of their cluster, have 16 bits.
+        longest = max(1, 32_000 * unit * rate // (samples * 10**9))
+        numbers: list[list[int]] = []
+        at = 0
+        for size, gap in zip(sizes, gaps, strict=False):
+            numbers.append([at + n for n in range(min(size, longest))])
+            at += len(numbers[-1]) + gap
+
+        def stamp(n: int) -> int:
+            exact = Fraction(n * samples * 10**9 + phase * rate, rate * unit)
+            return floor(exact) if is_floor else round(exact)
+
+        listed = [
+            _cluster([*map(stamp, inner)], [bytes(samples)] * len(inner)) for inner in numbers
+        ]
+        file = File(listed, info=number(SCALE, unit))
+        probe = replace(PCM, sample_rate=rate)
+        first = int(place * at * samples)
+        point = find(file, probe, first)
+        starts = [inner[0] * samples for inner in numbers]
+        expected = max(start for start in starts if start <= first)
+        if not expected:
+            self.assertIsNone(point)
+            return
+        assert point is not None
+        self.assertEqual(point.sample, expected)
+        self.assertEqual(point.offset, file.offset(starts.index(expected)))
+
+    def test_codecs(self) -> None:
+        """A frame tells how many samples it has, or its codec does, or the private data."""
+        ones = [
+            ("aac", 44100, b"\x12\x10", b"", 1024),
+            ("aac", 48000, b"\x13\x10", b"", 2048),
+            ("eac3", 48000, b"", b"\x0b\x77\0\0\x20", 768),
+            ("eac3", 24000, b"", b"\x0b\x77\0\0\xc0", 1536),
+            ("pcm_s24le", 48000, b"", bytes(6 * 960), 960),
+        ]
+        for codec, rate, private, data, samples in ones:
+            times = stamps(400, samples, rate)
+            file = File(clusters(times, 5, data.ljust(20, b"\0")), track(element(PRIVATE, private)))
+            probe = replace(AC3, codec=codec, sample_rate=rate)
+            point = find(file, probe, 300 * samples)
+            assert point is not None, codec
+            self.assertEqual(point.sample % (5 * samples), 0, codec)
+            self.assertLess(300 * samples - point.sample, 8 * samples + 1.2 * rate, codec)
+
+    def test_unknown_counts(self) -> None:
+        """Frames that do not tell their number of samples give no place."""
+        for codec, private in (
+            ("aac", b"\x17\x90"),
+            ("aac", b""),
+            ("flac", b""),
+        ):
+            file = replace(PLAIN, tracks=track(element(PRIVATE, private)))
+            self.assertIsNone(find(file, replace(AC3, codec=codec), 1_440_000), codec)
+
+
+class DelayTests(SynchronousTestCase):
+    """Delays of encoders."""
+
+    def test_opus(self) -> None:
+        """The decoder of an excerpt leaves out no samples, and those of the source are counted."""
+        private = b"OpusHead\1\2" + (312).to_bytes(2, "little") + bytes(7)
+        times = stamps(3000, 960)
+        file = File(
+            clusters(times, data=b"\x08".ljust(20)),
+            track(number(DELAY, 6_500_000), element(PRIVATE, private)),
+        )
+        point = find(file, OPUS, 1_440_000)
+        assert point is not None
+        self.assertEqual(point.sample, 1450 * 960 - 1450 % 25 * 960 - 312)
+        self.assertIn(number(DELAY, 0), point.head)
+        self.assertIn(b"OpusHead\1\2\0\0", point.head)
+
+    def test_contradiction(self) -> None:
+        """Two delays of Opus that differ give no place, nor does a header without one."""
+        for delay, private in (
+            (6_500_000, b"OpusHead\1\2\0\0" + bytes(7)),
+            (0, b"OpusHead\1\2" + (312).to_bytes(2, "little") + bytes(7)),
+            (0, b"OpusHead\1\2"),
+        ):
+            fields = number(DELAY, delay) + element(PRIVATE, private)
+            file = File(clusters(stamps(3000, 960), data=b"\x08".ljust(20)), track(fields))
+            self.assertIsNone(find(file, OPUS, 1_440_000))
+
+    def test_other_codecs(self) -> None:
+        """A delay of other codecs counts where the start of the stream shows it, as in FFmpeg 9."""
+        file = replace(PLAIN, tracks=track(number(DELAY, 21_333_333)))
+        for start, delay in (("0", 1024), ("-0.021", 0)):
+            probe = replace(AC3, start=Decimal(start), first_time_stamp=-21)
+            point = find(file, probe, 1_440_000)
+            assert point is not None
+            self.assertEqual(point.sample, 36 * 25 * 1536 - delay)
+            self.assertIn(number(DELAY, 0), point.head)
+
+
+class LacingTests(SynchronousTestCase):
+    """Blocks of several frames (RFC 9559, 10.3)."""
+
+    def find(self, flags: int, sizes: bytes, data: bytes, count: int = 4) -> SeekPoint | None:
+        """Return a place in a file with so many frames of a block, in PCM."""
+        times = stamps(500, count * 800, 8000)
+        laced = [
+            (time, cluster(time, block(0, bytes((count - 1,)) + sizes + data, flags=flags)))
+            for time in times
+        ]
+        return find(File(laced), PCM, 240_000)
+
+    def test_frames(self) -> None:
+        """All of their frames are examined, whichever way their sizes are stated."""
+        for flags, sizes in (
+            (2, b"\xff\xff\xff\x23" * 3),
+            (4, b""),
+            (6, b"\x43\x20\xbf\x5f\xff"),
+        ):
+            point = self.find(flags, sizes, bytes(3200))
+            assert point is not None, flags
+            self.assertEqual(point.sample, 240_000)
+
+    def test_uneven(self) -> None:
+        """Frames of several lengths give no place, nor do sizes beyond the block."""
+        for flags, sizes in (
+            (2, b"\xff\xff\xff\x24" * 3),
+            (2, b"\xff"),
+            (2, b"\xff" * 4000),
+            (6, b"\x43\x20\xbe\xbf"),
+            (6, b"\x7f\xff\xbf\xbf"),
+            (6, b"\x80\xbf\xbf"),
+        ):
+            self.assertIsNone(self.find(flags, sizes, bytes(3200)))
+
+    def test_long_blocks(self) -> None:
+        """Of a block that is longer than what is read of its cluster, the first frame is known."""
+        times = stamps(60, 40_000, 8000)
+        file = File([(time, cluster(time, block(0, bytes(40_000)))) for time in times])
+        point = find(file, PCM, 240_000)
+        assert point is not None
+        self.assertEqual(point.sample, 240_000)
+
+    def test_cut_blocks(self) -> None:
+        """Blocks that begin at the end of what is read of their cluster do not matter."""
+        times = stamps(150)
+        for space in range(32_680, 32_720):
+            listed = [
+                (time, cluster(time, block(0), element(VOID, bytes(space)), block(32)))
+                for time in times[::2]
+            ]
+            point = find(File(listed), AC3, 120 * 1536)
+            assert point is not None
+            self.assertEqual(point.sample, 88 * 1536)
+
+
+class RefusalTests(SynchronousTestCase):
+    """Files that are decoded from their start."""
+
+    def refused(self, file: File | bytes, probe: Probe = AC3, first: int = 1_440_000) -> None:
+        self.assertIsNone(find(file, probe, first))
+
+    def test_no_cues(self) -> None:
+        """There must be Cues of the track, with times, tracks and places."""
+        cluster_only = element(CUE_POSITIONS, number(CUE_CLUSTER, 9))
+        track_only = element(CUE_POSITIONS, number(CUE_TRACK, 1))
+        for cues in (
+            b"",
+            element(CUES),
+            element(CUES, element(CUE)),
+            element(CUES, element(CUE, number(CUE_TIME, 0))),
+            element(CUES, element(CUE, number(CUE_TIME, 0), cluster_only)),
+            element(CUES, element(CUE, number(CUE_TIME, 0), track_only)),
+            element(CUES, bytes(9)),
+            element(CUES, element(VOID, bytes(3 << 20))),
+        ):
+            self.refused(replace(PLAIN, cues=cues))
+        self.refused(replace(PLAIN, cue_track=2))
+        self.refused(replace(PLAIN, seek_id=INFO))
+
+    def test_tracks(self) -> None:
+        """The track must be audio without a second encoding, and its time stamps not scaled."""
+        for tracks in (
+            b"",
+            track(kind=1),
+            track(at=0),
+            track(at=127),
+            track(element(ENCODINGS)),
+            track(element(FACTOR, bytes.fromhex("40000000"))),
+            bytes(9),
+        ):
+            self.refused(replace(PLAIN, tracks=tracks))
+        scaled = replace(PLAIN, tracks=track(element(FACTOR, bytes.fromhex("3f800000"))))
+        self.assertIsNotNone(find(scaled, AC3, 1_440_000))
+        for unit in (0, MS + 1):
+            self.refused(replace(PLAIN, info=number(SCALE, unit)))
+
+    def test_headers(self) -> None:
+        """Headers must be there, and of a usual size."""
+        file = bytes(PLAIN)
+        self.refused(file[:-1])
+        self.refused(b"")
+        self.refused(b"\x1b" + file[1:])
+        self.refused(file.replace(bytes.fromhex(INFO), bytes.fromhex("1549a967"), 1))
+        self.refused(replace(PLAIN, info=element(VOID, bytes(1 << 20))))
+        self.refused(replace(PLAIN, before=element(VOID, bytes(33_000)) * 8))
+        self.refused(replace(PLAIN, clusters=(), cues=element(CUES)))
+        self.refused(head(b""))
+        self.refused(head(b"\x01"))
+
+    def test_time_stamps(self) -> None:
+        """All time stamps must be those of whole blocks: a clock may drift, or blocks be late."""
+        times = stamps(1875)
+        self.refused(File(clusters([round(time * 1.001) for time in times])))
+        for late in (900, 901, 1860):
+            moved = [*times]
+            moved[late] += 10
+            self.refused(File(clusters(moved)))
+        self.refused(replace(PLAIN, points=[(n, 10 if n == 5 else None) for n in range(75)]))
+        self.refused(File(clusters([*times[:905], *times[904:]])))
+        self.refused(File(clusters([*times[:1000], *(time + 10 for time in times[1000:])])))
+
+    def test_finer_time_stamps(self) -> None:
+        """A file that was in milliseconds before has a place, if no part of it may be joined."""
+        times = [time * 50 for time in stamps(1875, 1024)]
+        tracks = track(element(PRIVATE, b"\x11\x90"))
+        for codec, data, expected in (("aac", b"a", True), ("pcm_u8", bytes(2048), False)):
+            file = File(clusters(times, 10, data), tracks, info=number(SCALE, MS // 50))
+            found = find(file, replace(AC3, codec=codec, channels=2), 960_000)
+            self.assertEqual(found is not None, expected, codec)
+
+    def test_numbers_of_frames(self) -> None:
+        """FLAC frames state their numbers, which must be those of the time stamps."""
+        times, file = stamps(600, 4096, 44100), track(element(PRIVATE, flac()))
+        probe = replace(AC3, codec="flac", sample_rate=44100)
+        for numbers, expected in (
+            (range(600), True),
+            (range(7, 607), True),
+            ((*range(300), *range(300)), False),
+            ((0, *range(2, 601)), False),
+        ):
+            frames = [flac_frame(chr(number).encode()) for number in numbers]
+            listed = [_cluster(times[at : at + 9], frames[at : at + 9]) for at in range(0, 600, 9)]
+            found = find(File(listed, file), probe, 400 * 4096)
+            self.assertEqual(found is not None, expected)
+
+    @given(
+        changes=st.dictionaries(st.integers(0, 2000), st.binary(min_size=1, max_size=8)),
+        is_at_end=st.booleans(),
+        file=st.sampled_from(("plain", "laced")),
+    )
+    @DETERMINISTIC
+    def test_any_bytes(self, changes: dict[int, bytes], is_at_end: bool, file: str) -> None:
+        """No file is an error, whatever its bytes."""
+        data = bytearray(bytes(PLAIN if file == "plain" else LACED))
+        for offset, change in changes.items():
+            at = len(data) - offset - 8 if is_at_end else offset
+            data[at : at + len(change)] = change
+        point = find(bytes(data), AC3, 1_440_000, 1_500_000)
+        if point is not None:
+            self.assertLessEqual(point.sample, 1_440_000)
+
+    def test_order(self) -> None:
+        """Points must be in order, and lead to the clusters of their times."""
+        self.refused(replace(PLAIN, points=[(n, None) for n in (*range(38), 20, *range(38, 75))]))
+        self.refused(replace(PLAIN, points=[(min(n + 3, 74), n * 800) for n in range(75)]))
+
+    def test_long_steps(self) -> None:
+        """Points must be closer than ten minutes, and no place is found after six hours."""
+        for step, count, expected in ((160, 120, True), (320, 30, False), (160, 240, False)):
+            times = [n * step * 1000 for n in range(count)]
+            file = File(clusters(times, 1))
+            found = find(file, AC3, (count - 2) * step * 48000)
+            self.assertEqual(found is not None, expected)
+
+    def test_short_blocks(self) -> None:
+        """Blocks of less than ten milliseconds are too short for their time stamps to tell."""
+        for samples, expected in ((80, True), (79, False)):
+            times = stamps(5000, samples, 8000)
+            found = find(File(clusters(times, 50, bytes(samples))), PCM, 100_000)
+            self.assertEqual(found is not None, expected)
+
+    def test_uneven_blocks(self) -> None:
+        """All blocks but the last one must have the same number of samples."""
+        times = stamps(500, 800, 8000)
+        for odd, size in ((1, 801), (300, 801), (301, 799), (309, 801)):
+            frames = [bytes(size if n == odd else 800) for n in range(500)]
+            listed = [
+                _cluster(times[at : at + 10], frames[at : at + 10]) for at in range(0, 500, 10)
+            ]
+            self.refused(File(listed), PCM, 240_000)
+
+    def test_clusters(self) -> None:
+        """A point must lead to a cluster with a time stamp and blocks of the track."""
+        other = element(VOID, bytes(99))
+        for place in (
+            other,
+            element(CLUSTER, block(0)),
+            cluster(PLAIN.clusters[36][0]),
+            cluster(PLAIN.clusters[36][0], block(0, track=2)),
+            cluster(PLAIN.clusters[36][0], block(0, b"")),
+            cluster(PLAIN.clusters[36][0], element(SIMPLE_BLOCK)),
+            bytes.fromhex(CLUSTER) + b"\x01" + b"\xff" * 7,
+            bytes.fromhex(CLUSTER) + bytes(9),
+        ):
+            listed = [*PLAIN.clusters]
+            listed[36] = listed[36][0], place
+            self.refused(replace(PLAIN, clusters=listed))
+        start = bytes(PLAIN).index(bytes.fromhex(SEGMENT)) + 8
+        places = [PLAIN.offset(n) - start for n in range(75)]
+        # Those of the track are examined, and not only those of another one.
+        for tracks, expected in ((lambda n: 1, True), (lambda n: 1 if n % 7 == 1 else 2, False)):
+            listed = [cue(n // 24 * 800, places[n // 24], tracks(n)) for n in range(1800)]
+            found = find(replace(PLAIN, cues=element(CUES, *listed)), AC3, 1_440_000)
+            self.assertEqual(found is not None, expected)
+        at_the_end = element(CUES, *(cue(n * 800, 1 << 30) for n in range(75)))
+        self.refused(replace(PLAIN, cues=at_the_end))
