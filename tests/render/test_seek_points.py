@@ -8,11 +8,12 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import UpstreamUnavailable
+from audioproxy.media.lengths.mpeg_frame import FrameHeader
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
 from audioproxy.media.seeking.point import SeekPoint
 from audioproxy.render.seek_points import SeekPoints
-from tests.media.lengths.test_mp3 import MPEG_1
+from tests.media.lengths.test_mp3 import MPEG_1, frames
 from tests.media.lengths.test_wavpack import wavpack
 from tests.media.seeking.test_frames import adts, mp3
 from tests.support.audio import options_of
@@ -216,6 +217,21 @@ class FindTests(SeekPointsCase):
         self.assertIsNone(self.find(changed, probe=probe))
         self.assertIn(128 * KIB, changed.pieces)
 
+    def test_chance(self) -> None:
+        """A place of quiet frames ahead of which there are loud ones is found frame by frame.
+
+        Frames of 32, 64 and 320 kbit/s have 96, 192 and 960 bytes at 48 kHz, so those of the first
+        bit rate are where they would be if all had that.
+        """
+        probe = Probe("mp3", "mp3", None, exact=False, sample_rate=48000)
+        loud, number = FrameHeader(320, 48000, 2), 60 * 48000 // 1152 - 42
+        for kbps, count in ((32, 80), (64, 900)):
+            quiet = FrameHeader(kbps, 48000, 2)
+            file = frames(quiet, 50) + frames(loud, count) + frames(quiet, 8000)
+            point = self.find(self.source(file, b"%d" % kbps), "t:60:1", probe)
+            offset = count * loud.length + (number - count) * quiet.length
+            self.assertEqual(point, SeekPoint(number * 1152, offset, "mp3"), kbps)
+
     def test_tag(self) -> None:
         """Bytes ahead of the container are not part of it."""
         skipped = b"a tag" * 100
@@ -279,6 +295,20 @@ class SamplesTests(SeekPointsCase):
         for samples, has in ((998 * 1152, True), (998 * 1152 + 1, False)):
             self.assertIs(self.has(source, samples, probe), has, samples)
         self.assertEqual(self.threads.waiting, 0)
+
+    def test_chance(self) -> None:
+        """If the size leads to a wrong number of frames, they are read one by one."""
+        probe = Probe("mp3", "mp3", None, exact=False, sample_rate=48000)
+        quiet, loud = FrameHeader(64, 48000, 2), FrameHeader(320, 48000, 2)
+        # As many bytes as 325 quiet frames have.
+        source = self.source(frames(quiet, 50) + frames(loud, 55))
+        for samples, has in (
+            (103 * 1152, True),
+            (103 * 1152 + 1, False),
+            (300 * 1152, False),
+            (590 * 1152, False),
+        ):
+            self.assertIs(self.has(source, samples, probe), has, samples)
 
     def test_unknown(self) -> None:
         """Nothing shows that of other sources, of other bytes, and of a source still arriving."""

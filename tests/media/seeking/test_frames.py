@@ -319,3 +319,41 @@ class PlaceTests(SynchronousTestCase):
             moved = file[:at] + more + file[at:]
             self.assertEqual(offset_of(moved, stream, 101), at + len(more))
         self.assertIsNone(offset_of(file[:at] + bytes(4) + file[at:], stream, 101))
+
+    def test_compared(self) -> None:
+        """Some frames ahead are compared, too, in mp3 whose frames nobody has counted."""
+        for file, kind, numbers in (
+            (mp3(MPEG_1, 400), "mp3", (25, 50, 75, 100)),
+            (tagged(MPEG_1, 400), "mp3", (100,)),
+            (odd_ac3(400), "ac3", (100,)),
+        ):
+            stream = read(file, kind)
+            assert stream is not None
+            self.assertEqual(stream.compared(100), numbers, kind)
+
+    def test_chance(self) -> None:
+        """A frame of another bit rate is at the place of a number by chance."""
+        quiet, loud = FrameHeader(64, 48000, 2), FrameHeader(320, 48000, 2)
+        # Their lengths are 192 and 960 bytes, so all frames are where one bit rate leads to.
+        file = frames(quiet, 50) + frames(loud, 50) + frames(quiet, 50)
+        stream = read(file, rate=48000)
+        assert stream is not None
+        self.assertEqual((stream.mean, stream.frames), (192, 350))
+        # Those with the numbers 47 to 49 are the last ones ahead of the loud ones.
+        for number in (40, 47):
+            self.assertEqual(offset_of(file, stream, number), number * 192)
+        for number in (48, 49, 50, 60, 290):
+            self.assertIsNone(offset_of(file, stream, number), number)
+
+    def test_lowest_rate(self) -> None:
+        """Silence at the start proves nothing about the bit rate, unless an encoder has counted."""
+        low, lower = FrameHeader(32, 48000, 1), FrameHeader(8, 24000, 1)
+        counted = tagged(low, 400, flags=3)
+        for file, header, proven in (
+            (frames(low, 400), low, False),
+            (frames(lower, 400), lower, False),
+            (counted, low, True),
+        ):
+            stream = read(file, rate=header.rate)
+            assert stream is not None
+            self.assertEqual(stream.mean is not None, proven, (header, proven))
