@@ -116,11 +116,7 @@ class SeekPoints:
             return False
         number = stream.number_behind(samples)
         if stream.mean is not None:
-            if number > stream.frames:
-                return False
-            # The last of them have to be there.
-            if await _find_by_rate(read, size, stream, number - FOLLOWING) is not None:
-                return True
+            return number <= stream.frames
         return number <= (await self._read_frames(source, stream, read, number)).frames
 
     @asynccontextmanager
@@ -186,17 +182,6 @@ class SeekPoints:
             finally:
                 entry.lock.release()
             piece = min(2 * piece, _LARGEST_PIECE)
-
-
-async def _find_by_rate(read: ReadRange, size: int, stream: FrameStream, number: int) -> int | None:
-    """Return the offset of a frame of a stream with one bit rate; None for another stream."""
-    offset = None
-    if stream.mean is not None:
-        for each in stream.compared(number):
-            offset = await run_reader(read, size, find_offset(stream, stream.mean, each))
-            if offset is None:
-                break
-    return offset
 
 
 def _log_failure(failure: Failure) -> None:

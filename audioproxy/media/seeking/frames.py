@@ -31,12 +31,9 @@ from audioproxy.media.seeking.point import PREROLL, SeekPoint
 
 #: Bytes of the longest header.
 HEADER = 8
-# Frames at the start that tell whether all have one bit rate.
-_FIRST_FRAMES = 16
-# Parts of a stream at whose ends frames are compared.
-_PARTS = 4
-#: Frames of that bit rate that follow each other at a place of one.
-FOLLOWING = 3
+# Frames at the start that tell whether all have one bit rate, and those that follow each other at a
+# place of one.
+_FIRST_FRAMES, _FOLLOWING = 16, 3
 # Bytes by which a frame may be off the place that the mean length gives: frames of 44.1 kHz have no
 # whole number of bytes, so some are longer by one byte.
 _ROUNDING = 2
@@ -128,8 +125,6 @@ class FrameStream:
     :ivar mean: bytes of a frame, on average, if the ends of the stream prove that the place of each
         frame follows from it; otherwise None.
     :ivar frames: their number, where the mean is known.
-    :ivar may_vary: frames inside may have other bit rates all the same: mp3 without an encoder's
-        header, whose frames have a few lengths, which are multiples of each other at 48 kHz.
     """
 
     form: FrameForm
@@ -139,7 +134,6 @@ class FrameStream:
     samples: int | None
     mean: Fraction | None
     frames: int
-    may_vary: bool = False
 
     def number_before(self, sample: int, rate: int) -> int:
         """Return the number of the frame at which decoding starts for a sample; 0 or more.
@@ -219,13 +213,13 @@ def find_offset(stream: FrameStream, mean: Fraction, number: int) -> Reader[int]
     """
     form, place = stream.form, stream.first + int(number * mean)
     begin = place - _ROUNDING
-    count = min(2 * _ROUNDING + (FOLLOWING + 1) * int(mean + _ROUNDING), stream.end - begin)
+    count = min(2 * _ROUNDING + (_FOLLOWING + 1) * int(mean + _ROUNDING), stream.end - begin)
     data = yield from read_range(begin, count)
     for at in range(2 * _ROUNDING + 1):
         offsets, end = form.follow(data[at:])
-        lengths = [later - before for before, later in pairwise((*offsets, end))][:FOLLOWING]
+        lengths = [later - before for before, later in pairwise((*offsets, end))][:_FOLLOWING]
         # Of frames of several bit rates, one may be there by chance.
-        if len(lengths) == FOLLOWING and all(abs(each - mean) <= _ROUNDING for each in lengths):
+        if len(lengths) == _FOLLOWING and all(abs(each - mean) <= _ROUNDING for each in lengths):
             return begin + at
     raise Malformed
 
@@ -250,12 +244,6 @@ def _is_constant(form: FrameForm, start: int, end: int, frames: int) -> Reader[b
         at += length
     last = yield from end_of_frames(start, end, form.length)
     return abs(start + frames * mean - last) <= _ROUNDING
-
-
-def _has_lowest_rate(header: bytes) -> bool:
-    """Return whether a frame of mp3 has the lowest bit rate."""
-    first = FrameHeader.parse(header)
-    return first is not None and first.kbps == first.bitrates[1]
 
 
 def _form_of_mp3(header: bytes, probe: Probe) -> FrameForm:
