@@ -17,8 +17,8 @@ from audioproxy.media.seeking.point import SeekPoint
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.interfaces import OpenSource, SourceFile
 
-# Bytes that are copied at once: each time twice as many, up to a limit. So not much more is copied
-# than needed, which may be remote.
+# Bytes that are copied at once. Where their content tells the end, it is each time twice as many, so
+# that not much more is copied than needed, which may be remote.
 _LEAST_PIECE, _LARGEST_PIECE = 128 * 1024, 1 << 20
 # Bytes that are examined together with the next piece: a page of Ogg may be in both.
 _OVERLAP = 64 * 1024
@@ -90,7 +90,8 @@ async def _copy(
 
     await in_thread(partial(_write, descriptor, point.head))
     end = source.size if point.end is None else min(source.size, skipped + point.end)
-    offset, before, count, is_over = skipped + point.offset, b"", _LEAST_PIECE, False
+    offset, before, is_over = skipped + point.offset, b"", False
+    count = _LARGEST_PIECE if point.is_end is None else _LEAST_PIECE
     while not is_over and offset < end:
         piece = await source.read(offset, min(count, end - offset))
         if not piece:

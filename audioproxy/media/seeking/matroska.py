@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
+from math import floor
 
 from audioproxy.media.lengths.ebml import read_segment
 from audioproxy.media.lengths.flac import parse_frame_header
@@ -26,14 +27,12 @@ from audioproxy.media.seeking.matroska_blocks import Block, Frame, find_block, r
 from audioproxy.media.seeking.matroska_headers import NANOSECONDS, Cues, Track, read_headers
 from audioproxy.media.seeking.point import MOST_COPIED, PREROLL, SeekPoint
 
-# Cues up to the place whose time stamps are examined, about: one of 5 minutes, or more.
-_EXAMINED = 160
 # Nanoseconds to which containers round time stamps, and those by which a second rounding, as in
 # MPEG-TS and in mkvmerge, may move them.
 _MILLISECOND, _ROUNDING = 10**6, 25_000
 # Nanoseconds of the shortest block, which must be long beside the rounding; and those between two
-# examined Cues: a gap of ten minutes is none (D70).
-_SHORTEST, _LONGEST_STEP = 10 * 10**6, 300 * NANOSECONDS
+# examined Cues, about and at most: a gap of ten minutes is none (D70).
+_SHORTEST, _STEP, _LONGEST_STEP = 10 * 10**6, 120 * NANOSECONDS, 300 * NANOSECONDS
 # Seconds of silence after which a source gets no more (`audioproxy.media.command.gaps`).
 _LATEST = 6 * 3600
 
@@ -110,9 +109,8 @@ def find_in_matroska(
     placed = yield from read_blocks(place, size, track.number)
     if not 0 < grid.number(placed[0].stamp) <= number or number * samples > _LATEST * rate:
         raise Malformed
-    stamp, offset, cluster = yield from find_block(
-        place, size, track.number, lambda stamp: grid.number(stamp) <= number
-    )
+    latest = floor(grid.stamp(number) + grid.period / 2)
+    stamp, offset, cluster = yield from find_block(place, size, track.number, latest)
     begin = grid.number(stamp)
     _, end_place = cues.last_before(len(cues))
     ending = yield from read_blocks(end_place, size, track.number)
@@ -177,8 +175,9 @@ def _check_stamps(first: int, stamps: Sequence[int], grid: _Grid, cues: Cues, in
     :param index: of the Cue behind the place.
     :raises Malformed: where they are not, or where Cues are out of order or far apart.
     """
-    # The number is odd, since the points of two tracks may alternate.
-    step = 1 + 2 * (index // _EXAMINED)
+    # One of two minutes. The number is odd, since the points of two tracks may alternate.
+    elapsed = max(1, cues.stamp(index - 1) - first) * grid.unit
+    step = index * _STEP // elapsed | 1
     points = [stamp for stamp, _ in cues.of_track(range(0, index, step))]
     steps = [later - before for before, later in pairwise([first, *points])]
     if not steps or min(steps) < 0 or max(steps) * grid.unit > _LONGEST_STEP:

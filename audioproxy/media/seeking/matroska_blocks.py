@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -15,6 +15,8 @@ _BLOCK_GROUP, _BLOCK = b"\xa0", b"\xa1"
 _LACING, _XIPH, _FIXED, _XIPH_MORE = 0x06, 0x02, 0x04, 255
 #: The size of an element that has an unknown one.
 UNKNOWN_SIZE = b"\x01" + b"\xff" * 7
+# Blocks that are examined at the start of a cluster.
+_MOST_BLOCKS = 16
 # Bytes of a cluster that are read for its first blocks, and in which a later one is searched.
 _WINDOW, _MOST_SEARCHED = 32 * 1024, 1 << 20
 # Bytes of a block ahead of its frames: a track number, a time stamp and flags; and those of a frame
@@ -69,17 +71,17 @@ def read_blocks(offset: int, size: int, track: int) -> Reader[list[Block]]:
         if begin is None:
             raise Malformed
         blocks.append(Block(begin + _stamp_of(data, element), frames))
+        if len(blocks) == _MOST_BLOCKS:
+            break
     if not blocks:
         raise Malformed
     return blocks
 
 
-def find_block(
-    offset: int, size: int, track: int, is_ahead: Callable[[int], bool]
-) -> Reader[tuple[int, int, bytes]]:
-    """Find the last block of a track in a cluster that precedes a place.
+def find_block(offset: int, size: int, track: int, latest: int) -> Reader[tuple[int, int, bytes]]:
+    """Find the last block of a track in a cluster up to a time stamp.
 
-    :param is_ahead: returns whether a block with a time stamp does. The first one does.
+    :param latest: the time stamp; the first block does not exceed it.
     :returns: its time stamp and its offset, and the start of a cluster that begins with it.
     """
     data = yield from read_range(offset, min(_MOST_SEARCHED, size - offset))
@@ -93,7 +95,7 @@ def find_block(
         for block in _blocks_of([element], data)
         if _is_of_track(data, block, track)
     )
-    *_, (found, place) = takewhile(lambda block: is_ahead(block[0]), stamps)
+    *_, (found, place) = takewhile(lambda block: block[0] <= latest, stamps)
     head = CLUSTER + UNKNOWN_SIZE + data[stamp.offset : stamp.end]
     return found, offset + place, head
 

@@ -74,7 +74,7 @@ class Cues:
 
     def find(self, stamp: Fraction) -> int:
         """Return the index after the last point up to a time stamp."""
-        return bisect_right(range(len(self)), floor(stamp), key=self._stamp)
+        return bisect_right(range(len(self)), floor(stamp), key=self.stamp)
 
     def last_before(self, index: int) -> tuple[int, int]:
         """Return the time stamp of the last point of the track ahead of an index, and its cluster.
@@ -92,9 +92,10 @@ class Cues:
                 track = self._number(positions, _CUE_TRACK)
                 if track == self._track:
                     cluster = self._number(positions, _CUE_CLUSTER)
-                    yield self._stamp(index), self._start + cluster
+                    yield self.stamp(index), self._start + cluster
 
-    def _stamp(self, index: int) -> int:
+    def stamp(self, index: int) -> int:
+        """Return the time stamp of a point, of any track."""
         return self._number(self._points[index], _CUE_TIME)
 
     def _number(self, element: Element, name: bytes) -> int:
