@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
-from typing import TypeVar
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
-from audioproxy.errors import Refusal, RenderFailed, reason_of
+from audioproxy.errors import Refusal, RenderFailed, UpstreamUnavailable, reason_of
 from audioproxy.files.scratch_files import AnonymousSpace
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
+from audioproxy.media.lengths.reading import Reader
 from audioproxy.media.seeking.point import SeekPoint
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.interfaces import OpenSource, SourceFile
 
-# Bytes that are copied at once. Where their content tells the end, it is each time twice as many, so
-# that not much more is copied than needed, which may be remote.
+# Bytes that are copied at once. Where their content may tell the end, each time twice as many are:
+# not much more is copied than needed, which may be remote.
 _LEAST_PIECE, _LARGEST_PIECE = 128 * 1024, 1 << 20
 # Bytes that are examined together with the next piece: a page of Ogg may be in both.
 _OVERLAP = 64 * 1024
-
-T = TypeVar("T")
 
 _log = Logger()
 
@@ -67,50 +65,74 @@ async def open_excerpt(
     except OSError as error:
         raise _refuse(error) from error
     with closing(file):
-        copying = _copy(source, point, skipped, file.descriptor, run_in_thread)
-        await deadline.limit(copying)
+        copying = _copy(file.descriptor, point, source.size or 0, skipped)
+        await deadline.limit(_run(copying, source, run_in_thread))
         yield Excerpt(source, file.descriptor)
 
 
-async def _copy(
-    source: OpenSource,
-    point: SeekPoint,
-    skipped: int,
-    descriptor: int,
-    run_in_thread: ThreadRunner,
-) -> None:
-    assert source.size is not None
+async def _run(copying: Reader[None], source: OpenSource, run_in_thread: ThreadRunner) -> None:
+    """Copy in threads. Where all of the source is there, that takes a single one."""
+    wanted: tuple[int, int] | None = None
+    data = b""
+    try:
+        if source.descriptor is not None:
+            # The descriptors are closed next.
+            await await_uncancelled(run_in_thread(partial(_read_all, copying, source.descriptor)))
+            return
+        while True:
+            work = partial(_advance, copying, None if wanted is None else data)
+            wanted = await await_uncancelled(run_in_thread(work))
+            if wanted is None:
+                return
+            data = await source.read(*wanted)
+    except OSError as error:
+        raise _refuse(error) from error
 
-    async def in_thread(work: Callable[[], T]) -> T:
+
+def _read_all(copying: Reader[None], descriptor: int) -> None:
+    wanted = _advance(copying)
+    while wanted is not None:
+        offset, count = wanted
         try:
-            # The descriptor is closed next.
-            return await await_uncancelled(run_in_thread(work))
+            data = os.pread(descriptor, count, offset)
         except OSError as error:
-            raise _refuse(error) from error
+            _log.warn("a source cannot be read: {why}", why=reason_of(error))
+            raise UpstreamUnavailable from error
+        wanted = _advance(copying, data)
 
-    await in_thread(partial(_write, descriptor, point.head))
-    end = source.size if point.end is None else min(source.size, skipped + point.end)
-    offset, before, is_over = skipped + point.offset, b"", False
-    count = _LARGEST_PIECE if point.is_end is None else _LEAST_PIECE
+
+def _advance(copying: Reader[None], data: bytes | None = None) -> tuple[int, int] | None:
+    """Return the next range; None where there is none."""
+    try:
+        return next(copying) if data is None else copying.send(data)
+    except StopIteration:
+        return None
+
+
+def _copy(descriptor: int, point: SeekPoint, size: int, skipped: int) -> Reader[None]:
+    """Request what a decoder needs from a place on, and write it.
+
+    :param size: bytes of the source.
+    """
+    _write(descriptor, point.head)
+    offset = skipped + point.offset
+    end = size if point.end is None else min(size, skipped + point.end)
+    # Up to here, the end is not searched.
+    until = end if point.is_end is None else min(end, offset + point.least)
+    before, is_over, count = b"", False, _LEAST_PIECE
     while not is_over and offset < end:
-        piece = await source.read(offset, min(count, end - offset))
+        if offset < until:
+            piece = yield offset, min(_LARGEST_PIECE, until - offset)
+        else:
+            piece = yield offset, min(count, end - offset)
+            count = min(2 * count, _LARGEST_PIECE)
         if not piece:
             # The source is shorter than it was, which the render notices at its end.
             return
-        is_over = await in_thread(partial(_append, descriptor, before, piece, point.is_end))
+        _write(descriptor, piece)
+        if point.is_end is not None and offset >= until:
+            is_over = point.is_end(before + piece[:_OVERLAP]) or point.is_end(piece)
         offset, before = offset + len(piece), piece[-_OVERLAP:]
-        count = min(2 * count, _LARGEST_PIECE)
-
-
-def _append(
-    descriptor: int, before: bytes, piece: bytes, is_end: Callable[[bytes], bool] | None
-) -> bool:
-    """Write a piece, and return whether the last needed sample ends in it.
-
-    :param before: the end of the piece ahead of it.
-    """
-    _write(descriptor, piece)
-    return is_end is not None and is_end(before + piece)
 
 
 def _write(descriptor: int, data: bytes) -> None:

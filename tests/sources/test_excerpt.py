@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,18 @@ class NoDisk(AnonymousSpace):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+class CompleteSource(FakeSource):
+    """Source of which all is in an open file."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(len(CONTENT))
+        self.file = descriptor
+
+    @property
+    def descriptor(self) -> int:
+        return self.file
+
+
 class ExcerptTests(SynchronousTestCase):
     """`open_excerpt`"""
 
@@ -64,6 +77,7 @@ class ExcerptTests(SynchronousTestCase):
         self.log = Log(self)
         self.clock, self.threads = Clock(), FakeThreads()
         self.source = FakeSource(len(CONTENT), CONTENT)
+        self.source.is_far = True
         self.addCleanup(self.source.close)
         self.before = open_descriptors()
 
@@ -132,6 +146,48 @@ class ExcerptTests(SynchronousTestCase):
         for end, skipped in ((1001, 0), (500_000, 0), (500_000, 300), (len(CONTENT) + 1, 0)):
             copied = self.copy(SeekPoint(0, 1000, "matroska", HEAD, end=end), skipped)
             self.assertEqual(copied, HEAD + CONTENT[1000 + skipped : end + skipped])
+
+    def test_complete(self) -> None:
+        """A source of which all is there is copied in one thread, without the service's reads."""
+        self.source.close()
+        with tempfile.TemporaryFile() as file:
+            file.write(CONTENT)
+            file.flush()
+            self.source = CompleteSource(file.fileno())
+            point = SeekPoint(0, 1000, "ogg", HEAD, is_end=lambda data: b"\1\0\0" in data, least=9)
+            copied = self.copy(point)
+            self.assertEqual(copied, (HEAD + CONTENT[1000:])[: len(copied)])
+            self.assertLess(len(copied), len(CONTENT) // 2)
+            opening = self.open(point, read, run_in_thread=self.threads.in_thread)
+            self.threads.run_next()
+            self.assertEqual(self.successResultOf(opening), copied)
+            self.source.close()
+
+    def test_unreadable(self) -> None:
+        """A source that the system cannot read is a 502, and TMPDIR is not to blame."""
+        self.source.close()
+        folder = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
+        self.addCleanup(os.close, folder)
+        self.before = open_descriptors()
+        self.source = CompleteSource(folder)
+        opening = self.open(SeekPoint(0, 0, "ogg", HEAD), read)
+        self.failureResultOf(opening, UpstreamUnavailable)
+        (event,) = self.log.events
+        self.assertIn("a source cannot be read: Is a directory", formatEvent(event))
+        self.source.close()
+
+    def test_least(self) -> None:
+        """The end is not searched ahead of what is surely needed."""
+        examined: list[int] = []
+
+        def is_end(data: bytes) -> bool:
+            examined.append(len(data))
+            return True
+
+        for least, size in ((0, 128 * KIB), (3_000_000, 3_000_000 + 128 * KIB)):
+            copied = self.copy(SeekPoint(0, 0, "ogg", HEAD, is_end=is_end, least=least))
+            self.assertEqual(copied, HEAD + CONTENT[:size])
+        self.assertEqual(len(examined), 2)
 
     def test_shorter(self) -> None:
         """A source that has become shorter is copied as it is; the render notices that."""

@@ -371,6 +371,7 @@ def copy_excerpt(source: bytes, point: SeekPoint, skipped: int) -> bytes:
                 return Path(f"/dev/fd/{descriptors[SOURCE_DESCRIPTOR]}").read_bytes()
 
     with closing(FakeSource(len(source), source)) as opened:
+        opened.is_far = True
         return SynchronousTestCase().successResultOf(Deferred.fromCoroutine(copy()))
 
 

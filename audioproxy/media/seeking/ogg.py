@@ -73,9 +73,19 @@ def find_in_ogg(
     begin = start.position
     # By the mean bit rate behind the place.
     share = 1.0 if last is None else (last + skipped - begin) / max(1, end.granule - begin)
-    if len(head) + share * (size - start.following) > MOST_COPIED:
+    needed = round(share * (size - start.following))
+    if len(head) + needed > MOST_COPIED:
         raise Malformed
-    return SeekPoint(begin - skipped, start.following, "ogg", head, begin, start.samples, is_end)
+    return SeekPoint(
+        begin - skipped,
+        start.following,
+        "ogg",
+        head,
+        first_stamp=begin,
+        unstamped=start.samples,
+        is_end=is_end,
+        least=needed * 3 // 4,
+    )
 
 
 class _Start(NamedTuple):

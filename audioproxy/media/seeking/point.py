@@ -28,6 +28,7 @@ class SeekPoint:
         of the first page of Ogg (findings/ffmpeg-ogg-flac-start.sh).
     :ivar is_end: returns whether some bytes of the source have the end of the last needed sample;
         None where all up to ``end`` are needed.
+    :ivar least: number of bytes from the place on that are copied without a search for the end.
     :ivar stop: the sample after the last one that a decode of the whole source has, where a decoder
         that starts at the place outputs more; None where it does not.
     :ivar end: the offset after the last byte that the decoder needs; None for the end of the
@@ -41,5 +42,6 @@ class SeekPoint:
     first_stamp: int = 0
     unstamped: int = 0
     is_end: Callable[[bytes], bool] | None = None
+    least: int = 0
     stop: int | None = None
     end: int | None = None
