@@ -30,6 +30,8 @@ from audioproxy.media.seeking.point import MOST_COPIED, PREROLL, SeekPoint
 # Nanoseconds to which containers round time stamps, and those by which a second rounding, as in
 # MPEG-TS and in mkvmerge, may move them.
 _MILLISECOND, _ROUNDING = 10**6, 25_000
+# Cues up to the place of which all time stamps are examined; of more, fewer are.
+_EXAMINED = 64
 # Nanoseconds of the shortest block, which must be long beside the rounding; and those between two
 # examined Cues, about and at most: a gap of ten minutes is none (D70).
 _SHORTEST, _STEP, _LONGEST_STEP = 10 * 10**6, 120 * NANOSECONDS, 300 * NANOSECONDS
@@ -175,9 +177,9 @@ def _check_stamps(first: int, stamps: Sequence[int], grid: _Grid, cues: Cues, in
     :param index: of the Cue behind the place.
     :raises Malformed: where they are not, or where Cues are out of order or far apart.
     """
-    # One of two minutes. The number is odd, since the points of two tracks may alternate.
+    # The number is odd, since the points of two tracks may alternate.
     elapsed = max(1, cues.stamp(index - 1) - first) * grid.unit
-    step = index * _STEP // elapsed | 1
+    step = min(index * _STEP // elapsed, 2 * (index // _EXAMINED)) | 1
     points = [stamp for stamp, _ in cues.of_track(range(0, index, step))]
     steps = [later - before for before, later in pairwise([first, *points])]
     if not steps or min(steps) < 0 or max(steps) * grid.unit > _LONGEST_STEP:

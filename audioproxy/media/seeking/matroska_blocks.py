@@ -22,6 +22,8 @@ _WINDOW, _MOST_SEARCHED = 32 * 1024, 1 << 20
 # Bytes of a block ahead of its frames: a track number, a time stamp and flags; and those of a frame
 # that tell its number of samples.
 _BLOCK_HEADER, _FRAME_HEADER = 4, 16
+# Bytes of the longest number.
+_LARGEST_NUMBER = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +58,8 @@ def read_blocks(offset: int, size: int, track: int) -> Reader[list[Block]]:
     :raises Malformed: where there is no cluster, or none of them near its start.
     """
     data = yield from read_range(offset, min(_WINDOW, size - offset))
-    cluster = next(parse_elements(data), None)
-    if cluster is None or cluster.name != CLUSTER:
-        raise Malformed
-    inner = list(parse_elements(data, cluster.start, cluster.end))
-    begin = next((field.number(data) for field in inner if field.name == _TIMESTAMP), None)
+    inner, timestamp = _parse_cluster(data)
+    begin = timestamp.number(data)
     blocks = []
     for element in _blocks_of(inner, data):
         if not _is_of_track(data, element, track):
@@ -68,8 +67,6 @@ def read_blocks(offset: int, size: int, track: int) -> Reader[list[Block]]:
         frames = _frames_of(data, element)
         if not frames:
             break
-        if begin is None:
-            raise Malformed
         blocks.append(Block(begin + _stamp_of(data, element), frames))
         if len(blocks) == _MOST_BLOCKS:
             break
@@ -81,26 +78,51 @@ def read_blocks(offset: int, size: int, track: int) -> Reader[list[Block]]:
 def find_block(offset: int, size: int, track: int, latest: int) -> Reader[tuple[int, int, bytes]]:
     """Find the last block of a track in a cluster up to a time stamp.
 
-    :param latest: the time stamp; the first block does not exceed it.
+    :param latest: the time stamp.
     :returns: its time stamp and its offset, and the start of a cluster that begins with it.
+    :raises Malformed: where the first block does not, or where blocks are not in their order.
     """
     data = yield from read_range(offset, min(_MOST_SEARCHED, size - offset))
-    cluster = next(parse_elements(data))
-    inner = list(parse_elements(data, cluster.start, cluster.end))
-    stamp = next(field for field in inner if field.name == _TIMESTAMP)
-    begin = stamp.number(data)
+    inner, timestamp = _parse_cluster(data)
+    begin = timestamp.number(data)
     stamps = (
         (begin + _stamp_of(data, block), element.offset)
         for element in inner
         for block in _blocks_of([element], data)
         if _is_of_track(data, block, track)
     )
-    *_, (found, place) = takewhile(lambda block: block[0] <= latest, stamps)
-    head = CLUSTER + UNKNOWN_SIZE + data[stamp.offset : stamp.end]
+    ahead = list(takewhile(lambda block: block[0] <= latest, stamps))
+    if not ahead or ahead != sorted(ahead):
+        raise Malformed
+    found, place = ahead[-1]
+    head = CLUSTER + UNKNOWN_SIZE + data[timestamp.offset : timestamp.end]
     return found, offset + place, head
 
 
+def _parse_cluster(data: bytes) -> tuple[Sequence[Element], Element]:
+    """Return the elements of the cluster that the data begins with, and its Timestamp.
+
+    :raises Malformed: where there is no cluster, or not one Timestamp ahead of the blocks.
+    """
+    cluster = next(parse_elements(data), None)
+    if cluster is None or cluster.name != CLUSTER:
+        raise Malformed
+    inner = list(parse_elements(data, cluster.start, cluster.end))
+    listed = [field for field in inner if field.name in (_TIMESTAMP, _SIMPLE_BLOCK, _BLOCK_GROUP)]
+    if [field.name for field in listed].count(_TIMESTAMP) != 1 or listed[0].name != _TIMESTAMP:
+        raise Malformed
+    if listed[0].end - listed[0].start > _LARGEST_NUMBER:
+        raise Malformed
+    return inner, listed[0]
+
+
 def _is_of_track(data: bytes, block: Element, track: int) -> bool:
+    """Return whether a block is of a track; not where its header is cut off by the data.
+
+    :raises Malformed: where the block is shorter than its header.
+    """
+    if block.end - block.start < _BLOCK_HEADER:
+        raise Malformed
     header = data[block.start : block.start + _BLOCK_HEADER]
     return len(header) == _BLOCK_HEADER and header[0] == track | 0x80
 

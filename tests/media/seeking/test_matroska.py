@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.lengths.containers import run_reader
-from audioproxy.media.lengths.reading import SourceLength
+from audioproxy.media.lengths.reading import Malformed, SourceLength
 from audioproxy.media.probe import Probe
 from audioproxy.media.seeking.matroska import find_in_matroska
+from audioproxy.media.seeking.matroska_blocks import find_block
 from audioproxy.media.seeking.point import SeekPoint
 from tests.media.lengths.test_flac import flac
 from tests.media.lengths.test_flac import frame as flac_frame
@@ -123,6 +124,17 @@ class File:
         """Return the offset of a cluster."""
         return bytes(self).index(self.clusters[n][1])
 
+    def block(self, n: int, at: int, count: int = 25) -> int:
+        """Return the offset of a block in a cluster, which has as many of the same size."""
+        ahead = len(cluster(0))
+        size = (len(self.clusters[n][1]) - ahead) // count
+        return self.offset(n) + ahead + at * size
+
+
+def cluster_start(stamp: int) -> bytes:
+    """Return the start of a cluster without a size, as ahead of an excerpt."""
+    return bytes.fromhex(CLUSTER) + b"\1" + b"\xff" * 7 + number(TIMESTAMP, stamp)
+
 
 def head(content: bytes) -> bytes:
     return element(EBML, number("4286", 1)) + element(SEGMENT, content)
@@ -161,26 +173,39 @@ class PlaceTests(SynchronousTestCase):
     """`find_in_matroska`"""
 
     def test_place(self) -> None:
-        """Decoding starts with the last cluster that has a second of audio ahead of a sample."""
-        for first, expected in ((1_440_000, 36), (1_439_999, 36), (50_000, None), (90_000, 1)):
+        """Decoding starts with the last block that has a second of audio ahead of a sample."""
+        for first, expected in (
+            (1_440_000, 905),
+            (1_439_231, 904),
+            (937 * 1536, 905),
+            (937 * 1536 - 1, 904),
+            (932 * 1536, 900),
+            (932 * 1536 - 1, 899),
+            (50_000, None),
+            (57 * 1536 - 1, None),
+            (57 * 1536, 25),
+        ):
             point = find(PLAIN, AC3, first)
             if expected is None:
                 self.assertIsNone(point)
                 continue
             assert point is not None
-            self.assertEqual(point.sample, expected * 25 * 1536)
-            self.assertEqual(point.offset, PLAIN.offset(expected))
+            self.assertEqual(point.sample, expected * 1536)
+            self.assertEqual(point.offset, PLAIN.block(*divmod(expected, 25)))
             self.assertEqual((point.demuxer, point.end), ("matroska", None))
 
     def test_no_preroll(self) -> None:
         """Uncompressed samples need no audio ahead of a place."""
         file = File(clusters(stamps(500, 800, 8000), 10, bytes(800)))
-        for first, sample in ((80_000, 80_000), (79_999, 72_000), (7_999, None)):
+        for first, sample in ((80_000, 80_000), (79_999, 79_200), (8_000, 8_000), (7_999, None)):
             point = find(file, PCM, first)
             self.assertEqual(point and point.sample, sample)
 
     def test_head(self) -> None:
-        """The decoder gets the headers in a segment without a size, and then clusters."""
+        """The decoder gets the headers in a segment without a size, and then a cluster.
+
+        That has no size, either, and the time stamp of the cluster that the block is in.
+        """
         point = find(PLAIN, AC3, 1_440_000)
         assert point is not None
         file = bytes(PLAIN)
@@ -188,7 +213,8 @@ class PlaceTests(SynchronousTestCase):
         self.assertTrue(point.head.startswith(file[: start + 4] + b"\1" + b"\xff" * 7))
         self.assertIn(track(), point.head)
         self.assertNotIn(bytes.fromhex(CUES), point.head)
-        self.assertTrue(file.startswith(bytes.fromhex(CLUSTER), point.offset))
+        self.assertTrue(point.head.endswith(track() + cluster_start(stamps(901)[900])))
+        self.assertTrue(file.startswith(bytes.fromhex(SIMPLE_BLOCK), point.offset))
 
     def test_end(self) -> None:
         """What follows the last needed sample is not read, from the second cluster after it on."""
@@ -215,16 +241,19 @@ class PlaceTests(SynchronousTestCase):
             point = find(file, AC3, 1_440_000)
             assert point is not None
             self.assertEqual(point.sample, expected.sample)
-            self.assertEqual(point.offset, file.offset(36))
+            self.assertEqual(point.offset, file.block(36, 5))
 
     def test_middle_of_cluster(self) -> None:
         """A point of the Cues may lead to a block in the middle of a cluster."""
         times = stamps(1875)
         points = [(n // 25, times[n]) for n in range(10, 1875, 25)]
-        point = find(replace(PLAIN, points=points), AC3, 1_440_000, 1_500_000)
-        assert point is not None
-        self.assertEqual(point.sample, 35 * 25 * 1536)
-        self.assertEqual(point.end, PLAIN.offset(40))
+        for place, last, expected in ((942, 977, 910), (941, 976, 899), (937, 972, 899)):
+            file = replace(PLAIN, points=points)
+            point = find(file, AC3, place * 1536, last * 1536)
+            assert point is not None
+            self.assertEqual(point.sample, expected * 1536)
+            self.assertEqual(point.offset, file.block(*divmod(expected, 25)))
+            self.assertEqual(point.end, PLAIN.offset(40))
 
     def test_few_reads(self) -> None:
         """A place takes a few reads, whatever the length of the source."""
@@ -264,9 +293,146 @@ class PlaceTests(SynchronousTestCase):
             group = element(GROUP, number(DURATION, 32), element(BLOCK, content))
             data = element(CLUSTER, element(VOID), number(TIMESTAMP, time), group)
             listed.append((time, data))
-        point = find(File(listed), AC3, 1_440_000)
+        file = File(listed)
+        point = find(file, AC3, 1_440_000)
         assert point is not None
         self.assertEqual(point.sample, 905 * 1536)
+        self.assertEqual(point.offset, bytes(file).index(listed[905][1]) + len(data) - len(group))
+
+
+class BlockTests(SynchronousTestCase):
+    """`find_block`"""
+
+    def find(self, data: bytes, last: int, at: int = 0) -> tuple[int, int, bytes]:
+        """Return the last block up to a time stamp, in the cluster at an offset of the data."""
+        reader = find_block(at, len(data), 1, last)
+        offset, count = next(reader)
+        try:
+            reader.send(data[offset : offset + count])
+        except StopIteration as ended:
+            found: tuple[int, int, bytes] = ended.value
+            return found
+        raise AssertionError("one read is enough")
+
+    def test_last_block(self) -> None:
+        """The last block up to a place is found, with its time stamp and its offset."""
+        inner = [block(late) for late in (0, 32, 64)]
+        data = bytes(9) + cluster(1000, *inner)
+        for last, expected in ((1000, 0), (1031, 0), (1032, 1), (1063, 1), (1064, 2), (9999, 2)):
+            place = data.index(inner[expected])
+            found = self.find(data, last, at=9)
+            self.assertEqual(found, (1000 + 32 * expected, place, cluster_start(1000)))
+
+    def test_next_cluster(self) -> None:
+        """Blocks of the cluster that follows are not found."""
+        first = cluster(1000, block(0))
+        stamp, place, _ = self.find(first + cluster(1032, block(0)), 9999)
+        self.assertEqual((stamp, first[place:]), (1000, block(0)))
+
+    def test_other_tracks(self) -> None:
+        """Blocks of other tracks and other elements in between do not matter."""
+        sought = block(32)
+        other = block(5, bytes(9000), track=2), element(VOID, bytes(7)), block(7, track=3)
+        data = cluster(1000, *other, block(0), *other, sought, *other, block(64))
+        self.assertEqual(self.find(data, 1063)[:2], (1032, data.index(sought)))
+        # A block of another track may be later than that of the track which follows.
+        data = cluster(1000, block(0), block(2000, track=2), sought)
+        self.assertEqual(self.find(data, 1063)[:2], (1032, data.index(sought)))
+
+    def test_groups(self) -> None:
+        """The offset of a block in a BlockGroup is that of the group."""
+        groups = [
+            element(GROUP, number(DURATION, 32), element(BLOCK, block(late)[5:]), element("fb"))
+            for late in (0, 32, 64)
+        ]
+        other = element(GROUP, element(BLOCK, block(0, track=2)[5:]))
+        data = cluster(1000, groups[0], other, element(GROUP), groups[1], block(48), groups[2])
+        for last, stamp, expected in (
+            (1031, 1000, groups[0]),
+            (1032, 1032, groups[1]),
+            (1063, 1048, block(48)),
+            (1064, 1064, groups[2]),
+        ):
+            self.assertEqual(self.find(data, last)[:2], (stamp, data.index(expected)))
+
+    def test_checksum(self) -> None:
+        """The start of the cluster has its time stamp only, not its checksum."""
+        data = element(
+            CLUSTER, element(CHECKSUM, bytes(4)), element(TIMESTAMP, b"\7"), block(0), block(32)
+        )
+        start = bytes.fromhex(CLUSTER) + b"\1" + b"\xff" * 7 + element(TIMESTAMP, b"\7")
+        self.assertEqual(self.find(data, 39), (39, data.index(block(32)), start))
+
+    def test_long_cluster(self) -> None:
+        """Of a cluster, one MiB is searched, and a block may be cut at its end."""
+        inner = [block(late, bytes(99_000)) for late in range(0, 480, 32)]
+        data = cluster(1000, *inner)
+        for last, expected in ((1200, 6), (1319, 9), (1320, 10), (9999, 10)):
+            stamp, place, _ = self.find(data, last)
+            self.assertEqual((stamp, place), (1000 + 32 * expected, data.index(inner[expected])))
+
+    def test_end_of_search(self) -> None:
+        """A block whose header is cut at the end of the search is not found."""
+        for space in range(-60, 10):
+            before = cluster(1000, block(0), element(VOID))
+            filler = element(VOID, bytes((1 << 20) + space - len(before)))
+            for second in (block(32), element(GROUP, element(BLOCK, block(32)[5:]))):
+                data = cluster(1000, block(0), filler, second)
+                shown = (1 << 20) - data.index(second)
+                is_whole = shown >= second.index(b"\x81\0\x20\0") + 4
+                stamp, place, _ = self.find(data, 9999)
+                self.assertEqual(stamp, 1032 if is_whole else 1000)
+                self.assertEqual(place, data.index(second if is_whole else block(0)))
+
+    def test_damage(self) -> None:
+        """A cluster that is damaged, or another one than that read before, gives no place."""
+        stamp = number(TIMESTAMP, 1000)
+        late = cluster(2000, block(0))
+        for data in (
+            b"",
+            b"\x1f",
+            bytes(99),
+            element(VOID, bytes(99)),
+            cluster(1000),
+            cluster(1000, block(0, track=2)),
+            late,
+            element(CLUSTER, block(0)),
+            element(CLUSTER, block(0), stamp),
+            element(CLUSTER, element(GROUP, element(BLOCK, block(0)[5:])), stamp),
+            element(CLUSTER, stamp, stamp, block(0)),
+            element(CLUSTER, stamp, block(0), stamp),
+            element(CLUSTER, element(TIMESTAMP, bytes(9)), block(0)),
+            element(CLUSTER, bytes(9)),
+            cluster(1000, block(32), block(0)),
+            cluster(1000, block(0), element(SIMPLE_BLOCK, b"\x81\0\0"), block(32)),
+            cluster(1000, block(0), element(GROUP, element(BLOCK)), block(32)),
+            cluster(1000, block(0), element(GROUP, bytes(9)), block(32)),
+            cluster(1000, block(0), bytes(9)),
+            cluster(1000, block(0), b"\xa3\xff"),
+            bytes.fromhex(CLUSTER) + b"\1" + b"\xff" * 7 + stamp + block(0),
+        ):
+            with self.assertRaises(Malformed):
+                self.find(data, 1999)
+        with self.assertRaises(Malformed):
+            next(find_block(len(late) + 1, len(late), 1, 1 << 40))
+
+    @given(
+        changes=st.dictionaries(st.integers(0, 99), st.binary(min_size=1, max_size=8)),
+        count=st.integers(0, 150),
+    )
+    @DETERMINISTIC
+    def test_any_bytes(self, changes: dict[int, bytes], count: int) -> None:
+        """Whatever the bytes are, the result is a block in the data or `Malformed`."""
+        group = element(GROUP, element(BLOCK, block(32)[5:]))
+        data = bytearray(cluster(1000, block(0), group, block(64)))
+        for offset, change in changes.items():
+            data[offset : offset + len(change)] = change
+        try:
+            stamp, place, _ = self.find(bytes(data[:count]), 1040)
+        except Malformed:
+            return
+        self.assertLessEqual(stamp, 1040)
+        self.assertLess(place, count)
 
 
 class GridTests(SynchronousTestCase):
@@ -315,14 +481,15 @@ class GridTests(SynchronousTestCase):
         probe = replace(PCM, sample_rate=rate)
         first = int(place * at * samples)
         point = find(file, probe, first)
-        starts = [inner[0] * samples for inner in numbers]
-        expected = max(start for start in starts if start <= first)
-        if not expected:
+        ahead = [inner for inner in numbers if inner[0] * samples <= first]
+        if len(ahead) == 1:
             self.assertIsNone(point)
             return
         assert point is not None
-        self.assertEqual(point.sample, expected)
-        self.assertEqual(point.offset, file.offset(starts.index(expected)))
+        expected = max(n for n in ahead[-1] if n * samples <= first)
+        self.assertEqual(point.sample, expected * samples)
+        offset = file.block(len(ahead) - 1, ahead[-1].index(expected), len(ahead[-1]))
+        self.assertEqual(point.offset, offset)
 
     def test_codecs(self) -> None:
         """A frame tells how many samples it has, or its codec does, or the private data."""
@@ -339,8 +506,8 @@ class GridTests(SynchronousTestCase):
             probe = replace(AC3, codec=codec, sample_rate=rate)
             point = find(file, probe, 300 * samples)
             assert point is not None, codec
-            self.assertEqual(point.sample % (5 * samples), 0, codec)
-            self.assertLess(300 * samples - point.sample, 8 * samples + 1.2 * rate, codec)
+            preroll = 0 if codec.startswith("pcm") else -(-rate // samples)
+            self.assertEqual(point.sample, (300 - preroll) * samples, codec)
 
     def test_unknown_counts(self) -> None:
         """Frames that do not tell their number of samples give no place."""
@@ -366,7 +533,7 @@ class DelayTests(SynchronousTestCase):
         )
         point = find(file, OPUS, 1_440_000)
         assert point is not None
-        self.assertEqual(point.sample, 1450 * 960 - 1450 % 25 * 960 - 312)
+        self.assertEqual(point.sample, 1450 * 960 - 312)
         self.assertIn(number(DELAY, 0), point.head)
         self.assertIn(b"OpusHead\1\2\0\0", point.head)
 
@@ -384,11 +551,11 @@ class DelayTests(SynchronousTestCase):
     def test_other_codecs(self) -> None:
         """A delay of other codecs counts where the start of the stream shows it, as in FFmpeg 9."""
         file = replace(PLAIN, tracks=track(number(DELAY, 21_333_333)))
-        for start, delay in (("0", 1024), ("-0.021", 0)):
+        for start, delay, expected in (("0", 1024, 906), ("-0.021", 0, 905)):
             probe = replace(AC3, start=Decimal(start), first_time_stamp=-21)
             point = find(file, probe, 1_440_000)
             assert point is not None
-            self.assertEqual(point.sample, 36 * 25 * 1536 - delay)
+            self.assertEqual(point.sample, expected * 1536 - delay)
             self.assertIn(number(DELAY, 0), point.head)
 
 
@@ -437,15 +604,15 @@ class LacingTests(SynchronousTestCase):
 
     def test_cut_blocks(self) -> None:
         """Blocks that begin at the end of what is read of their cluster do not matter."""
-        times = stamps(150)
         for space in range(32_680, 32_720):
-            listed = [
-                (time, cluster(time, block(0), element(VOID, bytes(space)), block(32)))
-                for time in times[::2]
-            ]
-            point = find(File(listed), AC3, 120 * 1536)
-            assert point is not None
-            self.assertEqual(point.sample, 88 * 1536)
+            for second, count in ((block(32), 1), (block(32, b"\1\x94".ljust(42), flags=6), 2)):
+                listed = [
+                    (time, cluster(time, block(0), element(VOID, bytes(space)), second))
+                    for time in stamps(180)[:: 1 + count]
+                ]
+                point = find(File(listed), AC3, 153 * 1536)
+                assert point is not None
+                self.assertEqual(point.sample, 121 * 1536)
 
 
 class RefusalTests(SynchronousTestCase):
@@ -554,6 +721,21 @@ class RefusalTests(SynchronousTestCase):
         if point is not None:
             self.assertLessEqual(point.sample, 1_440_000)
 
+    def test_much_to_copy(self) -> None:
+        """An excerpt has at most 64 MiB; a place that needs more of the source gives none."""
+        filler = (64 << 20) - (len(bytes(PLAIN)) - PLAIN.block(36, 5)) - len(element(VOID))
+        for extra, expected in ((0, True), (1, False)):
+            *ahead, (time, last) = PLAIN.clusters
+            long = replace(
+                PLAIN, clusters=[*ahead, (time, last + element(VOID, bytes(filler + extra)))]
+            )
+            data = bytes(long)
+            found = find(data, AC3, 1_440_000)
+            self.assertEqual(found is not None, expected)
+            # What is ahead of the place, or after the last needed sample, is not copied.
+            self.assertIsNotNone(find(data, AC3, 1_440_000, 1_500_000))
+            self.assertIsNotNone(find(data, AC3, 1_500_000))
+
     def test_order(self) -> None:
         """Points must be in order, and lead to the clusters of their times."""
         self.refused(replace(PLAIN, points=[(n, None) for n in (*range(38), 20, *range(38, 75))]))
@@ -603,7 +785,7 @@ class RefusalTests(SynchronousTestCase):
         start = bytes(PLAIN).index(bytes.fromhex(SEGMENT)) + 8
         places = [PLAIN.offset(n) - start for n in range(75)]
         # Those of the track are examined, and not only those of another one.
-        for tracks, expected in ((lambda n: 1, True), (lambda n: 1 if n % 7 == 1 else 2, False)):
+        for tracks, expected in ((lambda n: 1, True), (lambda n: 1 if n % 29 == 1 else 2, False)):
             listed = [cue(n // 24 * 800, places[n // 24], tracks(n)) for n in range(1800)]
             found = find(replace(PLAIN, cues=element(CUES, *listed)), AC3, 1_440_000)
             self.assertEqual(found is not None, expected)
