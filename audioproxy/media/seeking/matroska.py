@@ -239,7 +239,8 @@ CODECS = {
     "aac": _Codec(_count_aac, PREROLL, is_even=True),
     "ac3": _Codec(lambda frame, private, probe: _AC3_FRAME, PREROLL, is_even=True),
     "eac3": _Codec(_count_eac3, PREROLL, is_even=True),
-    "opus": _Codec(lambda frame, private, probe: count_opus([frame.data])[0], PREROLL),
+    # As much as for speech in Ogg.
+    "opus": _Codec(lambda frame, private, probe: count_opus([frame.data])[0], 2 * PREROLL),
     "flac": _Codec(_count_flac, is_even=True, position=_position_in_flac),
     **{
         f"pcm_{form}": _Codec(_count_pcm)

@@ -533,7 +533,7 @@ class DelayTests(SynchronousTestCase):
         )
         point = find(file, OPUS, 1_440_000)
         assert point is not None
-        self.assertEqual(point.sample, 1450 * 960 - 312)
+        self.assertEqual(point.sample, 1400 * 960 - 312)
         self.assertIn(number(DELAY, 0), point.head)
         self.assertIn(b"OpusHead\1\2\0\0", point.head)
 
@@ -785,7 +785,7 @@ class RefusalTests(SynchronousTestCase):
         start = bytes(PLAIN).index(bytes.fromhex(SEGMENT)) + 8
         places = [PLAIN.offset(n) - start for n in range(75)]
         # Those of the track are examined, and not only those of another one.
-        for tracks, expected in ((lambda n: 1, True), (lambda n: 1 if n % 29 == 1 else 2, False)):
+        for tracks, expected in ((lambda n: 1, True), (lambda n: 1 if n % 27 == 1 else 2, False)):
             listed = [cue(n // 24 * 800, places[n // 24], tracks(n)) for n in range(1800)]
             found = find(replace(PLAIN, cues=element(CUES, *listed)), AC3, 1_440_000)
             self.assertEqual(found is not None, expected)
