@@ -294,9 +294,9 @@ class FindTests(SeekPointsCase):
     def test_start(self) -> None:
         """Decoding starts with an earlier frame where ffmpeg would misread the one at the place."""
         whole = counted(MPEG_1, 8000)
-        starts = [MPEG_1.length + len(mp3(MPEG_1, count)) for count in range(5000)]
         number = (100 * 44100 + DELAY) // 1152 - 39
-        at = starts[number] + 36
+        ahead, at = (MPEG_1.length + len(mp3(MPEG_1, count)) for count in (number - 1, number))
+        at += 36
         named = whole[:at] + b"Info" + whole[at + 4 :]
         # Found by arithmetic, and by an index.
         for file, delay in ((named, DELAY), (named[MPEG_1.length :], 0)):
@@ -305,7 +305,7 @@ class FindTests(SeekPointsCase):
             point = self.find(source, text, MP3)
             assert point is not None
             self.assertEqual(point.sample, (number - 1) * 1152 - delay)
-            self.assertEqual(point.offset, starts[number - 1] - (len(named) - len(file)))
+            self.assertEqual(point.offset, ahead - (len(named) - len(file)))
             self.assertEqual(source.reads == [], bool(delay))
 
     def test_no_start(self) -> None:
@@ -317,13 +317,20 @@ class FindTests(SeekPointsCase):
     def test_padding(self) -> None:
         """The padding that a decode of the whole leaves out is cut behind a place, too.
 
-        A region that goes on past it has a place only where the file confirms that it is the end.
+        A region that goes on past it has a place only where the file confirms that it is the end,
+        with the number of its frames.
         """
         samples = 8000 * 1152 - DELAY - PADDING
         end = samples * 1000 // 44100 / 1000
         whole = counted(MPEG_1, 8000)
         wrong_size = tagged(MPEG_1, 0, stated=8000, size=1000, more=mp3(MPEG_1, 8000))
         joined = whole + whole
+        quiet = FrameHeader(32, 44100, 2)
+        variable = frames(quiet, 4000) + mp3(MPEG_1, 4000)
+        right, wrong = (
+            tagged(MPEG_1, 0, name=b"Xing", stated=8000, more=more)
+            for more in (variable, variable + mp3(MPEG_1, 500))
+        )
         measured = MP3.with_decoded_samples(samples)
         longer = MP3.with_decoded_samples(2 * samples)
         for number, (file, probe, is_confirmed) in enumerate(
@@ -333,6 +340,8 @@ class FindTests(SeekPointsCase):
                 (joined, MP3, False),
                 (wrong_size, measured, True),
                 (whole, longer, False),
+                (right, MP3, True),
+                (wrong, MP3, False),
             )
         ):
             for text, is_past in (
