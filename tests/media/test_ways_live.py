@@ -148,7 +148,8 @@ class NodesTests(ServiceCase):
         # A sample that is no audio, near the start.
         spoiled = noise(RATE, 6 * RATE, 2)
         spoiled.channels[0, RATE // 2] = 1e30
-        floats = convert_all(write_wav(spoiled, "32f"), {"a.mka": "-c:a pcm_f32le"})
+        forms = {"a.wv": "-c:a wavpack", "a.mka": "-c:a pcm_f32le -cluster_time_limit 500"}
+        floats = convert_all(write_wav(spoiled, "32f"), forms)
         return {
             "joined.aac": made["stereo"] + made["mono"],
             # More audio than the header states.
@@ -175,10 +176,12 @@ class NodesTests(ServiceCase):
             forms += [] if name == "halved.mp3" else ["f:wav/bd:32f", "f:mp3"]
             regions = [f"{form}/t:{at}" for form in forms for at in ("2.3:0.5", "4:0.25")]
             # This breaks off if the audio goes on behind the stated end.
-            await fetch(knowing.port, signed(f"/f:wav/plain/local://{name}"))
+            await fetch(knowing.port, signed(f"/f:mp3/plain/local://{name}"))
             self.assertEqual(1, len(knowing.engine.preparer.irregular), name)
             for text in regions:
                 one, two = await body(knowing, text, name), await body(other, text, name)
                 self.assertTrue(one == two, (name, text))
-            self.assertEqual({}, dict(other.engine.preparer.irregular), name)
+                # Behind filters for gaps, no waveform of floats reports its check of samples.
+                if "peaks" not in text:
+                    self.assertEqual({}, dict(other.engine.preparer.irregular), (name, text))
             knowing.engine.preparer.irregular.clear()

@@ -526,6 +526,11 @@ class DamagedTests(SynchronousTestCase):
         ]
         file = seal(opus(*pages))
         self.assertIsNotNone(find(file, 180_000))
+        # Other bytes.
+        at = sum(map(len, split(file)[:152]))
+        other = file[:at] + bytes(400_000) + file[at:]
+        self.assertIsNone(find(other, 180_000, length=length_of(file)))
+        self.assertIsNotNone(find(other, 80_000, length=length_of(file)))
         for index in range(100, 220):
             file = damage(file, index)
         self.assertIsNone(find(file, 180_000))
