@@ -88,11 +88,10 @@ class SeekPoints:
         number = 0 if stream is None else stream.number_before(first, probe.sample_rate)
         if stream is None or not number:
             return None
-        if stream.samples is not None and (last is None or last > stream.samples):
-            # What a decode of the whole leaves out must be the end.
-            length = probe.length or await read_length(source.read, source.size, probe)
-            if length is None or not length.exact or length.samples != stream.samples:
-                return None
+        is_past_end = stream.samples is not None and (last is None or last > stream.samples)
+        # What a decode of the whole leaves out must be the end.
+        if is_past_end and not await self._is_end_stated(source, stream, read, probe):
+            return None
         if stream.mean is not None:
             locate = partial(find_offset, stream, stream.mean)
             point = await run_reader(read, size, find_start(stream, locate, number))
@@ -102,6 +101,21 @@ class SeekPoints:
         if number >= index.frames:
             return None
         return await run_reader(read, size, find_start(stream, index.find_offset, number))
+
+    async def _is_end_stated(
+        self, source: OpenSource, stream: FrameStream, read: ReadRange, probe: Probe
+    ) -> bool:
+        """Return whether a source ends with the padding that its header states.
+
+        A header may state the right size and a wrong number of frames, so these are counted.
+        """
+        assert source.size is not None
+        length = probe.length or await read_length(source.read, source.size, probe)
+        if length is None or not length.exact or length.samples != stream.samples:
+            return False
+        if stream.mean is not None:
+            return True
+        return (await self._read_frames(source, stream, read)).frames == stream.frames
 
     async def has_samples(self, source: OpenSource, probe: Probe, samples: int) -> bool:
         """Return whether the frames of a source show that it has at least so many samples.

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import random
+from functools import cache
+
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.matrix.places import seeks
 from tests.matrix.regions import FORMS, SECONDS, WHOLE, Region, find_wrong, sources, wholes
-from tests.support.audio import read_wav, render
+from tests.media.seeking.test_frames import read
+from tests.media.seeking.test_ogg import damage
+from tests.support.audio import (
+    Sound,
+    convert,
+    convert_all,
+    decode,
+    decode_all,
+    find_point,
+    noise,
+    options_of,
+    probe,
+    read_wav,
+    render,
+    render_each,
+    write_wav,
+)
+from tests.support.service import ServiceCase, fetch, signed
 from tests.support.strategies import DETERMINISTIC
 
 #: The last thousandths of a second have less than a sample in none of the sources.
@@ -48,17 +69,174 @@ class RegionTests(SynchronousTestCase):
             self.assertEqual(heard, region.part(wholes()[name]), name)
 
     def test_damaged(self) -> None:
-        """So it is near a damaged page of Ogg, which ffmpeg leaves out, and behind it (D70).
+        """So it is near damaged pages of Ogg, which ffmpeg leaves out, and behind them (D70).
 
-        Silence takes its place.
+        Silence takes their place, if they have two frames at least.
         """
-        for name in ("small-pages.ogg", "large-pages.opus", "flac.ogg"):
+        # A small page of Vorbis has one frame.
+        for name, count in (("small-pages.ogg", 3), ("large-pages.opus", 1), ("flac.ogg", 1)):
             source = sources()[name]
-            at = len(source) // 2
-            damaged = source[:at] + bytes((source[at] ^ 1,)) + source[at + 1 :]
+            first, damaged = source.count(b"OggS\0", 0, len(source) // 2) - 1, source
+            for index in range(first, first + count):
+                damaged = damage(damaged, index)
             whole = read_wav(render(damaged, WHOLE))
             self.assertNotEqual(whole, wholes()[name])
             regions = [Region(count * 1000, 400) for count in (8, 9, 10, 11, 12, 18)]
             for region in regions:
                 heard = read_wav(render(damaged, region.text))
                 self.assertEqual(heard, region.part(whole), (name, region.text))
+
+
+class TransientTests(SynchronousTestCase):
+    """Vorbis whose blocks change their size, where ffmpeg's time stamps are late"""
+
+    def sound(self) -> Sound:
+        """Return bursts of noise at random places, of 1 to 30 ms each."""
+        draw, sound = random.Random("bursts"), noise(48000, 12 * 48000, 2, amplitude=0.8)
+        levels = np.full(len(sound), 0.0003, np.float32)
+        at = 0
+        while at < len(sound):
+            count = draw.randrange(48, 1440)
+            levels[at : at + count] = draw.choice((0.1, 0.5, 1))
+            at += count + draw.randrange(480, 24_000)
+        sound.channels[:] *= levels
+        return sound
+
+    def test_transients(self) -> None:
+        """Random places are slices of the whole, which has what ffmpeg alone decodes."""
+        kinds = {f"{quality}.ogg": f"-c:a libvorbis -q:a {quality}" for quality in (2, 5, 8)}
+        files = convert_all(write_wav(self.sound()), kinds)
+        draw, bare = random.Random("transients"), decode_all(files)
+        starts = [draw.randrange(2000, 11_000) for _ in range(12)]
+        regions = [Region(start, draw.choice((10, 200, 3000, None))) for start in starts]
+        texts = [WHOLE, *(region.text for region in regions)]
+        rendered = render_each((source, texts) for source in files.values())
+        for (name, source), outputs in zip(files.items(), rendered, strict=True):
+            whole = read_wav(outputs[WHOLE])
+            self.assertTrue(seeks(source), name)
+            self.assertEqual(whole, bare[name], name)
+            for region in regions:
+                heard = read_wav(outputs[region.text])
+                self.assertEqual(heard, region.part(whole), (name, region.text))
+
+
+#: Samples of a frame of mp3, and the number of frames that are decoded ahead of a place.
+FRAME, AHEAD = 1152, 39
+
+
+@cache
+def parts() -> dict[str, bytes]:
+    """Return mp3 files of three seconds of other noise each, which can be joined."""
+    bare = "-b:a 128k -write_xing 0 -id3v2_version 0"
+    made = {}
+    for seed, kinds in enumerate(
+        (
+            {"bare": bare, "stereo": f"{bare} -joint_stereo 0"},
+            {"info": "-b:a 128k -id3v2_version 0", "joint": f"{bare} -joint_stereo 1"},
+        )
+    ):
+        sound = write_wav(noise(44100, 3 * 44100, 2, seed=seed + 1))
+        forms = {f"{name}.mp3": kind for name, kind in kinds.items()}
+        made |= {name[:-4]: file for name, file in convert_all(sound, forms).items()}
+    # The bits of copyright, original and emphasis, which encoders of ffmpeg do not set.
+    return made | {f"bit {bit}": change_headers(made["joint"], bit) for bit in (8, 4, 1)}
+
+
+def change_headers(file: bytes, bit: int) -> bytes:
+    """Return an mp3 file with another value of a bit in the header of each frame."""
+    stream, changed = read(file), bytearray(file)
+    assert stream is not None
+    for at in stream.form.follow(file)[0]:
+        changed[at + 3] ^= bit
+    return bytes(changed)
+
+
+class JoinedTests(SynchronousTestCase):
+    """Mp3 joined of files whose frames ffmpeg would misread at the start of one"""
+
+    def assert_exact(self, first: str, second: str, *, steps: bool) -> None:
+        """Require the audio of places at which decoding would start near a join.
+
+        :param steps: there, it starts with an earlier frame.
+        """
+        source = parts()[first] + parts()[second]
+        stream = read(parts()[first])
+        assert stream is not None
+        count = len(stream.form.follow(parts()[first])[0])
+        places, regions = range(count - 2, count + 3), []
+        whole, is_back = read_wav(render(source, WHOLE)), []
+        for number in places:
+            region = Region((number + AHEAD) * FRAME * 1000 // 44100 + 1, 250)
+            regions.append(region)
+            point = find_point(source, options_of(region.text), probe(source))
+            assert point is not None
+            is_back.append(point.sample != number * FRAME)
+        self.assertEqual(any(is_back), steps, (first, second, is_back))
+        (outputs,) = render_each([(source, [region.text for region in regions])])
+        for region in regions:
+            heard = read_wav(outputs[region.text])
+            self.assertEqual(heard, region.part(whole), (first, second, region))
+
+    def test_header_frame(self) -> None:
+        """The frame of an encoder's header inside is audio, and not the start of a file."""
+        self.assert_exact("bare", "info", steps=True)
+
+    def test_modes(self) -> None:
+        """The frame ahead of one of another mode is not left out, nor are similar ones."""
+        self.assert_exact("stereo", "joint", steps=True)
+        self.assert_exact("joint", "stereo", steps=True)
+        for bit in (8, 4, 1):
+            self.assert_exact("bare", f"bit {bit}", steps=True)
+        self.assert_exact("bare", "joint", steps=False)
+
+
+class EndTests(ServiceCase):
+    """The end of mp3, where ffmpeg leaves out the encoder's padding"""
+
+    async def test_lengths(self) -> None:
+        """A region up to the end, or past it, is as long as that slice of the whole."""
+        kinds = {"constant.mp3": "-b:a 128k", "variable.mp3": "-q:a 3", "low.mp3": "-b:a 48k"}
+        forms = {name: f"-c:a libmp3lame {kind}" for name, kind in kinds.items()}
+        port = self.start(max_probe_concurrency=32).port
+        regions = {"t:5": 5000, "t:5:100": 5000, "t:6.3:1": 6300, "t:2.345:5": 2345}
+
+        async def body(text: str, name: str) -> bytes:
+            response = await fetch(port, signed(f"/{text}/plain/local://{name}"))
+            self.assertEqual((response.status, response.complete), (200, True), (text, name))
+            return response.body
+
+        for name, source in convert_all(write_wav(noise(44100, 307_777, 2)), forms).items():
+            self.assertTrue(seeks(source), name)
+            self.add(name, source)
+            whole = decode(source)
+            self.assertEqual(len(whole), 307_777)
+            for text, start in regions.items():
+                part = Region(start, None).part(whole)
+                self.add(f"{start}-{name}.wav", write_wav(part, "32f"))
+                for form in ("f:ogg", "f:opus", "f:wav", "f:peaks/pts:50"):
+                    heard = await body(f"{form}/{text}", name)
+                    expected = await body(form, f"{start}-{name}.wav")
+                    if form.startswith("f:peaks"):
+                        self.assertEqual(heard, expected, (name, text))
+                        continue
+                    lengths = len(decode(heard)), len(decode(expected))
+                    self.assertEqual(*lengths, (name, text, form))
+
+    def test_wrong_number(self) -> None:
+        """A header that states half of the frames ends no region."""
+        source = halve_frames(
+            convert(write_wav(noise(44100, 9 * 44100)), "-q:a", "4", name="a.mp3")
+        )
+        whole = read_wav(render(source, WHOLE))
+        self.assertEqual(len(whole), 9 * 44100)
+        for region in (Region(3000, 500), Region(3000, 4000), Region(3000, None), Region(6000, 99)):
+            self.assertEqual(read_wav(render(source, region.text)), region.part(whole), region)
+
+
+def halve_frames(file: bytes) -> bytes:
+    """Return an mp3 file whose header states half of its frames, and no checksum."""
+    at = file.index(b"Xing")
+    checksum = file.index(b"Lav", at) + 34
+    count = int.from_bytes(file[at + 8 : at + 12], "big") // 2
+    stated = file[: at + 8] + count.to_bytes(4, "big") + file[at + 12 : checksum]
+    return stated + bytes(2) + file[checksum + 2 :]

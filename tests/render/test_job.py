@@ -149,15 +149,22 @@ class PlaceTests(RenderCase):
         self.assertNotIn("-ss", command)
 
     def test_irregular(self) -> None:
-        """A source found irregular, or of another length than it states, is read from its start."""
+        """The place is the same whatever renders have found out about the source (D78).
+
+        The decoder process of an irregular source starts there.
+        """
+        regular = self.successResultOf(self.begin(ADTS, "aac/aac"))
+        assert regular.point is not None
+        start = 60 * 44100 - regular.point.sample
         for found in (IrregularSource, WrongLength):
-            begun = self.begin(ADTS, "aac/aac", frozenset({found}))
-            job = self.successResultOf(begun)
-            self.assertIsNone(job.point)
-            commands = " ".join((*job.pipeline.encoder, *(job.pipeline.decoder or ())))
-            self.assertNotIn("-skip_initial_bytes", commands)
-            self.assertIn("start_sample=2646000", commands)
+            job = self.successResultOf(self.begin(ADTS, "aac/aac", frozenset({found})))
+            self.assertEqual(job.point, regular.point)
             self.assertEqual(job.pipeline.decoder is None, found is WrongLength)
+            decoding = " ".join(job.pipeline.decoder or job.pipeline.encoder)
+            self.assertIn(f"-f aac -skip_initial_bytes {regular.point.offset} ", decoding)
+            encoding = " ".join(job.pipeline.encoder)
+            self.assertIn(f"atrim=start_sample={start}:end_sample={start + 44100}", encoding)
+            self.assertEqual("-skip_initial_bytes" in encoding, found is WrongLength)
 
     def test_least_length(self) -> None:
         """No decoder counts the samples of a region that the frames show to be there.
@@ -200,11 +207,15 @@ class PlaceTests(RenderCase):
         ]
         file = seal(flac(*pages))
         job = self.successResultOf(self.begin(file, "ogg/flac"))
-        assert job.point is not None
+        irregular = frozenset({IrregularSource})
+        known = self.successResultOf(self.begin(file, "ogg/flac", irregular))
+        assert job.point is not None and known.point is not None
         self.assertEqual(job.point.sample, 60 * 44100 // 4096 * 4096)
-        command = " ".join(job.pipeline.encoder)
-        self.assertIn("-f ogg ", command)
-        self.assertNotIn("-skip_initial_bytes", command)
+        self.assertEqual(known.point.head, job.point.head)
+        for words in (job.pipeline.encoder, known.pipeline.decoder):
+            command = " ".join(words or ())
+            self.assertIn("-f ogg ", command)
+            self.assertNotIn("-skip_initial_bytes", command)
         # The source is open while its job runs.
         opened = FakeSource(len(file), file)
         job = replace(job, source=replace(job.source, opened=opened))

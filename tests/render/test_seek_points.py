@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
+from twisted.internet import defer
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.errors import UpstreamUnavailable
+from audioproxy.errors import RenderFailed, UpstreamUnavailable
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
 from audioproxy.media.seeking.point import SeekPoint
 from audioproxy.render.seek_points import SeekPoints
-from tests.media.lengths.test_mp3 import MPEG_1, frames
+from tests.media.lengths.test_mp3 import MPEG_1, frames, tagged
 from tests.media.lengths.test_wavpack import wavpack
-from tests.media.seeking.test_frames import adts, mp3
+from tests.media.seeking.test_frames import ac3, adts, counted, eac3, mp3
 from tests.support.audio import options_of
 from tests.support.http import Log
 from tests.support.stores import FakeSource
@@ -26,6 +28,11 @@ KIB = 1024
 FRAME = adts(400)
 LONG, SHORT = FRAME * 8000, FRAME * 300
 ADTS = Probe("aac", "aac", None, exact=False, sample_rate=44100)
+MP3 = Probe("mp3", "mp3", None, exact=False, sample_rate=44100)
+#: Samples that a decoder leaves out at both ends of `counted` frames.
+DELAY, PADDING = 576 + 529, 1000 - 529
+T = TypeVar("T")
+
 LOST = UpstreamUnavailable("The connection was lost.")
 
 
@@ -188,6 +195,22 @@ class FindTests(SeekPointsCase):
         self.assertEqual(self.find(again), self.place(100))
         self.assertEqual(again.reads[0], source.reads[0])
 
+    def test_failed_thread(self) -> None:
+        """If no thread can be started, the render fails; a later one reads the same piece."""
+        source = self.source()
+        error = OSError("no more threads")
+
+        def fail(work: Callable[[], T]) -> Deferred[T]:
+            return defer.fail(error)
+
+        self.patch(self.points, "_run_in_thread", fail)
+        failure = self.failureResultOf(self.begin(source), RenderFailed)
+        self.assertIs(failure.value.__cause__, error)
+        self.patch(self.points, "_run_in_thread", self.threads.in_thread)
+        again = self.source()
+        self.assertEqual(self.find(again), self.place(100))
+        self.assertEqual(again.reads[0], source.reads[0])
+
     def test_shorter(self) -> None:
         """A source that has become shorter has no place, and the search ends."""
         source = self.source()
@@ -202,20 +225,43 @@ class FindTests(SeekPointsCase):
         self.assertEqual(self.find(self.source(broken, b"b"), "t:50:1"), self.place(50))
 
     def test_one_rate(self) -> None:
-        """No index is read of a stream with one bit rate; one of joined streams is."""
-        probe = Probe("mp3", "mp3", None, exact=False, sample_rate=44100)
-        whole = mp3(MPEG_1, 8000)
+        """No index is read of mp3 with one bit rate whose frames an encoder has counted.
+
+        One of joined streams is.
+        """
+        whole = counted(MPEG_1, 8000)
         source = self.source(whole)
-        point = self.find(source, probe=probe)
-        number = 100 * 44100 // 1152 - 39
-        expected = SeekPoint(number * 1152, len(mp3(MPEG_1, number)), "mp3")
+        point = self.find(source, probe=MP3)
+        number = (100 * 44100 + DELAY) // 1152 - 39
+        offset = MPEG_1.length + len(mp3(MPEG_1, number))
+        expected = SeekPoint(
+            number * 1152 - DELAY, offset, "mp3", stop=8000 * 1152 - DELAY - PADDING
+        )
         self.assertEqual((point, self.threads.waiting), (expected, 0))
         self.assertEqual(source.reads, [])
         # Frames at the place that do not follow each other.
-        at = expected.offset
-        changed = self.source(whole[:at] + bytes(4) + whole[at + 4 :], b"b")
-        self.assertIsNone(self.find(changed, probe=probe))
+        changed = self.source(whole[:offset] + bytes(4) + whole[offset + 4 :], b"b")
+        self.assertIsNone(self.find(changed, probe=MP3))
         self.assertIn(128 * KIB, changed.pieces)
+
+    def test_uncounted(self) -> None:
+        """All other streams of frames are indexed, since nothing states how many there are."""
+        for number, (container, frame, count, rate, samples) in enumerate(
+            (
+                ("aac", adts(400), 8000, 44100, 1024),
+                ("ac3", ac3(768), 4000, 48000, 1536),
+                ("eac3", eac3(), 4000, 48000, 1536),
+                ("mp3", frames(MPEG_1, 1), 5000, 44100, 1152),
+            )
+        ):
+            probe = Probe(container, container, None, exact=False, sample_rate=rate)
+            source = self.source(frame * count, b"%d" % number)
+            point = self.find(source, probe=probe)
+            place = 100 * rate // samples - -(-rate // samples)
+            assert point is not None
+            self.assertEqual((point.sample, point.stop), (place * samples, None), container)
+            self.assertEqual(point.offset, place * len(frame), container)
+            self.assertEqual(source.pieces[:1], [128 * KIB], container)
 
     def test_chance(self) -> None:
         """A place of quiet frames ahead of which there are loud ones is found frame by frame.
@@ -231,6 +277,84 @@ class FindTests(SeekPointsCase):
             point = self.find(self.source(file, b"%d" % kbps), "t:60:1", probe)
             offset = count * loud.length + (number - count) * quiet.length
             self.assertEqual(point, SeekPoint(number * 1152, offset, "mp3"), kbps)
+
+    def test_loud(self) -> None:
+        """A place among loud frames is found frame by frame, too, whatever number is stated."""
+        probe = Probe("mp3", "mp3", None, exact=False, sample_rate=48000)
+        quiet, loud = FrameHeader(64, 48000, 2), FrameHeader(320, 48000, 2)
+        body = frames(quiet, 100) + frames(loud, 4900)
+        file = counted(quiet, 100 + 5 * 4900, body)
+        number = (60 * 48000 + DELAY) // 1152 - 42
+        point = self.find(self.source(file), "t:60:1", probe)
+        assert point is not None
+        self.assertEqual(point.sample, number * 1152 - DELAY)
+        offset = quiet.length * 101 + (number - 100) * loud.length
+        self.assertEqual(point.offset, offset)
+
+    def test_start(self) -> None:
+        """Decoding starts with an earlier frame where ffmpeg would misread the one at the place."""
+        whole = counted(MPEG_1, 8000)
+        number = (100 * 44100 + DELAY) // 1152 - 39
+        ahead, at = (MPEG_1.length + len(mp3(MPEG_1, count)) for count in (number - 1, number))
+        at += 36
+        named = whole[:at] + b"Info" + whole[at + 4 :]
+        # Found by arithmetic, and by an index.
+        for file, delay in ((named, DELAY), (named[MPEG_1.length :], 0)):
+            source = self.source(file, b"%d" % delay)
+            text = "t:100:1" if delay else f"t:{(number + 39) * 1152 / 44100 + 0.001:.3f}:1"
+            point = self.find(source, text, MP3)
+            assert point is not None
+            self.assertEqual(point.sample, (number - 1) * 1152 - delay)
+            self.assertEqual(point.offset, ahead - (len(named) - len(file)))
+            self.assertEqual(source.reads == [], bool(delay))
+
+    def test_no_start(self) -> None:
+        """Where no frame near the place may be a start, the source is decoded from its own."""
+        one = frames(MPEG_1, 1)
+        turns = one + one[:3] + bytes((one[3] ^ 0x40,)) + one[4:]
+        self.assertIsNone(self.find(self.source(turns * 3000), probe=MP3))
+
+    def test_padding(self) -> None:
+        """The padding that a decode of the whole leaves out is cut behind a place, too.
+
+        A region that goes on past it has a place only where the file confirms that it is the end,
+        with the number of its frames.
+        """
+        samples = 8000 * 1152 - DELAY - PADDING
+        end = samples * 1000 // 44100 / 1000
+        whole = counted(MPEG_1, 8000)
+        wrong_size = tagged(MPEG_1, 0, stated=8000, size=1000, more=mp3(MPEG_1, 8000))
+        joined = whole + whole
+        quiet = FrameHeader(32, 44100, 2)
+        variable = frames(quiet, 4000) + mp3(MPEG_1, 4000)
+        right, wrong = (
+            tagged(MPEG_1, 0, name=b"Xing", stated=8000, more=more)
+            for more in (variable, variable + mp3(MPEG_1, 500))
+        )
+        measured = MP3.with_decoded_samples(samples)
+        longer = MP3.with_decoded_samples(2 * samples)
+        for number, (file, probe, is_confirmed) in enumerate(
+            (
+                (whole, MP3, True),
+                (wrong_size, MP3, False),
+                (joined, MP3, False),
+                (wrong_size, measured, True),
+                (whole, longer, False),
+                (right, MP3, True),
+                (wrong, MP3, False),
+            )
+        ):
+            for text, is_past in (
+                ("t:100:1", False),
+                (f"t:100:{end - 100:.3f}", False),
+                (f"t:100:{end - 99.999:.3f}", True),
+                ("t:100:500", True),
+                ("t:100", True),
+            ):
+                point = self.find(self.source(file, b"%d" % number), text, probe)
+                self.assertEqual(point is not None, is_confirmed or not is_past, (number, text))
+                if point is not None:
+                    self.assertEqual(point.stop, samples)
 
     def test_tag(self) -> None:
         """Bytes ahead of the container are not part of it."""
@@ -289,15 +413,14 @@ class SamplesTests(SeekPointsCase):
             self.assertIs(self.has(source, samples), has, samples)
 
     def test_one_rate(self) -> None:
-        """The size tells how many frames of one bit rate there are."""
-        probe = Probe("mp3", "mp3", None, exact=False, sample_rate=44100)
-        source = self.source(mp3(MPEG_1, 1000))
-        for samples, has in ((998 * 1152, True), (998 * 1152 + 1, False)):
-            self.assertIs(self.has(source, samples, probe), has, samples)
-        self.assertEqual(self.threads.waiting, 0)
+        """A header tells how many frames of one bit rate there are."""
+        source = self.source(counted(MPEG_1, 1000))
+        for samples, has in ((998 * 1152 - DELAY, True), (998 * 1152 - DELAY + 1, False)):
+            self.assertIs(self.has(source, samples, MP3), has, samples)
+        self.assertEqual((source.reads, self.threads.waiting), ([], 0))
 
-    def test_chance(self) -> None:
-        """If the size leads to a wrong number of frames, they are read one by one."""
+    def test_uncounted(self) -> None:
+        """Frames that nothing counts are read one by one."""
         probe = Probe("mp3", "mp3", None, exact=False, sample_rate=48000)
         quiet, loud = FrameHeader(64, 48000, 2), FrameHeader(320, 48000, 2)
         # As many bytes as 325 quiet frames have.
@@ -383,21 +506,26 @@ class IndexTests(SeekPointsCase):
         self.assert_indexed(indexed=False)
 
     def test_other_renders(self) -> None:
-        """No other source is read: a part, one that may lack blocks, or one with one bit rate."""
-        mpeg = Probe("mp3", "mp3", None, exact=False, sample_rate=44100)
+        """No other source is read: a part, one that may lack blocks, or one with one bit rate.
+
+        Neither is one whose identity is uncertain, as another request would not find its index.
+        """
         flac = Probe("flac", "flac", None, exact=False, sample_rate=44100)
         far = self.source()
         far.is_far = True
+        uncertain = self.source()
+        uncertain.certain = False
         cases: Iterable[tuple[ReadSource, str, Probe]] = (
             (self.source(), "t:100:1", ADTS),
             (far, "f:mp3", ADTS),
+            (uncertain, "f:mp3", ADTS),
             (self.source(), "f:mp3", flac),
-            (self.source(mp3(MPEG_1, 4000)), "f:mp3", mpeg),
-            (self.source(bytes(10_000)), "f:mp3", mpeg),
+            (self.source(counted(MPEG_1, 4000)), "f:mp3", MP3),
+            (self.source(bytes(100_000)), "f:mp3", MP3),
         )
         for source, text, probe in cases:
             rendering, ended = self.render(source, text, probe)
-            self.assertEqual(self.threads.waiting, 0)
+            self.assertEqual((source.reads, self.threads.waiting), ([], 0))
             rendering.callback(None)
             self.successResultOf(ended)
 

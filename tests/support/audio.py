@@ -400,8 +400,7 @@ def _plan(
             found = found.without_length()
         if measured or needs_measuring(options, found):
             found = replace(measure(source), irregular=irregular)
-        if not (irregular or wrong_length):
-            found = replace(found, seek_point=find_point(source, options, found))
+        found = replace(found, seek_point=find_point(source, options, found))
         opened, decoder = input_of(found), []
         if irregular:
             decoder = decoder_command(ffmpeg, opened, options, found)
@@ -446,7 +445,7 @@ class _Process:
         """Return what ffmpeg opens: the source, a part of it, or what the decoder outputs of it."""
         if self.point is not None and self.point.head:
             found = next(iter(self.outputs.values()))
-            return copy_excerpt(source, self.point, found.skipped)
+            source = copy_excerpt(source, self.point, found.skipped)
         return decode_irregular(source, self.decoder) if self.decoder else source
 
     def run(self, source: bytes) -> dict[str, bytes]:

@@ -124,7 +124,7 @@ class FrameStream:
     :ivar samples: number of samples up to the padding that it leaves out, too; None for no padding.
     :ivar mean: bytes of a frame, on average, if the ends of the stream prove that the place of each
         frame follows from it; otherwise None.
-    :ivar frames: their number, where the mean is known.
+    :ivar frames: the number that the file states, or 0. It is right where the mean is known.
     """
 
     form: FrameForm

@@ -45,6 +45,24 @@ class GapTests(SynchronousTestCase):
             self.assertEqual(jump_arguments(source), ["-dts_delta_threshold", seconds])
             self.assertIn(f"{seconds}*SR", keep_time(source)[0])
 
+    def test_least_gaps(self) -> None:
+        """A gap has half a frame, or nearly two where a single frame late is none.
+
+        So it is in FLAC and Vorbis in Ogg, Windows Media and MPEG-PS.
+        """
+        for container, codec, frames in (
+            ("matroska", "vorbis", 1.5),
+            ("ogg", "opus", 1.5),
+            ("ogg", "speex", 1.5),
+            ("mpegts", "aac", 1.5),
+            ("ogg", "vorbis", 2.5),
+            ("ogg", "flac", 2.5),
+            ("asf", "wmav2", 2.5),
+            ("mpeg", "mp2", 2.5),
+        ):
+            expression, *_ = keep_time(probe(container, codec, has_gaps=True))
+            self.assertIn(f"gte(ld(1)\\,max({frames}*ld(2)-", expression, (container, codec))
+
     def test_silent_end(self) -> None:
         """AMR ends where its container says, since decoders skip the silence at its end."""
         for codec, duration, exact, expected in (

@@ -9,7 +9,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.lengths.containers import run_reader
-from audioproxy.media.lengths.mp3 import read_duration, read_encoder_header
+from audioproxy.media.lengths.mp3 import (
+    Stated,
+    is_header_frame,
+    read_duration,
+    read_encoder_header,
+)
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
@@ -119,23 +124,28 @@ class DurationTests(SynchronousTestCase):
 class EncoderHeaderTests(SynchronousTestCase):
     """`read_encoder_header`"""
 
-    def read(self, file: bytes) -> tuple[int, int, int | None] | None:
-        """Return the offset of the first frame, the delay, and the number of frames."""
+    def read(self, file: bytes) -> Stated | None:
+        """Return what the header of a file states; None where that is unknown."""
         reader = read_encoder_header(len(file))
         return run_in_memory(lambda read: run_reader(read, len(file), reader), file)
 
     def test_stated(self) -> None:
-        """The first frame of audio is behind the header; some programs state a delay."""
+        """The first frame of audio is behind the header.
+
+        Some programs state a delay and a padding, of which the decoder's own 529 samples are a
+        part.
+        """
         tag, size = b"ID3\4\0\0\0\0\0\5hello", MPEG_1.length
+        delay, samples = 576 + 529, 100 * 1152 - 576 - 1000
         for file, expected in (
-            (tagged(MPEG_1, 100), (size, 576 + 529, 100)),
-            (tag + tagged(MPEG_1, 100, name=b"Xing"), (len(tag) + size, 576 + 529, 100)),
-            (tagged(MPEG_1, 100, delays=b"Gogo\0\0\0\0\0"), (size, 0, 100)),
+            (tagged(MPEG_1, 100), Stated(size, delay, 100, samples)),
+            (tag + tagged(MPEG_1, 100, name=b"Xing"), Stated(len(tag) + size, delay, 100, samples)),
+            (tagged(MPEG_1, 100, delays=b"Gogo\0\0\0\0\0"), Stated(size, 0, 100, 115_200)),
             # ffmpeg takes the numbers as they are stated.
-            (tagged(MPEG_1, 100, stated=7, checksum=1), (size, 576 + 529, 7)),
-            (vbri(100, 10), (size, 0, 100)),
-            (frames(MPEG_1, 100), (0, 0, None)),
-            (tag + frames(MPEG_1, 100), (len(tag), 0, None)),
+            (tagged(MPEG_1, 100, stated=7, checksum=1), Stated(size, delay, 7, 7 * 1152 - 1576)),
+            (vbri(100, 10), Stated(size, 0, 100, 115_200)),
+            (frames(MPEG_1, 100), Stated(0)),
+            (tag + frames(MPEG_1, 100), Stated(len(tag))),
         ):
             self.assertEqual(self.read(file), expected, file[:60])
 
@@ -144,6 +154,17 @@ class EncoderHeaderTests(SynchronousTestCase):
         vbri_of_two = vbri(100, 10).replace(b"VBRI\0\1", b"VBRI\0\2")
         for file in (tagged(MPEG_1, 100, flags=1), vbri_of_two, bytes(999), b""):
             self.assertIsNone(self.read(file), file[:60])
+
+    def test_header_frames(self) -> None:
+        """ffmpeg looks for the name of a header frame in the first 192 bytes of a frame."""
+        frame = frames(MPEG_1, 1)
+        for name in (b"Xing", b"Info", b"VBRI"):
+            for at, is_header in ((4, True), (36, True), (188, True), (189, False), (300, False)):
+                named = frame[:at] + name + frame[at + 4 :]
+                self.assertIs(is_header_frame(named), is_header, (name, at))
+        self.assertTrue(is_header_frame(tagged(MPEG_1, 0)))
+        for data in (frame, b"", b"info"):
+            self.assertFalse(is_header_frame(data))
 
 
 class Mp3Tests(SynchronousTestCase):

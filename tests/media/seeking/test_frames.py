@@ -12,7 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.media.lengths.containers import run_reader
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
 from audioproxy.media.probe import Probe
-from audioproxy.media.seeking.frames import FrameStream, find_offset, read_stream
+from audioproxy.media.seeking.frame_index import FrameIndex
+from audioproxy.media.seeking.frames import FrameStream, find_offset, find_start, read_stream
 from audioproxy.media.seeking.point import SeekPoint
 from tests.media.lengths.test_mp3 import MPEG_1, MPEG_2, frames, tagged, vbri
 from tests.support.audio import run_in_memory
@@ -32,6 +33,18 @@ def mp3(header: FrameHeader, count: int, first: int = 0) -> bytes:
         each = FrameHeader(header.kbps, header.rate, header.channels, padding)
         parts.append(bytes(each).ljust(size, b"\0"))
     return b"".join(parts)
+
+
+def counted(
+    header: FrameHeader, count: int, body: bytes | None = None, stated: int | None = None
+) -> bytes:
+    """Return frames of one bit rate behind an encoder's header that states their number.
+
+    :param body: other frames.
+    :param stated: another number.
+    """
+    body = mp3(header, count) if body is None else body
+    return tagged(header, 0, stated=count if stated is None else stated, more=body)
 
 
 def adts(
@@ -87,6 +100,14 @@ def offset_of(file: bytes, stream: FrameStream, number: int) -> int | None:
     return run_in_memory(lambda read: run_reader(read, len(file), finding), file)
 
 
+def start_of(file: bytes, stream: FrameStream, number: int) -> SeekPoint | None:
+    """Return the last place up to a frame at which decoding may start."""
+    index = FrameIndex(stream)
+    index.add(file[stream.first :])
+    finding = find_start(stream, index.find_offset, number)
+    return run_in_memory(lambda read: run_reader(read, len(file), finding), file)
+
+
 def odd_ac3(count: int) -> bytes:
     """Return frames of AC-3 with 64 kbps at 44.1 kHz, of which some are longer by two bytes."""
     mean = Fraction(1536 * 64000, 16 * 44100)
@@ -109,11 +130,11 @@ class FormTests(SynchronousTestCase):
             # With spectral band replication.
             (adts(rate_index=7) * 50, "aac", 44100, 2048, None),
             (adts(channels=7) * 50, "aac", 44100, 1024, None),
-            (ac3(768) * 50, "ac3", 48000, 1536, Fraction(768)),
-            (odd_ac3(50), "ac3", 44100, 1536, Fraction(1536 * 64000, 8 * 44100)),
-            (ac3(1152, rate_code=2) * 50, "ac3", 32000, 1536, Fraction(1152)),
-            (eac3() * 50, "eac3", 48000, 1536, Fraction(400)),
-            (eac3(blocks=0, rate_code=1) * 50, "eac3", 44100, 256, Fraction(400)),
+            (ac3(768) * 50, "ac3", 48000, 1536, None),
+            (odd_ac3(50), "ac3", 44100, 1536, None),
+            (ac3(1152, rate_code=2) * 50, "ac3", 32000, 1536, None),
+            (eac3() * 50, "eac3", 48000, 1536, None),
+            (eac3(blocks=0, rate_code=1) * 50, "eac3", 44100, 256, None),
         ):
             for before, behind in ((b"", b""), (ID3, b""), (b"", ID3_V1)):
                 stream = read(before + file + behind, kind, rate)
@@ -121,7 +142,9 @@ class FormTests(SynchronousTestCase):
                 self.assertEqual((stream.form.demuxer, stream.form.samples), (kind, samples))
                 self.assertEqual((stream.first, stream.delay), (len(before), 0))
                 self.assertEqual(stream.end, len(before + file))
-                self.assertEqual(stream.mean, mean, kind)
+                self.assertEqual(stream.form.mean, mean, kind)
+                # No file states their number.
+                self.assertEqual((stream.mean, stream.samples), (None, None), kind)
 
     def test_lengths(self) -> None:
         """A frame of the stream has the length that its header states; other bytes have none."""
@@ -177,14 +200,19 @@ class FormTests(SynchronousTestCase):
             self.assertIsNone(read(file, kind, rate), (kind, file[:8]))
 
     def test_encoder_header(self) -> None:
-        """The frame of an encoder's header is none of the stream, and states the delay of it."""
-        file = tagged(MPEG_1, 100)
-        stream = read(file)
-        assert stream is not None
-        self.assertEqual((stream.first, stream.delay), (MPEG_1.length, 576 + 529))
-        stream = read(vbri(100, 10))
-        assert stream is not None
-        self.assertEqual((stream.first, stream.delay), (MPEG_1.length, 0))
+        """The frame of an encoder's header is none of the stream.
+
+        It states the delay and the samples up to the padding, in which LAME counts 529 of its own.
+        """
+        for file, delay, samples in (
+            (tagged(MPEG_1, 100), 576 + 529, 115200 - 576 - 1000),
+            (tagged(MPEG_1, 100, delays=b"Gogo\0\0\0\0\0"), 0, 115200),
+            (vbri(100, 10), 0, 115200),
+        ):
+            stream = read(file)
+            assert stream is not None
+            self.assertEqual((stream.first, stream.delay), (MPEG_1.length, delay))
+            self.assertEqual(stream.samples, samples)
 
     @DETERMINISTIC
     @given(
@@ -238,7 +266,9 @@ class PlaceTests(SynchronousTestCase):
             self.assertEqual(plain.number_before(sample, 44100), number, sample)
         self.assertEqual(delayed.number_before(46080 - 1105, 44100), 1)
         self.assertEqual(delayed.number_before(46080 - 1106, 44100), 0)
-        self.assertEqual(delayed.point(50, 12345), SeekPoint(50 * 1152 - 1105, 12345, "mp3"))
+        for stream, delay, stop in ((plain, 0, None), (delayed, 1105, 400 * 1152 - 1576)):
+            expected = SeekPoint(50 * 1152 - delay, 12345, "mp3", stop=stop)
+            self.assertEqual(stream.point(50, 12345), expected)
 
     def test_least_numbers(self) -> None:
         """A stream has all samples if it reaches two frames past them: decoders may drop some."""
@@ -249,51 +279,59 @@ class PlaceTests(SynchronousTestCase):
         self.assertEqual(delayed.number_behind(1152 - 1105), 3)
         self.assertEqual(delayed.number_behind(1152 - 1104), 4)
 
-    def assert_proven(self, file: bytes, *, proven: bool, kind: str = "mp3") -> None:
-        """Require a stream whose frames have one bit rate, or do not."""
-        stream = read(file, kind)
-        assert stream is not None
-        self.assertEqual(stream.mean is not None, proven)
-        self.assertEqual(stream.frames > 0, proven)
-
     def test_one_rate(self) -> None:
-        """All frames have one bit rate if those at the start do, and the last is at its place."""
+        """All frames have one bit rate if the number that a header states leads to the last one."""
         loud, quiet = FrameHeader(192, 44100, 2), FrameHeader(64, 44100, 2)
         other = frames(quiet, 1)
-        for file, proven in (
-            (mp3(MPEG_1, 400), True),
-            (mp3(MPEG_1, 18), True),
-            # No whole number of frames leads to the last one.
-            (mp3(MPEG_1, 200) + mp3(loud, 201), False),
-            (mp3(MPEG_1, 200) + other + mp3(MPEG_1, 200, 200), False),
-            # The first frames differ, or end.
-            *((mp3(MPEG_1, count) + other + mp3(MPEG_1, 200), False) for count in (1, 15)),
-            (mp3(MPEG_1, 10) + bytes(10) + mp3(MPEG_1, 20), False),
-            (mp3(MPEG_1, 10), False),
-        ):
-            self.assert_proven(file, proven=proven)
-        for count in (18, 400):
-            stream = read(mp3(MPEG_1, count) + bytes(500))
-            assert stream is not None
-            self.assertEqual(stream.frames, count)
-        self.assert_proven(odd_ac3(400), proven=True, kind="ac3")
-        self.assert_proven(odd_ac3(200) + ac3(700, 18, rate_code=1) * 9, proven=False, kind="ac3")
 
-    def test_stated_number(self) -> None:
-        """An encoder's header that states another number of frames contradicts one bit rate."""
-        exact = FrameHeader(128, 48000, 2)
-
-        def is_proven(stated: int) -> bool:
-            stream = read(tagged(exact, 400, stated=stated), rate=48000)
+        def is_proven(count: int, body: bytes | None = None, stated: int | None = None) -> bool:
+            stream = read(counted(MPEG_1, count, body, stated))
             assert stream is not None
+            self.assertEqual(stream.frames, count if stated is None else stated)
             return stream.mean is not None
 
-        self.assertEqual([is_proven(count) for count in (399, 400, 401)], [False, True, False])
+        for count in (16, 18, 400):
+            self.assertTrue(is_proven(count), count)
+            self.assertTrue(is_proven(count, mp3(MPEG_1, count) + bytes(500)), count)
+            for stated in (count - 1, count + 1, 0):
+                self.assertFalse(is_proven(count, stated=stated), (count, stated))
+        for body in (
+            mp3(MPEG_1, 200) + mp3(loud, 200),
+            mp3(MPEG_1, 200) + other + mp3(MPEG_1, 199, 200),
+            # The first frames differ, or end.
+            *(mp3(MPEG_1, count) + other + mp3(MPEG_1, 399 - count) for count in (1, 15)),
+            mp3(MPEG_1, 10) + bytes(10) + mp3(MPEG_1, 390),
+        ):
+            self.assertFalse(is_proven(400, body))
+        self.assertFalse(is_proven(10))
+
+    def test_stated_number(self) -> None:
+        """Only a header that states the number of frames proves one bit rate.
+
+        Neither do frames of one length at both ends of AC-3, E-AC-3, ADTS and bare mp3, nor does
+        silence at the lowest bit rate.
+        """
+        low = FrameHeader(32, 48000, 1)
+        for file, kind, rate, is_proven in (
+            (tagged(low, 400, flags=3), "mp3", 48000, True),
+            (tagged(low, 400, flags=3, name=b"Xing"), "mp3", 48000, True),
+            (tagged(low, 400, flags=3, stated=399), "mp3", 48000, False),
+            (tagged(low, 400, flags=3, stated=401), "mp3", 48000, False),
+            (frames(low, 400), "mp3", 48000, False),
+            (mp3(MPEG_1, 400), "mp3", 44100, False),
+            (ac3(768) * 400, "ac3", 48000, False),
+            (odd_ac3(400), "ac3", 44100, False),
+            (eac3() * 400, "eac3", 48000, False),
+            (adts() * 400, "aac", 44100, False),
+        ):
+            stream = read(file, kind, rate)
+            assert stream is not None
+            self.assertEqual(stream.mean is not None, is_proven, (kind, file[:60]))
 
     def test_offsets(self) -> None:
         """The place of each frame follows from its number, also where some have more bytes."""
-        for file, kind in ((ID3 + mp3(MPEG_1, 300), "mp3"), (odd_ac3(300) + ID3_V1, "ac3")):
-            stream = read(file, kind)
+        for file in (counted(MPEG_1, 300), ID3 + counted(MPEG_1, 300) + ID3_V1):
+            stream = read(file)
             assert stream is not None
             starts, _ = stream.form.follow(file[stream.first :])
             for number in (1, 2, 3, 100, 101, 102, 250, 297):
@@ -304,10 +342,10 @@ class PlaceTests(SynchronousTestCase):
 
     def test_other_bytes(self) -> None:
         """A place of other bytes than three frames is none of a stream with one bit rate."""
-        file = mp3(MPEG_1, 300)
+        file = counted(MPEG_1, 300)
         stream = read(file)
         assert stream is not None
-        starts, _ = stream.form.follow(file)
+        starts = [stream.first + at for at in stream.form.follow(file[stream.first :])[0]]
         at = starts[101]
         damaged = file[:at] + bytes(4) + file[at + 4 :]
         for number in (99, 100, 101):
@@ -320,40 +358,93 @@ class PlaceTests(SynchronousTestCase):
             self.assertEqual(offset_of(moved, stream, 101), at + len(more))
         self.assertIsNone(offset_of(file[:at] + bytes(4) + file[at:], stream, 101))
 
-    def test_compared(self) -> None:
-        """Some frames ahead are compared, too, in mp3 whose frames nobody has counted."""
-        for file, kind, numbers in (
-            (mp3(MPEG_1, 400), "mp3", (25, 50, 75, 100)),
-            (tagged(MPEG_1, 400), "mp3", (100,)),
-            (odd_ac3(400), "ac3", (100,)),
-        ):
-            stream = read(file, kind)
-            assert stream is not None
-            self.assertEqual(stream.compared(100), numbers, kind)
-
     def test_chance(self) -> None:
         """A frame of another bit rate is at the place of a number by chance."""
         quiet, loud = FrameHeader(64, 48000, 2), FrameHeader(320, 48000, 2)
         # Their lengths are 192 and 960 bytes, so all frames are where one bit rate leads to.
-        file = frames(quiet, 50) + frames(loud, 50) + frames(quiet, 50)
+        body = frames(quiet, 50) + frames(loud, 50) + frames(quiet, 50)
+        file = counted(quiet, 350, body)
         stream = read(file, rate=48000)
         assert stream is not None
         self.assertEqual((stream.mean, stream.frames), (192, 350))
         # Those with the numbers 47 to 49 are the last ones ahead of the loud ones.
         for number in (40, 47):
-            self.assertEqual(offset_of(file, stream, number), number * 192)
-        for number in (48, 49, 50, 60, 290):
+            self.assertEqual(offset_of(file, stream, number), stream.first + number * 192)
+        for number in (48, 49, 50, 60):
             self.assertIsNone(offset_of(file, stream, number), number)
+        # Three loud ones follow each other at the place of a quiet one.
+        self.assertIsNone(offset_of(file, stream, 55))
 
-    def test_lowest_rate(self) -> None:
-        """Silence at the start proves nothing about the bit rate, unless an encoder has counted."""
-        low, lower = FrameHeader(32, 48000, 1), FrameHeader(8, 24000, 1)
-        counted = tagged(low, 400, flags=3)
-        for file, header, proven in (
-            (frames(low, 400), low, False),
-            (frames(lower, 400), lower, False),
-            (counted, low, True),
-        ):
-            stream = read(file, rate=header.rate)
+
+class StartTests(SynchronousTestCase):
+    """`FrameStream.may_start` and `find_start`"""
+
+    def start(self, parts: list[bytes], number: int) -> int | None:
+        """Return the number of the frame at which decoding starts instead of one."""
+        file = b"".join(parts)
+        stream = read(file)
+        assert stream is not None
+        point = start_of(file, stream, number)
+        if point is None:
+            return None
+        found = point.sample // 1152
+        self.assertEqual(point, stream.point(found, sum(map(len, parts[:found]))))
+        return found
+
+    def test_header_frame(self) -> None:
+        """ffmpeg takes a frame with the name of an encoder's header for one, in joined files."""
+        frame = frames(MPEG_1, 1)
+        for name in (b"Xing", b"Info", b"VBRI"):
+            for at, is_start in ((36, False), (188, False), (189, True), (300, True)):
+                named = frame[:at] + name + frame[at + 4 :]
+                parts = [*[frame] * 50, named, *[frame] * 50]
+                self.assertEqual(self.start(parts, 50), 50 if is_start else 49, (name, at))
+                self.assertEqual([self.start(parts, each) for each in (49, 51)], [49, 51])
+
+    def test_successor(self) -> None:
+        """ffmpeg leaves out a first frame whose successor has other bits than its own."""
+        frame = frames(MPEG_1, 1)
+        # The mode, its extension, copyright, original, and emphasis.
+        for bit in (0x40, 0x30, 0x08, 0x04, 0x03):
+            is_start = bit == 0x30
+            other = frame[:3] + bytes((frame[3] ^ bit,)) + frame[4:]
+            joined = [*[frame] * 50, *[other] * 50]
+            expected = [48, 49 if is_start else 48, 50, 51]
+            self.assertEqual([self.start(joined, n) for n in (48, 49, 50, 51)], expected, bit)
+            # One frame inside.
+            single = [*[frame] * 50, other, *[frame] * 50]
+            self.assertEqual(self.start(single, 50), 50 if is_start else 48, bit)
+        # The rate of bits and the padding may differ.
+        for loud in (FrameHeader(320, 44100, 2), FrameHeader(128, 44100, 2, 1)):
+            self.assertEqual(self.start([*[frame] * 50, *[frames(loud, 1)] * 50], 49), 49)
+
+    def test_steps(self) -> None:
+        """The search tries sixteen frames, and never the first one."""
+        frame = frames(MPEG_1, 1)
+        other = frame[:3] + bytes((frame[3] ^ 0x40,)) + frame[4:]
+        pair = [frame, other]
+
+        def start(ahead: int, changes: int, number: int) -> int | None:
+            """Return the start in frames of one mode, then of two modes in turn, then of one."""
+            turns = [pair[count % 2] for count in range(changes + 1)]
+            return self.start([*[frame] * ahead, *turns, *[turns[-1]] * 50], number)
+
+        # Frames from 50 on are followed by frames of another mode.
+        for changes, expected in ((0, 50), (1, 49), (14, 49), (15, 49), (16, None), (30, None)):
+            number = 50 + max(0, changes - 1)
+            self.assertEqual(start(50, changes, number), expected, changes)
+        self.assertIsNone(start(0, 10, 9))
+        self.assertEqual(start(0, 10, 10), 10)
+        self.assertIsNone(start(1, 10, 10))
+        self.assertEqual(start(2, 10, 11), 1)
+
+    def test_other_codecs(self) -> None:
+        """Any frame of ADTS and AC-3 may be a start, whatever is in it and behind it."""
+        for first, kind in ((adts(content=b"Info"), "aac"), (ac3(768, rate_code=0), "ac3")):
+            file = first * 50 + adts(300) * 50 if kind == "aac" else first * 99
+            rate = 44100 if kind == "aac" else 48000
+            stream = read(file, kind, rate)
             assert stream is not None
-            self.assertEqual(stream.mean is not None, proven, (header, proven))
+            for number in (1, 49, 50):
+                point = start_of(file, stream, number)
+                self.assertEqual(point, stream.point(number, number * len(first)))

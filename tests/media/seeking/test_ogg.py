@@ -12,8 +12,13 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.lengths.containers import run_reader
-from audioproxy.media.lengths.ogg_pages import drop_packets, find_pages, with_checksum
-from audioproxy.media.lengths.reading import SourceLength
+from audioproxy.media.lengths.ogg_pages import (
+    drop_packets,
+    find_pages,
+    page_at,
+    with_checksum,
+)
+from audioproxy.media.lengths.reading import Malformed, SourceLength
 from audioproxy.media.probe import Probe
 from audioproxy.media.seeking import ogg as ogg_module
 from audioproxy.media.seeking.ogg import find_in_ogg
@@ -361,6 +366,44 @@ class PlaceTests(SynchronousTestCase):
         other = seal(b"".join(constant_opus(serial=b"0002")))
         self.assertFalse(point.is_end(other))
 
+    def test_damaged_ends(self) -> None:
+        """The search for the end stops at sixteen damaged pages: all behind it is copied, too.
+
+        Pages of other streams, and those ahead of the end, are not compared.
+        """
+        file = seal(opus(*constant_opus()))
+        point = find(file, 100_000, 110_000)
+        assert point is not None and point.is_end is not None
+        pages = split(file)
+        end, ahead, other = pages[30], pages[10], seal(page(1 << 40, PACKET, serial=b"0002"))
+        damaged = damage(end, 0)
+        for before, is_found in (
+            ([damaged] * 15, True),
+            ([damaged] * 16, False),
+            ([b"OggS\0"] * 100, True),
+            ([ahead, damage(ahead, 0)] * 50, True),
+            ([other] * 100, True),
+        ):
+            self.assertIs(point.is_end(b"".join(before) + end), is_found)
+
+    def test_long_excerpts(self) -> None:
+        """Less than a limit is copied, by an estimate from positions; other sources have no place.
+
+        Such an excerpt is as slow as a decode from the start.
+        """
+        file = seal(opus(*constant_opus(200)))
+        for first, last, share in (
+            (100_000, None, (960_000 - 64_320) / 960_000),
+            (700_000, None, (960_000 - 664_320) / 960_000),
+            (100_000, 110_000, (110_312 - 64_320) / 960_000),
+            (100_000, 900_000, (900_312 - 64_320) / 960_000),
+        ):
+            estimate = round(share * len(file))
+            for limit, is_found in ((estimate - 2000, False), (estimate + 2000, True)):
+                self.patch(ogg_module, "MOST_COPIED", limit)
+                point = find(file, first, last)
+                self.assertEqual(point is not None, is_found, (first, last, limit))
+
     def test_large_headers(self) -> None:
         """All pages of headers are copied, among them pictures."""
         part = b"\xff" * 255 + bytes(255 * 255)
@@ -483,6 +526,11 @@ class DamagedTests(SynchronousTestCase):
         ]
         file = seal(opus(*pages))
         self.assertIsNotNone(find(file, 180_000))
+        # Other bytes.
+        at = sum(map(len, split(file)[:152]))
+        other = file[:at] + bytes(400_000) + file[at:]
+        self.assertIsNone(find(other, 180_000, length=length_of(file)))
+        self.assertIsNotNone(find(other, 80_000, length=length_of(file)))
         for index in range(100, 220):
             file = damage(file, index)
         self.assertIsNone(find(file, 180_000))
@@ -516,6 +564,29 @@ class PagesTests(SynchronousTestCase):
             found = find_pages(data[:-missing], 1000, SERIAL)
             self.assertEqual([each.number for each in found], [0, 1])
         self.assertEqual(find_pages(b"", 0, SERIAL), [])
+
+    def test_most_damaged(self) -> None:
+        """Bytes with more than sixteen damaged pages are not searched: checksums take time."""
+        whole = seal(number(*constant_opus(2)))
+        first, last = split(whole)
+        for wrong in (damage(first, 0), b"OggS\0", seal(page(5, PACKET, serial=b"0002"))):
+            found = find_pages(first + wrong * 16 + last, 0, SERIAL)
+            self.assertEqual([each.number for each in found], [0, 1])
+            self.assertRaises(Malformed, find_pages, first + wrong * 17 + last, 0, SERIAL)
+
+    def test_page_at(self) -> None:
+        """A page of the stream is known by its checksum, if it is whole."""
+        first, last = split(seal(number(*constant_opus(2))))
+        data = b"some bytes" + first + last
+        found = page_at(data, 10 + len(first), SERIAL)
+        assert found is not None
+        self.assertEqual((found.offset, found.end), (10 + len(first), len(data)))
+        self.assertEqual((found.number, found.granule), (1, 9600))
+        self.assertIsNone(page_at(data, 10, b"0002"))
+        self.assertIsNone(page_at(data, 9, SERIAL))
+        self.assertIsNone(page_at(damage(first, 0), 0, SERIAL))
+        for count in (0, 5, 26, 27, 30, len(first) - 1):
+            self.assertIsNone(page_at(first[:count], 0, SERIAL), count)
 
     @DETERMINISTIC
     @given(
