@@ -16,6 +16,7 @@ from audioproxy.grammar.values import print_decimal
 from audioproxy.media.lengths.pcm import sample_bytes
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
+from audioproxy.media.seeking.frames import KINDS
 from audioproxy.media.seeking.matroska import CODECS
 from audioproxy.media.seeking.point import PREROLL
 
@@ -27,8 +28,7 @@ _SEEKABLE = ("wav", "w64", "aiff", "caf", "nistsphere")
 # where decoding starts.
 _CONFIRMED = {("flac", "flac"), ("mov", "alac"), ("mov", "aac"), ("tta", "tta")}
 # Here, the service itself finds the place (`audioproxy.media.seeking`).
-_FOUND = {("ogg", "vorbis"), ("ogg", "opus"), ("ogg", "flac")}
-_FOUND |= {("mp3", "mp3"), ("aac", "aac"), ("ac3", "ac3"), ("eac3", "eac3"), ("wv", "wavpack")}
+_FOUND = {*KINDS, ("ogg", "vorbis"), ("ogg", "opus"), ("ogg", "flac"), ("wv", "wavpack")}
 _FOUND |= {("matroska", codec) for codec in CODECS}
 
 #: Seconds of a block of the loudness measurement (ITU-R BS.1770-5, annex 1).

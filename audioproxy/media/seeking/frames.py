@@ -338,4 +338,5 @@ _FORMS: dict[tuple[str, str], Callable[[bytes, Probe], FrameForm]] = {
     ("ac3", "ac3"): _form_of_ac3,
     ("eac3", "eac3"): _form_of_eac3,
 }
+#: The kinds of sources that consist of frames.
 KINDS = frozenset(_FORMS)
