@@ -73,6 +73,8 @@ class Slots:
         self._queue: OrderedDict[Claim, _Waiter] = OrderedDict()
         self._low_queue: OrderedDict[Claim, _Waiter] = OrderedDict()
         self._low_holders: set[Claim] = set()
+        # Additional slots of holders, by their claims.
+        self._spares: dict[Claim, list[Claim]] = {}
         # Low waiters that are to be normal ones, in order.
         self._lifted: OrderedDict[Claim, None] = OrderedDict()
         self._mean_hold = 1.0
@@ -108,7 +110,7 @@ class Slots:
             self._release(claim)
 
     def spare(self, claim: Claim) -> int:
-        """Return how many slots the holder of a claim may take besides; none while others wait."""
+        """Return how many more slots the holder of a claim may take; none while others wait."""
         if self._queue or self._low_queue:
             return 0
         spare = self.capacity - self.held
@@ -118,10 +120,12 @@ class Slots:
     def hold_spare(self, claim: Claim, count: int) -> Iterator[Callable[[], None]]:
         """Hold slots besides that of a claim, for the length of a block at most.
 
+        A normal claim that would wait gets one of them at once.
+
         :param count: at most as many as are spare.
         :returns: a function that releases one of them, if any is left.
         """
-        taken = [Claim(claim.is_low) for _ in range(count)]
+        taken = self._spares[claim] = [Claim(claim.is_low) for _ in range(count)]
         for extra in taken:
             self._take(extra)
 
@@ -134,6 +138,7 @@ class Slots:
         finally:
             while taken:
                 release_one()
+            del self._spares[claim]
 
     def lift(self, claim: Claim) -> None:
         """Make a low claim a normal one, before, during or after its wait.
@@ -144,8 +149,9 @@ class Slots:
         if claim in self._low_queue:
             self._lifted[claim] = None
         else:
-            self._low_holders.discard(claim)
-            claim.is_low = False
+            for held in (claim, *self._spares.get(claim, ())):
+                self._low_holders.discard(held)
+                held.is_low = False
         self._serve()
 
     def retry_after(self, *, is_low: bool = False) -> int:
@@ -160,6 +166,9 @@ class Slots:
         queue, size = self._queue, self.queue_size
         if claim.is_low:
             queue, size = self._low_queue, self._low_queue_size
+        spares = next((taken for taken in self._spares.values() if taken), None)
+        if spares and not claim.is_low and self.held >= self.capacity:
+            self._release(spares.pop())
         waits = bool(queue) or not self._may_take(claim)
         if waits and len(queue) >= size:
             raise self._reject(claim)

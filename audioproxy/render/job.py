@@ -63,7 +63,7 @@ from audioproxy.media.command.trim import (
 from audioproxy.media.lengths.containers import read_length
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe, describe_choice
-from audioproxy.media.seeking.point import SeekPoint
+from audioproxy.media.seeking.point import DEPENDING_ON_START, SeekPoint
 from audioproxy.media.waveform_parts import Part, may_be_split, split_waveform
 from audioproxy.media.waveform_spec import (
     Pass,
@@ -441,7 +441,11 @@ class Preparer:
         self, source: ProbedSource, measure: list[str] | None, deadline: Deadline
     ) -> Job:
         program, options, probe = self.program, source.options, source.probe
-        point = await deadline.limit(self.seek_points.find(source.opened, options, probe))
+        point = None
+        # Of most codecs, a decode from the start gives the same bytes, and it is exact behind a
+        # change, too. What differs must not depend on what this node knows (D78).
+        if IrregularSource not in source.found or probe.codec in DEPENDING_ON_START:
+            point = await deadline.limit(self.seek_points.find(source.opened, options, probe))
         opened = await _input(source, deadline, read_share(options, probe), point)
         resampler = await deadline.limit(self.probe_resampler())
         # What is known about the source is the same for all renders. The place is that of this one.

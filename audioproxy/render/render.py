@@ -320,6 +320,8 @@ class Render:
         parts = job.parts(spec.pixels, 1 + max(0, idle))
         with context.slots.hold_spare(claim, max(0, len(parts) - 1)) as release_one:
             passes = await context.preparer.prepare_parts(job, parts, deadline)
+            for _ in parts[len(passes) :]:
+                release_one()
             await context.waveforms.write(
                 job.waveform_pass(spec.pixels),
                 opened,

@@ -89,8 +89,9 @@ class SeekPoints:
         if stream is None or not number:
             return None
         is_past_end = stream.samples is not None and (last is None or last > stream.samples)
-        # What a decode of the whole leaves out must be the end.
-        if is_past_end and not await self._is_end_stated(source, stream, read, probe):
+        # What a decode of the whole leaves out must be the end, and parts must have all frames.
+        must_end = is_past_end or probe.in_parts
+        if must_end and not await self._is_end_stated(source, stream, read, probe):
             return None
         if stream.mean is not None:
             locate = partial(find_offset, stream, stream.mean)
@@ -113,7 +114,7 @@ class SeekPoints:
         length = probe.length or await read_length(source.read, source.size, probe)
         if length is None or not length.exact or length.samples != stream.samples:
             return False
-        if stream.mean is not None:
+        if stream.mean is not None and not probe.in_parts:
             return True
         return (await self._read_frames(source, stream, read)).frames == stream.frames
 

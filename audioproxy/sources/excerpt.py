@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
+from threading import Event
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
@@ -13,13 +14,15 @@ from audioproxy.errors import Refusal, RenderFailed, UpstreamUnavailable, reason
 from audioproxy.files.scratch_files import AnonymousSpace
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
 from audioproxy.media.lengths.reading import Reader
-from audioproxy.media.seeking.point import SeekPoint
+from audioproxy.media.seeking.point import MOST_COPIED, SeekPoint
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.interfaces import OpenSource, SourceFile
 
 # Bytes that are copied at once. Where their content may tell the end, each time twice as many are:
 # not much more is copied than needed, which may be remote.
 _LEAST_PIECE, _LARGEST_PIECE = 128 * 1024, 1 << 20
+# Bytes that are copied at most. Where a place was found, fewer were expected.
+_MOST_COPIED = 4 * MOST_COPIED
 # Bytes that are examined together with the next piece: a page of Ogg may be in both.
 _OVERLAP = 64 * 1024
 
@@ -77,11 +80,13 @@ async def _run(copying: Reader[None], source: OpenSource, run_in_thread: ThreadR
     try:
         if source.descriptor is not None:
             # The descriptors are closed next.
-            await await_uncancelled(run_in_thread(partial(_read_all, copying, source.descriptor)))
+            stop = Event()
+            work = partial(_read_all, copying, source.descriptor, stop)
+            await await_uncancelled(run_in_thread(work), stop.set)
             return
         while True:
-            work = partial(_advance, copying, None if wanted is None else data)
-            wanted = await await_uncancelled(run_in_thread(work))
+            advance = partial(_advance, copying, None if wanted is None else data)
+            wanted = await await_uncancelled(run_in_thread(advance))
             if wanted is None:
                 return
             data = await source.read(*wanted)
@@ -89,9 +94,9 @@ async def _run(copying: Reader[None], source: OpenSource, run_in_thread: ThreadR
         raise _refuse(error) from error
 
 
-def _read_all(copying: Reader[None], descriptor: int) -> None:
+def _read_all(copying: Reader[None], descriptor: int, stop: Event) -> None:
     wanted = _advance(copying)
-    while wanted is not None:
+    while wanted is not None and not stop.is_set():
         offset, count = wanted
         try:
             data = os.pread(descriptor, count, offset)
@@ -115,7 +120,7 @@ def _copy(descriptor: int, point: SeekPoint, size: int, skipped: int) -> Reader[
     :param size: bytes of the source.
     """
     _write(descriptor, point.head)
-    offset = skipped + point.offset
+    offset = begin = skipped + point.offset
     end = size if point.end is None else min(size, skipped + point.end)
     # Up to here, the end is not searched.
     until = end if point.is_end is None else min(end, offset + point.least)
@@ -129,6 +134,8 @@ def _copy(descriptor: int, point: SeekPoint, size: int, skipped: int) -> Reader[
         if not piece:
             # The source is shorter than it was, which the render notices at its end.
             return
+        if offset - begin > _MOST_COPIED:
+            raise RenderFailed("The positions in the source do not lead to the end of the part.")
         _write(descriptor, piece)
         if point.is_end is not None and offset >= until:
             is_over = point.is_end(before + piece[:_OVERLAP]) or point.is_end(piece)

@@ -26,12 +26,13 @@ def sound_sources() -> Iterator[tuple[str, bytes]]:
         (44100, 2, {"a.aiff": "", "24.wav": "-c:a pcm_s24le", "32f.wav": "-c:a pcm_f32le"}),
         (8000, 1, {"small.flac": "-frame_size 333", "small.caf": "", "u8.wav": "-c:a pcm_u8"}),
         (16000, 6, {"six.flac": "", "six.wav": ""}),
+        (44100, 2, {"constant.mp3": "-b:a 96k", "variable.mp3": "-q:a 4"}),
     ):
         yield from convert_all(write_wav(noise(rate, 7 * rate + 123, channels)), forms).items()
 
 
 def damaged_sources() -> Iterator[tuple[str, bytes]]:
-    """Yield the names and bytes of flac files whose ends are sound, and whose middles are not."""
+    """Yield the names and bytes of files whose ends are sound, and whose middles are not."""
     made = convert_all(write_wav(noise(44100, 7 * 44100, 2)), {"a.flac": ""})["a.flac"]
     frames = [
         found.start()
@@ -46,6 +47,14 @@ def damaged_sources() -> Iterator[tuple[str, bytes]]:
             yield f"noise-{place}-{count}.flac", made[: at + 99] + noisy + made[at + 99 + count :]
         yield f"lost-{place}.flac", made[:at] + made[after:]
         yield f"doubled-{place}.flac", made[:after] + made[at:]
+    sound = write_wav(noise(44100, 7 * 44100, 2))
+    for name, words in (("constant.mp3", "-b:a 128k"), ("variable.mp3", "-q:a 2")):
+        made = convert_all(sound, {name: words})[name]
+        for place in (1, 2, 3, 5):
+            at = len(made) * place // 6
+            for count in (400, 4000):
+                # The parser skips zeros, and time stamps have no gap there.
+                yield f"zeros-{place}-{count}-{name}", made[:at] + bytes(count) + made[at + count :]
 
 
 class WaveformPartTests(ServiceCase):

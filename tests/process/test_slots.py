@@ -109,7 +109,10 @@ class SlotsTests(SynchronousTestCase):
         self.assertEqual((slots.held, slots.depth), (1, 1))
 
     def test_spare(self) -> None:
-        """A holder may take free slots besides its own, and gives each back when it likes."""
+        """A holder may take free slots besides its own, and gives each back when it likes.
+
+        A listener that would wait gets one of them.
+        """
         slots = self.make(capacity=4, queue=2)
         holder = self.take_slot(slots)
         self.assertEqual(slots.spare(holder.claim), 3)
@@ -117,11 +120,11 @@ class SlotsTests(SynchronousTestCase):
             self.assertEqual((slots.held, slots.spare(holder.claim)), (3, 1))
             release_one()
             self.assertEqual(slots.held, 2)
-            others = [self.take_slot(slots) for _ in range(3)]
-            # While another claim waits, no slot is spare.
-            self.assertEqual((slots.spare(holder.claim), others[2].waits), (0, True))
-            release_one()
-            self.assertTrue(others[2].holds)
+            others = [self.take_slot(slots) for _ in range(4)]
+            # The third one has got the other spare slot, and the fourth one waits. Meanwhile, no
+            # slot is spare.
+            self.assertEqual([other.waits for other in others], [False, False, False, True])
+            self.assertEqual((slots.spare(holder.claim), slots.held), (0, 4))
             release_one()
             self.assertEqual(slots.held, 4)
         self.assertEqual(slots.held, 4)
@@ -140,6 +143,15 @@ class SlotsTests(SynchronousTestCase):
             self.assertTrue(self.take_slot(slots).holds)
             self.assertTrue(waiting.waits)
         self.assertTrue(waiting.holds)
+
+    def test_spare_of_a_lifted_claim(self) -> None:
+        """The additional slots of a claim that is lifted are no longer of the low lane (D65)."""
+        slots = self.make(capacity=4, low_queue=1)
+        holder = self.take_slot(slots, is_low=True)
+        with slots.hold_spare(holder.claim, 2):
+            slots.lift(holder.claim)
+            self.assertTrue(self.take_slot(slots, is_low=True).holds)
+            self.assertEqual(slots.held, 4)
 
     def test_no_gap_after_a_failure(self) -> None:
         """A claim that arrives as a holder ends at once goes behind all that wait (D65)."""

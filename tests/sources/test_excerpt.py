@@ -19,6 +19,7 @@ from audioproxy.errors import RenderFailed, RenderTimeout, UpstreamUnavailable
 from audioproxy.files.scratch_files import AnonymousFile, AnonymousSpace
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
 from audioproxy.media.seeking.point import SeekPoint
+from audioproxy.sources import excerpt
 from audioproxy.sources.excerpt import open_excerpt
 from audioproxy.sources.interfaces import SourceFile
 from tests.support.http import Log
@@ -188,6 +189,35 @@ class ExcerptTests(SynchronousTestCase):
             copied = self.copy(SeekPoint(0, 0, "ogg", HEAD, is_end=is_end, least=least))
             self.assertEqual(copied, HEAD + CONTENT[:size])
         self.assertEqual(len(examined), 2)
+
+    def test_stopped(self) -> None:
+        """A copy in a thread ends soon after its render."""
+        self.source.close()
+        with tempfile.TemporaryFile() as file:
+            file.write(CONTENT)
+            file.flush()
+            self.source = CompleteSource(file.fileno())
+            reads: list[int] = []
+            pread = os.pread
+
+            def read_and_cancel(descriptor: int, count: int, offset: int) -> bytes:
+                reads.append(offset)
+                opening.cancel()
+                return pread(descriptor, count, offset)
+
+            self.patch(os, "pread", read_and_cancel)
+            point = SeekPoint(0, 0, "matroska", HEAD)
+            opening = self.open(point, read, run_in_thread=self.threads.in_thread)
+            self.threads.run()
+            self.failureResultOf(opening, CancelledError)
+            self.assertEqual(reads, [0])
+            self.source.close()
+
+    def test_much(self) -> None:
+        """A copy that does not end where it should is given up, before it fills the disk."""
+        self.patch(excerpt, "_MOST_COPIED", 1_000_000)
+        point = SeekPoint(0, 0, "ogg", HEAD, is_end=lambda data: False)
+        self.failureResultOf(self.open(point, read), RenderFailed)
 
     def test_shorter(self) -> None:
         """A source that has become shorter is copied as it is; the render notices that."""

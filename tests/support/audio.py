@@ -73,7 +73,7 @@ from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.loudness import LoudnessParser, Measurement
 from audioproxy.media.probe import Probe, parse_probe, probe_arguments
 from audioproxy.media.samples import check_samples, examine_start, probe_samples
-from audioproxy.media.seeking.point import SeekPoint
+from audioproxy.media.seeking.point import DEPENDING_ON_START, SeekPoint
 from audioproxy.media.signatures import TAG_DEMUXER, identify, may_be_misdetected
 from audioproxy.media.streams import COUNTED_SECONDS
 from audioproxy.render.encoded_file import EncodedFile
@@ -400,7 +400,8 @@ def _plan(
             found = found.without_length()
         if measured or needs_measuring(options, found):
             found = replace(measure(source), irregular=irregular)
-        found = replace(found, seek_point=find_point(source, options, found))
+        if not irregular or found.codec in DEPENDING_ON_START:
+            found = replace(found, seek_point=find_point(source, options, found))
         opened, decoder = input_of(found), []
         if irregular:
             decoder = decoder_command(ffmpeg, opened, options, found)

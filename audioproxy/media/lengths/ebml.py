@@ -10,6 +10,8 @@ from audioproxy.media.lengths.reading import Malformed, Reader, read_range
 EBML, SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
 # Bytes of the longest name of an element in Matroska, and of the longest size.
 _NAME, _SIZE = 4, 8
+# Bytes of the longest integer, and the most elements that follow each other: Cues of many hours.
+_INTEGER, _MOST_ELEMENTS = 8, 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,12 @@ class Element:
         return data[self.start : self.end]
 
     def number(self, data: bytes) -> int:
-        """Return the content as an unsigned integer."""
+        """Return the content as an unsigned integer.
+
+        :raises Malformed: for one of more than 8 bytes (RFC 8794, 7.2).
+        """
+        if self.end - self.start > _INTEGER:
+            raise Malformed
         return int.from_bytes(self.content(data), "big")
 
 
@@ -45,10 +52,14 @@ def parse_elements(data: bytes, offset: int = 0, end: int | None = None) -> Iter
 
     :param offset: where the first one begins, in the data.
     :param end: where the last one ends; None for the end of the data.
-    :raises Malformed: at a name or a size that Matroska has not, or an unknown size.
+    :raises Malformed: at a name or a size that Matroska has not, an unknown size, or the limit of
+        elements.
     """
-    end = len(data) if end is None else min(end, len(data))
+    end, left = len(data) if end is None else min(end, len(data)), _MOST_ELEMENTS
     while offset < end:
+        left -= 1
+        if not left:
+            raise Malformed
         width = 9 - data[offset].bit_length()
         name = data[offset : offset + width]
         start = offset + width

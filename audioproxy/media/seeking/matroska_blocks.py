@@ -22,8 +22,6 @@ _WINDOW, _MOST_SEARCHED = 32 * 1024, 1 << 20
 # Bytes of a block ahead of its frames: a track number, a time stamp and flags; and those of a frame
 # that tell its number of samples.
 _BLOCK_HEADER, _FRAME_HEADER = 4, 16
-# Bytes of the longest number.
-_LARGEST_NUMBER = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +108,6 @@ def _parse_cluster(data: bytes) -> tuple[Sequence[Element], Element]:
     inner = list(parse_elements(data, cluster.start, cluster.end))
     listed = [field for field in inner if field.name in (_TIMESTAMP, _SIMPLE_BLOCK, _BLOCK_GROUP)]
     if [field.name for field in listed].count(_TIMESTAMP) != 1 or listed[0].name != _TIMESTAMP:
-        raise Malformed
-    if listed[0].end - listed[0].start > _LARGEST_NUMBER:
         raise Malformed
     return inner, listed[0]
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 #: Bytes of a source that are copied for a place, at most; otherwise it is decoded from its start.
 MOST_COPIED = 64 << 20
+#: Codecs with samples that depend a little on where decoding starts: noise, and predicted energies.
+DEPENDING_ON_START = ("aac", "opus")
 #: Seconds that are decoded ahead of a place, for the state that a codec carries from frame to
 #: frame: the bit reservoir of mp3, and the overlap of transforms.
 PREROLL = 1
