@@ -25,6 +25,7 @@ from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength
 from audioproxy.media.probe import Probe
 from audioproxy.media.seeking.matroska_blocks import Block, Frame, find_block, read_blocks
 from audioproxy.media.seeking.matroska_headers import NANOSECONDS, Cues, Track, read_headers
+from audioproxy.media.seeking.ogg import preroll_of_opus
 from audioproxy.media.seeking.point import MOST_COPIED, PREROLL, SeekPoint
 
 # Nanoseconds to which containers round time stamps, and those by which a second rounding, as in
@@ -75,14 +76,15 @@ class _Codec:
 
     :ivar count: returns the number of samples of a frame, given the private data of the track, too.
         Time stamps must agree with it. It is 0 where it is unknown.
-    :ivar preroll: seconds that are decoded ahead of a place.
+    :ivar preroll: returns the number of samples that are decoded ahead of a place, given the first
+        frame and the sample rate.
     :ivar is_even: a frame inside is never shorter, even where files were joined, or its number
         tells. So it does not matter if time stamps jump a little there.
     :ivar position: returns the number of samples ahead of a frame, where it states that.
     """
 
     count: Callable[[Frame, bytes, Probe], int]
-    preroll: int = 0
+    preroll: Callable[[Frame, int], int] = lambda frame, rate: 0
     is_even: bool = False
     position: Callable[[Frame, bytes], int] | None = None
 
@@ -103,7 +105,8 @@ def find_in_matroska(
     blocks = yield from read_blocks(start, size, track.number)
     grid = _build_grid(blocks[0], track, probe)
     samples, rate = grid.samples, probe.sample_rate
-    number = (first + track.delay) // samples - -(-CODECS[probe.codec].preroll * rate // samples)
+    preroll = CODECS[probe.codec].preroll(blocks[0].frames[0], rate)
+    number = (first + track.delay) // samples - -(-preroll // samples)
     index = cues.find(grid.stamp(number))
     _, place = cues.last_before(index)
     if place <= start:
@@ -217,6 +220,11 @@ def _count_eac3(frame: Frame, private: bytes, probe: Probe) -> int:
     return _AC3_BLOCK * (6 if code >> 6 == 3 else _EAC3_BLOCKS[code >> 4 & 3])
 
 
+def _second(frame: Frame, rate: int) -> int:
+    """Return the number of samples of the pre-roll of transform codecs."""
+    return PREROLL * rate
+
+
 def _count_flac(frame: Frame, private: bytes, probe: Probe) -> int:
     return _parse_flac(frame, private)[1]
 
@@ -236,11 +244,13 @@ def _count_pcm(frame: Frame, private: bytes, probe: Probe) -> int:
 #: The codecs, by ffprobe's names. In joined files of MP3, ALAC and TTA, the last frame of each part
 #: may be shorter than its time.
 CODECS = {
-    "aac": _Codec(_count_aac, PREROLL, is_even=True),
-    "ac3": _Codec(lambda frame, private, probe: _AC3_FRAME, PREROLL, is_even=True),
-    "eac3": _Codec(_count_eac3, PREROLL, is_even=True),
-    # As much as for speech in Ogg.
-    "opus": _Codec(lambda frame, private, probe: count_opus([frame.data])[0], 2 * PREROLL),
+    "aac": _Codec(_count_aac, _second, is_even=True),
+    "ac3": _Codec(lambda frame, private, probe: _AC3_FRAME, _second, is_even=True),
+    "eac3": _Codec(_count_eac3, _second, is_even=True),
+    "opus": _Codec(
+        lambda frame, private, probe: count_opus([frame.data])[0],
+        lambda frame, rate: preroll_of_opus(frame.data),
+    ),
     "flac": _Codec(_count_flac, is_even=True, position=_position_in_flac),
     **{
         f"pcm_{form}": _Codec(_count_pcm)

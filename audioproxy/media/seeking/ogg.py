@@ -64,7 +64,7 @@ def find_in_ogg(
         if not length.seekable:
             raise Malformed
         skipped = preskip(stream)
-        preroll = _PREROLL_OF_SPEECH if packets[0][0] >> 3 in _SPEECH else _PREROLL_OF_MUSIC
+        preroll = preroll_of_opus(packets[0])
     *_, end = yield from last_pages(stream.first, stream.page, size)
     page = yield from _find_page(stream, end, first + skipped - preroll)
     start = yield from _find_packet(stream, page, first + skipped - preroll)
@@ -86,6 +86,14 @@ def find_in_ogg(
         is_end=is_end,
         least=needed * 3 // 4,
     )
+
+
+def preroll_of_opus(packet: bytes) -> int:
+    """Return the number of samples that are decoded ahead of a place in Opus.
+
+    :param packet: the first one of the stream.
+    """
+    return _PREROLL_OF_SPEECH if packet[0] >> 3 in _SPEECH else _PREROLL_OF_MUSIC
 
 
 class _Start(NamedTuple):
