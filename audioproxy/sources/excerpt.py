@@ -75,8 +75,7 @@ async def open_excerpt(
 
 async def _run(copying: Reader[None], source: OpenSource, run_in_thread: ThreadRunner) -> None:
     """Copy in threads. Where all of the source is there, that takes a single one."""
-    wanted: tuple[int, int] | None = None
-    data = b""
+    data: bytes | None = None
     try:
         if source.descriptor is not None:
             # The descriptors are closed next.
@@ -85,8 +84,7 @@ async def _run(copying: Reader[None], source: OpenSource, run_in_thread: ThreadR
             await await_uncancelled(run_in_thread(work), stop.set)
             return
         while True:
-            advance = partial(_advance, copying, None if wanted is None else data)
-            wanted = await await_uncancelled(run_in_thread(advance))
+            wanted = await await_uncancelled(run_in_thread(partial(_advance, copying, data)))
             if wanted is None:
                 return
             data = await source.read(*wanted)

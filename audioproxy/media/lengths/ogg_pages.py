@@ -17,8 +17,7 @@ from audioproxy.media.lengths.reading import Malformed, Reader, read_range
 
 _PAGE_HEADER = 27
 _MAGIC = b"OggS\0"
-#: Bytes of the largest page.
-LARGEST_PAGE = _PAGE_HEADER + 255 + 255 * 255
+_LARGEST_PAGE = _PAGE_HEADER + 255 + 255 * 255
 # Pages of headers: those of a tag with a picture.
 _MOST_HEADER_PAGES = 2048
 #: Damaged pages in some bytes that are searched.
@@ -177,7 +176,7 @@ def last_pages(first: Page, page: Page, size: int) -> Reader[list[Page]]:
     :raises Malformed: where the file does not end with whole pages of one stream.
     """
     pages: list[Page] = []
-    for length in (LARGEST_PAGE, 2 * LARGEST_PAGE):
+    for length in (_LARGEST_PAGE, 2 * _LARGEST_PAGE):
         start = max(0, size - length)
         tail = yield from read_range(start, size - start)
         pages, at = [], len(tail)

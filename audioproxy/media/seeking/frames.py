@@ -15,6 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from audioproxy.media.lengths.lower_bounds import AAC_RATES, AAC_SAMPLES
 from audioproxy.media.lengths.mp3 import Stated, is_header_frame, read_encoder_header
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
 from audioproxy.media.lengths.reading import (
@@ -43,10 +44,8 @@ _MOST_STEPS, _FRAME_START, _MP3_MASK = 16, 192, b"\xff\xfe\x0c\xcf"
 
 _AC3_KBPS = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 576, 640)
 _AC3_RATES = (48000, 44100, 32000)
-_EAC3_BLOCKS = (1, 2, 3, 6)
-_AC3_BLOCK = 256
-_ADTS_RATES = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000)
-_ADTS_SAMPLES = 1024
+#: Samples of a block of AC-3, and the blocks of an E-AC-3 frame by their code.
+AC3_BLOCK, EAC3_BLOCKS = 256, (1, 2, 3, 6)
 
 _Columns: TypeAlias = NDArray[np.int64]
 
@@ -272,7 +271,7 @@ def _form_of_adts(header: bytes, probe: Probe) -> FrameForm:
     channels = (header[2] & 1) << 2 | header[3] >> 6
     if header[0] != 0xFF or header[1] & 0xF6 != 0xF0 or header[6] & 3 or not channels:
         raise Malformed
-    rate = _ADTS_RATES[rate_index] if rate_index < len(_ADTS_RATES) else 0
+    rate = AAC_RATES[rate_index] if rate_index < len(AAC_RATES) else 0
     if probe.sample_rate not in (rate, 2 * rate):
         raise Malformed
 
@@ -280,7 +279,7 @@ def _form_of_adts(header: bytes, probe: Probe) -> FrameForm:
         found = (columns[3] & 3) << 11 | columns[4] << 3 | columns[5] >> 5
         return np.where(found >= HEADER, found, 0)
 
-    samples = _ADTS_SAMPLES * probe.sample_rate // rate
+    samples = AAC_SAMPLES * probe.sample_rate // rate
     return _form("aac", samples, header, b"\xff\xff\xfd\xc0\0\0\3", lengths)
 
 
@@ -291,7 +290,7 @@ def _form_of_ac3(header: bytes, probe: Probe) -> FrameForm:
     is_usual = header[:2] == b"\x0b\x77" and header[5] >> 3 <= 8 and code < len(_AC3_RATES)
     if not is_usual or _AC3_RATES[code] != probe.sample_rate or size_code >= 2 * len(_AC3_KBPS):
         raise Malformed
-    rate, samples = _AC3_RATES[code], 6 * _AC3_BLOCK
+    rate, samples = _AC3_RATES[code], 6 * AC3_BLOCK
     words = [samples * kbps * 1000 // (16 * rate) for kbps in _AC3_KBPS for _ in range(2)]
     odd = int(rate == 44100)
     table = np.zeros(64, np.int64)
@@ -315,7 +314,7 @@ def _form_of_eac3(header: bytes, probe: Probe) -> FrameForm:
         words: _Columns = (columns[2] & 7) << 8 | columns[3]
         return 2 * (words + 1)
 
-    samples = _AC3_BLOCK * _EAC3_BLOCKS[header[4] >> 4 & 3]
+    samples = AC3_BLOCK * EAC3_BLOCKS[header[4] >> 4 & 3]
     return _form("eac3", samples, header, b"\xff\xff\xf8\0\xff\xf8", lengths)
 
 

@@ -23,6 +23,7 @@ from audioproxy.media.lengths.ogg import count_opus
 from audioproxy.media.lengths.pcm import sample_bytes
 from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength
 from audioproxy.media.probe import Probe
+from audioproxy.media.seeking.frames import AC3_BLOCK, EAC3_BLOCKS
 from audioproxy.media.seeking.matroska_blocks import Block, Frame, find_block, read_blocks
 from audioproxy.media.seeking.matroska_headers import NANOSECONDS, Cues, Track, read_headers
 from audioproxy.media.seeking.ogg import preroll_of_opus
@@ -41,7 +42,6 @@ _LATEST = 6 * 3600
 
 # Bytes of the private data of FLAC ahead of its stream information.
 _FLAC_MARKER = 8
-_AC3_BLOCK, _EAC3_BLOCKS, _AC3_FRAME = 256, (1, 2, 3, 6), 1536
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ def _count_aac(frame: Frame, private: bytes, probe: Probe) -> int:
 def _count_eac3(frame: Frame, private: bytes, probe: Probe) -> int:
     """Return the samples of a frame of E-AC-3 (ETSI TS 102 366, E.1.3.1)."""
     code = frame.data[4] if len(frame.data) > 4 else 0
-    return _AC3_BLOCK * (6 if code >> 6 == 3 else _EAC3_BLOCKS[code >> 4 & 3])
+    return AC3_BLOCK * (6 if code >> 6 == 3 else EAC3_BLOCKS[code >> 4 & 3])
 
 
 def _second(frame: Frame, rate: int) -> int:
@@ -245,7 +245,7 @@ def _count_pcm(frame: Frame, private: bytes, probe: Probe) -> int:
 #: may be shorter than its time.
 CODECS = {
     "aac": _Codec(_count_aac, _second, is_even=True),
-    "ac3": _Codec(lambda frame, private, probe: _AC3_FRAME, _second, is_even=True),
+    "ac3": _Codec(lambda frame, private, probe: 6 * AC3_BLOCK, _second, is_even=True),
     "eac3": _Codec(_count_eac3, _second, is_even=True),
     "opus": _Codec(
         lambda frame, private, probe: count_opus([frame.data])[0],
