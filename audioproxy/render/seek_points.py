@@ -16,7 +16,6 @@ from audioproxy.errors import Refusal, RenderFailed
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.media.command.trim import needs_point, requested_samples
 from audioproxy.media.lengths.containers import read_behind, read_length, run_reader
-from audioproxy.media.lengths.reading import ReadRange
 from audioproxy.media.probe import Probe
 from audioproxy.media.seeking.frame_index import FrameIndex
 from audioproxy.media.seeking.frames import (
@@ -84,28 +83,26 @@ class SeekPoints:
             if length is None:
                 return None
             return await run_reader(read, size, find(size, probe, length, first, last))
-        stream = await run_reader(read, size, read_stream(size, probe))
+        stream = await _read_stream(source, probe)
         number = 0 if stream is None else stream.number_before(first, probe.sample_rate)
         if stream is None or not number:
             return None
         is_past_end = stream.samples is not None and (last is None or last > stream.samples)
         # What a decode of the whole leaves out must be the end, and parts must have all frames.
         must_end = is_past_end or probe.in_parts
-        if must_end and not await self._is_end_stated(source, stream, read, probe):
+        if must_end and not await self._is_end_stated(source, stream, probe):
             return None
         if stream.mean is not None:
             locate = partial(find_offset, stream, stream.mean)
             point = await run_reader(read, size, find_start(stream, locate, number))
             if point is not None:
                 return point
-        index = await self._read_frames(source, stream, read, number)
+        index = await self._read_frames(source, stream, probe, number)
         if number >= index.frames:
             return None
         return await run_reader(read, size, find_start(stream, index.find_offset, number))
 
-    async def _is_end_stated(
-        self, source: OpenSource, stream: FrameStream, read: ReadRange, probe: Probe
-    ) -> bool:
+    async def _is_end_stated(self, source: OpenSource, stream: FrameStream, probe: Probe) -> bool:
         """Return whether a source ends with the padding that its header states.
 
         A header may state the right size and a wrong number of frames, so these are counted.
@@ -116,7 +113,7 @@ class SeekPoints:
             return False
         if stream.mean is not None and not probe.in_parts:
             return True
-        return (await self._read_frames(source, stream, read)).frames == stream.frames
+        return (await self._read_frames(source, stream, probe)).frames == stream.frames
 
     async def has_samples(self, source: OpenSource, probe: Probe, samples: int) -> bool:
         """Return whether the frames of a source show that it has at least so many samples.
@@ -125,14 +122,13 @@ class SeekPoints:
         """
         if source.size is None or (probe.container, probe.codec) not in KINDS:
             return False
-        size, read = source.size - probe.skipped, read_behind(source.read, probe)
-        stream = await run_reader(read, size, read_stream(size, probe))
+        stream = await _read_stream(source, probe)
         if stream is None:
             return False
         number = stream.number_behind(samples)
         if stream.mean is not None:
             return number <= stream.frames
-        return number <= (await self._read_frames(source, stream, read, number)).frames
+        return number <= (await self._read_frames(source, stream, probe, number)).frames
 
     @asynccontextmanager
     async def index_meanwhile(
@@ -156,11 +152,9 @@ class SeekPoints:
                 running.cancel()
 
     async def _index(self, source: OpenSource, probe: Probe) -> None:
-        assert source.size is not None
-        size, read = source.size - probe.skipped, read_behind(source.read, probe)
-        stream = await run_reader(read, size, read_stream(size, probe))
+        stream = await _read_stream(source, probe)
         if stream is not None and stream.mean is None:
-            await self._read_frames(source, stream, read)
+            await self._read_frames(source, stream, probe)
 
     def _entry(self, source: OpenSource, stream: FrameStream) -> _Entry:
         """Return the index of a source: the one that is kept, or a new one."""
@@ -173,7 +167,7 @@ class SeekPoints:
         return entry
 
     async def _read_frames(
-        self, source: OpenSource, stream: FrameStream, read: ReadRange, number: int | None = None
+        self, source: OpenSource, stream: FrameStream, probe: Probe, number: int | None = None
     ) -> FrameIndex:
         """Return the index of a source, which reaches up to a frame, or as far as there are any.
 
@@ -182,6 +176,7 @@ class SeekPoints:
         :param number: of the frame; None for all.
         """
         entry, piece = self._entry(source, stream), _LEAST_PIECE
+        read = read_behind(source.read, probe)
         index = entry.index
         while True:
             await entry.lock.acquire()
@@ -197,6 +192,13 @@ class SeekPoints:
             finally:
                 entry.lock.release()
             piece = min(2 * piece, _LARGEST_PIECE)
+
+
+async def _read_stream(source: OpenSource, probe: Probe) -> FrameStream | None:
+    """Return the form of the frames of a source; None where it has another form."""
+    assert source.size is not None
+    size = source.size - probe.skipped
+    return await run_reader(read_behind(source.read, probe), size, read_stream(size, probe))
 
 
 def _log_failure(failure: Failure) -> None:
