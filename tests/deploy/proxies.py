@@ -16,24 +16,17 @@ _MODULES = (
     *("slotmem_shm", "headers", "rewrite", "ssl", "http2", "reqtimeout", "env", "setenvif"),
 )
 
-#: Three spellings of one address.
-_LOOPBACK = ("127.0.0.1", "127.0.1", "127.1")
-
 
 class Proxy(Balancer):
-    """Proxy that ``make proxies`` installs, and that listens on a reserved port.
-
-    :cvar file: its shipped file.
-    """
+    """Proxy that ``make proxies`` installs, and that listens on a reserved port."""
 
     variable = "AUDIOPROXY_PROXIES"
     inherits = False
-    file: ClassVar[str]
 
     def _address(self, number: int) -> str:
         """Return the address of the n-th node, or an empty string if there are fewer."""
         ports = [*self._nodes.values()]
-        return f"127.0.0.1:{ports[number]}" if number < len(ports) else ""
+        return f"{self.hosts[number]}:{ports[number]}" if number < len(ports) else ""
 
     def _write(self, name: str, text: str) -> str:
         path = self._folder / name
@@ -48,6 +41,7 @@ class Caddy(Proxy):
     program = "caddy"
     file = "caddy/Caddyfile"
     checking = ("validate", "--config")
+    showing_version = ("version",)
     running = ("run", "--config")
     behavior = Behavior(changed=frozenset({"raw `|^{}`", "`%` without digits"}))
 
@@ -79,7 +73,7 @@ class Apache(Proxy):
     checking = ("-t", "-f")
     running = ("-D", "FOREGROUND", "-f")
     behavior = Behavior(
-        retries=False, tells=False, check="", changed=frozenset({"`%00`", "`%` without digits"})
+        retries=False, tells_from=None, check="", changed=frozenset({"`%00`", "`%` without digits"})
     )
 
     def _configuration(self) -> str:
@@ -111,7 +105,10 @@ class Apache(Proxy):
                     "ServerName localhost",
                     f"ErrorLog {self._folder}/error.log",
                     f"Listen 127.0.0.1:{self.port}",
-                    *(f"LoadModule {name}_module {_APACHE_MODULES}/mod_{name}.so" for name in _MODULES),
+                    *(
+                        f"LoadModule {name}_module {_APACHE_MODULES}/mod_{name}.so"
+                        for name in _MODULES
+                    ),
                     # Only root can change to another user.
                     *([] if os.getuid() else ["User www-data", "Group www-data"]),
                     f"Define APACHE_LOG_DIR {self._folder}",
@@ -125,7 +122,9 @@ class Apache(Proxy):
 class Lighttpd(Proxy):
     """lighttpd.
 
+    :cvar hosts: three, since its hash does not cover the port.
     :cvar flags: its feature flags, in place of the shipped ones.
+    :cvar streaming: the value of ``server.stream-response-body``.
     """
 
     program = "lighttpd"
@@ -133,7 +132,9 @@ class Lighttpd(Proxy):
     checking = ("-tt", "-f")
     running = ("-D", "-f")
     behavior = Behavior(retries=False, check="")
+    hosts = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
     flags: ClassVar[str] = '"server.h2proto" => "disable"'
+    streaming: ClassVar[int] = 2
 
     def _configuration(self) -> str:
         certificate, enabled = self._certificate, ()
@@ -141,6 +142,7 @@ class Lighttpd(Proxy):
         remover = 'server.errorlog := "|/bin/sed -uE s,/[A-Za-z0-9_-]{43}/,/-/,g >> '
         changes = {
             f'{remover}{log}"': f'{remover}{self._folder}/error.log"',
+            "server.stream-response-body = 2": (f"server.stream-response-body = {self.streaming}"),
             '$HTTP["host"] == "audio.example.com" {': '$HTTP["host"] == "localhost" {',
             'server.feature-flags := ( "server.h2proto" => "disable" )': (
                 f"server.feature-flags := ( {self.flags} )"
@@ -148,9 +150,8 @@ class Lighttpd(Proxy):
         }
         for number in range(3):
             rest = '"connect-timeout" => 2, "read-timeout" => 630, "disable-time" => 2 ),'
-            _, _, port = self._address(number).partition(":")
-            # The hash covers the spelling of the host, and not the port.
-            own = f'( "host" => "{_LOOPBACK[number]}", "port" => {port}, {rest}' if port else ""
+            host, _, port = self._address(number).partition(":")
+            own = f'( "host" => "{host}", "port" => {port}, {rest}' if port else ""
             changes[f'( "host" => "10.0.0.{number + 11}", "port" => 4000, {rest}'] = own
         if certificate is not None:
             socket = '$SERVER["socket"] == ":443" {'
@@ -158,7 +159,9 @@ class Lighttpd(Proxy):
             changes[socket] = f'$SERVER["socket"] == "127.0.0.1:{self.port}" {{'
             for key, path in (("pemfile", certificate.chain), ("privkey", certificate.key)):
                 ending = "crt" if key == "pemfile" else "key"
-                changes[f'ssl.{key} = "/etc/lighttpd/audioproxy.{ending}"'] = f'ssl.{key} = "{path}"'
+                changes[f'ssl.{key} = "/etc/lighttpd/audioproxy.{ending}"'] = (
+                    f'ssl.{key} = "{path}"'
+                )
         own = self._write("audioproxy.conf", shipped(self.file, changes, enabled))
         text = f'''server.port = {self.port}
 server.bind = "127.0.0.1"
@@ -173,23 +176,24 @@ class Traefik(Proxy):
 
     program = "traefik"
     file = "traefik/audioproxy.yml"
+    showing_version = ("version",)
     running = ("--configFile",)
     behavior = Behavior(
         hashes=False,
         retried_statuses=frozenset({502}),
         check="/health",
         names_plain=False,
-        changed=frozenset(
-            {"`%c3`", "`%41`", "`%7E`", "raw `|^{}`", "`%` without digits"}
-        ),
+        changed=frozenset({"`%c3`", "`%41`", "`%7E`", "raw `|^{}`", "`%` without digits"}),
     )
 
     def _configuration(self) -> str:
         certificate, enabled = self._certificate, []
         changes = {
-            "rule: \"Host(`audio.example.com`)\"": "rule: \"Host(`localhost`)\"",
+            'rule: "Host(`audio.example.com`)"': 'rule: "Host(`localhost`)"',
             **{
-                f'- url: "http://10.0.0.{number + 11}:4000"': f'- url: "http://{address}"' if address else ""
+                f'- url: "http://10.0.0.{number + 11}:4000"': f'- url: "http://{address}"'
+                if address
+                else ""
                 for number, address in enumerate(map(self._address, range(3)))
             },
         }
@@ -210,6 +214,7 @@ class Envoy(Proxy):
 
     program = "envoy"
     file = "envoy/envoy.yaml"
+    showing_version = ("--version",)
     checking = ("--mode", "validate", "-c")
     running = ("--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warning", "-c")
 

@@ -5,6 +5,7 @@ has the others.
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +14,21 @@ from typing import Any, ClassVar
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from twisted.internet.protocol import Factory, Protocol
+from twisted.trial.unittest import SynchronousTestCase
 
-from tests.deploy.balancer import Balancer, HAProxy, Nginx, balance
+from tests.deploy.balancer import (
+    Balancer,
+    HAProxy,
+    Nginx,
+    NginxWithOneNode,
+    balance,
+    installed,
+    shipped,
+)
+from tests.deploy.proxies import PROXIES
 from tests.render.test_failures_live import ScriptedEncoderCase, target, until_stopped
 from tests.support.authority import Authority
-from tests.support.http import Response
-from tests.support.service import Client, fetch, reactor, send, signed, until
+from tests.support.service import PROJECT, Client, fetch, reactor, send, signed, until
 from tests.support.wire import chunk, reply, reply_without_length
 
 #: Ways to write a path that RFC 3986 or proxies take for equal, and signatures do not.
@@ -119,12 +129,12 @@ class Node(Factory):
     protocol = Connection
     noisy = False
 
-    def __init__(self, name: str, respond: Callable[[Connection], None]) -> None:
+    def __init__(self, name: str, host: str, respond: Callable[[Connection], None]) -> None:
         self.name, self.respond = name, respond
         self.connections: list[Connection] = []
         self.open: set[Connection] = set()
         self.checks, self.is_ready = 0, True
-        self.port = reactor.listenTCP(0, self, interface="127.0.0.1")
+        self.port = reactor.listenTCP(0, self, interface=host)
 
     async def stop(self) -> None:
         """Stop listening, and close all connections."""
@@ -154,8 +164,9 @@ class ProxyCase(ScriptedEncoderCase):
     ) -> Balancer:
         """Start nodes, and the proxy in front of them."""
         ports = {}
-        for name in ("one", "two", "three")[:number]:
-            node = Node(name, respond)
+        names = ("one", "two", "three")[:number]
+        for name, host in zip(names, self.kind.hosts, strict=False):
+            node = Node(name, host, respond)
             self.addCleanup(node.stop)
             self.nodes.append(node)
             ports[name] = node.port.getHost().port
@@ -173,6 +184,13 @@ class ProxyCase(ScriptedEncoderCase):
     def connections(self) -> list[Connection]:
         """The connection of each request so far."""
         return [each for node in self.nodes for each in node.connections]
+
+    def assert_unsigned(self, proxy: Balancer, *paths: bytes) -> None:
+        """Require that nothing which the proxy has written has the signature of a path."""
+        files = [each for each in self.folder.rglob("*") if each.is_file()]
+        for output in [proxy.stderr, *(each.read_text(errors="replace") for each in files)]:
+            for path in paths:
+                self.assertNotIn(path.decode().split("/")[1], output)
 
 
 class ProxyTests:
@@ -341,7 +359,8 @@ class ProxyTests:
         await until(lambda: self.connections, "the request")
         (waiting,) = self.connections
         await client.leave()
-        if self.kind.behavior.tells:
+        since = self.kind.behavior.tells_from
+        if since is not None and self.kind.version() >= since:
             await until(lambda: waiting.is_lost, "the node to learn it")
             return
         self.nodes[0].respond = echo
@@ -366,10 +385,7 @@ class ProxyTests:
                 client = await send(proxy.port, each)
                 await until(lambda client=client: client.closed, "the end")
         await proxy.stop()
-        files = [each for each in self.folder.rglob("*") if each.is_file()]
-        for output in [proxy.stderr, *(each.read_text(errors="replace") for each in files)]:
-            for path in paths:
-                self.assertNotIn(path.decode().split("/")[1], output)
+        self.assert_unsigned(proxy, *paths)
 
 
 class HAProxyTests(ProxyTests, ProxyCase):
@@ -377,11 +393,24 @@ class HAProxyTests(ProxyTests, ProxyCase):
 
     kind = HAProxy
 
+    async def test_shipped_file(self) -> None:
+        """HAProxy accepts the file unchanged, without a warning."""
+        path = PROJECT / "deploy/haproxy/haproxy.cfg"
+        checking = self.spawn(installed("haproxy"), "-c", "-V", "-f", str(path))
+        self.assertEqual(0, await checking.end())
+        self.assertEqual("Configuration file is valid\n", checking.stdout + checking.stderr)
+
     async def test_cdn(self) -> None:
         """The line for CDNs keeps them from storing the stream of a render (D62)."""
         proxy = await balance(self, HAProxy, self.folder, {"one": self.start().port})
-        response: Response = await fetch(proxy.port, target("good", "mp3"), b"HEAD")
+        response = await fetch(proxy.port, target("good", "mp3"), b"HEAD")
         self.assertEqual(b"no-store", response["cache-control"])
+
+
+class NginxOutOfConnections(Nginx):
+    """An nginx that can accept one client, and then has no connection left for a node."""
+
+    connections = 3
 
 
 class NginxTests(ProxyTests, ProxyCase):
@@ -389,3 +418,61 @@ class NginxTests(ProxyTests, ProxyCase):
 
     kind = Nginx
 
+    async def test_out_of_connections(self) -> None:
+        """If connections run out, nginx writes no signature: such messages have a higher level."""
+        proxy = await balance(self, NginxOutOfConnections, self.folder, {"one": 80})
+        path = signed("/f:mp3/enc/a")
+        self.assertEqual(500, (await fetch(proxy.port, path)).status)
+        await proxy.stop()
+        self.assertIn(" 500 ", proxy.log.read_text())
+        self.assert_unsigned(proxy, path)
+
+
+class NginxWithOneNodeTests(ProxyCase):
+    """nginx in front of one node"""
+
+    kind = NginxWithOneNode
+
+    async def test_closed_requests(self) -> None:
+        """A node that is written twice gets each request again that it has closed, and stays up."""
+        closed: set[str] = set()
+
+        def close_first(connection: Connection) -> None:
+            (echo if connection.target in closed else Connection.close)(connection)
+            closed.add(connection.target)
+
+        node = Node("one", "127.0.0.1", close_first)
+        self.addCleanup(node.stop)
+        port = node.port.getHost().port
+        nginx = await balance(self, self.kind, self.folder, {"one": port, "again": port})
+        for number in range(4):
+            self.assertEqual(200, (await fetch(nginx.port, b"/%d" % number)).status)
+        self.assertEqual(4, len(closed))
+
+
+class FileTests(SynchronousTestCase):
+    """The shipped files, and how the tests change them"""
+
+    def test_deadlines(self) -> None:
+        """Each file outlives a render, and names three nodes; the page has its commands."""
+        page = (PROJECT / "docs/proxies.md").read_text()
+        for kind in (HAProxy, Nginx, *PROXIES):
+            text = (PROJECT / "deploy" / kind.file).read_text()
+            # Traefik has no limit for a client that pauses.
+            self.assertGreaterEqual(len(re.findall(r"\b630s?\b", text)), 1, kind)
+            for number in (11, 12, 13):
+                self.assertIn(f"10.0.0.{number}", text)
+            self.assertIn(f"../deploy/{kind.file}", page)
+
+    def test_shipped(self) -> None:
+        """`shipped` replaces and enables lines of a file, and fails if the file lacks one."""
+        text = shipped("haproxy/haproxy.cfg", {"maxconn 4000": "maxconn 81"})
+        self.assertIn("\n    maxconn 81\n", text)
+        self.assertNotIn("maxconn 4000", text)
+        key = {"keyFile: /etc/traefik/audioproxy.key": "keyFile: own"}
+        text = shipped("traefik/audioproxy.yml", key, ["#tls:"])
+        self.assertIn("\ntls:\n  certificates:\n", text)
+        self.assertIn("\n      keyFile: own\n", text)
+        for changes, enabled in (({"maxconn 81": "maxconn 82"}, ()), ({}, ["#maxconn 82"])):
+            with self.assertRaises(AssertionError):
+                shipped("haproxy/haproxy.cfg", changes, enabled)
