@@ -85,10 +85,9 @@ caches: system-ffmpeg dev nginx cache-servers ## run a node behind nginx, Varnis
 	    $(BIN)/python $(TRIAL) -j$(JOBS) tests.deploy.test_caches tests.deploy.other_caches
 
 proxies: system-ffmpeg dev haproxy nginx varnish proxy-servers ## run nodes behind eight proxies, and write the tables of docs/proxies.md
+	$(BIN)/python -m tests.deploy.torn_streams
 	AUDIOPROXY_HAPROXY=required AUDIOPROXY_NGINX=required AUDIOPROXY_PROXIES=required \
 	    $(BIN)/python $(TRIAL) -j$(JOBS) tests.deploy.test_proxies tests.deploy.other_proxies
-	AUDIOPROXY_HAPROXY=required AUDIOPROXY_NGINX=required AUDIOPROXY_PROXIES=required \
-	    $(BIN)/python -m tests.deploy.torn_streams
 
 test-ffmpeg: system-ffmpeg ffmpeg ## run all tests with the ffmpeg of `make ffmpeg`
 	PATH="$(CURDIR)/build/ffmpeg/bin:$$PATH" AUDIOPROXY_OWN_FFMPEG=required $(MAKE) test

@@ -131,7 +131,7 @@ class Lighttpd(Proxy):
     file = "lighttpd/audioproxy.conf"
     checking = ("-tt", "-f")
     running = ("-D", "-f")
-    behavior = Behavior(retries=False, check="")
+    behavior = Behavior(retries=False, tells_from=None, check="")
     hosts = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
     flags: ClassVar[str] = '"server.h2proto" => "disable"'
     streaming: ClassVar[int] = 2

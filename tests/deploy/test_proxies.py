@@ -9,13 +9,12 @@ import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from twisted.internet.defer import maybeDeferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
-from twisted.internet.protocol import Factory, Protocol
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+from bench.blocks import BLOCK
 from tests.deploy.balancer import (
     Balancer,
     HAProxy,
@@ -25,11 +24,13 @@ from tests.deploy.balancer import (
     installed,
     shipped,
 )
+from tests.deploy.nodes import HALF, Connection, Node, echo, start_stream
 from tests.deploy.proxies import PROXIES
+from tests.deploy.torn_streams import COMPLETE, PAGE, ROWS, SCRIPTS, behavior_table
 from tests.render.test_failures_live import ScriptedEncoderCase, target, until_stopped
 from tests.support.authority import Authority
 from tests.support.service import PROJECT, Client, fetch, reactor, send, signed, until
-from tests.support.wire import chunk, reply, reply_without_length
+from tests.support.wire import chunk, reply
 
 #: Ways to write a path that RFC 3986 or proxies take for equal, and signatures do not.
 SPELLINGS = {
@@ -45,102 +46,7 @@ SPELLINGS = {
     "`%` without digits": "plain/%zz",
 }
 
-#: Bytes of the first part of a stream.
-HALF = 65536
-
 STATUSES = (429, 500, 502, 503, 504)
-
-
-class Connection(Protocol):
-    """Connection of a proxy to a node.
-
-    :ivar target: that of the latest request.
-    :ivar headers: its headers by lower-case name.
-    :ivar is_lost: whether the proxy has closed it.
-    """
-
-    factory: Node
-
-    def __init__(self) -> None:
-        self.received = b""
-        self.is_lost = False
-
-    def connectionMade(self) -> None:
-        """Register the connection."""
-        self.factory.open.add(self)
-
-    def dataReceived(self, data: bytes) -> None:
-        """Respond to each request."""
-        self.received += data
-        while b"\r\n\r\n" in self.received:
-            head, _, self.received = self.received.partition(b"\r\n\r\n")
-            start, *lines = head.decode("latin-1").split("\r\n")
-            self.target = start.split(" ")[1]
-            self.headers = {
-                name.lower(): text.strip() for name, _, text in (x.partition(":") for x in lines)
-            }
-            # HAProxy checks with HTTP/1.0.
-            if self.target in ("/ready", "/health"):
-                is_good = self.factory.is_ready or self.target == "/health"
-                self.write(reply(200 if is_good else 503, headers={"Connection": "close"}))
-                self.close()
-                self.factory.checks += 1
-            else:
-                self.factory.connections.append(self)
-                self.factory.respond(self)
-
-    def connectionLost(self, reason: Any = None) -> None:
-        """Record the end."""
-        self.is_lost = True
-        self.factory.open.discard(self)
-
-    def write(self, data: bytes) -> None:
-        """Send bytes."""
-        self.transport.write(data)  # type: ignore[union-attr]
-
-    def close(self) -> None:
-        """Close the connection without a response, as a node that stops does (D39)."""
-        self.transport.loseConnection()  # type: ignore[union-attr]
-
-
-def echo(connection: Connection) -> None:
-    """Respond with the target, and with the request id and the trace that have arrived."""
-    names = connection.headers.keys() & {"x-request-id", "traceparent"}
-    shown = {f"x-seen-{name}": connection.headers[name] for name in names}
-    body = connection.target.encode("latin-1")
-    connection.write(reply(200, body, {"X-Name": connection.factory.name, **shown}))
-
-
-def start_stream(connection: Connection) -> None:
-    """Send the first half of a stream."""
-    headers = {"Transfer-Encoding": "chunked", "Content-Type": "audio/mpeg"}
-    connection.write(reply_without_length(200, chunk(bytes(HALF)), headers))
-
-
-class Node(Factory):
-    """Node whose responses a test chooses; it listens until the test ends.
-
-    :ivar respond: called for each request, except for health checks.
-    :ivar connections: the connection of each request.
-    :ivar open: the open connections.
-    :ivar checks: number of health checks.
-    """
-
-    protocol = Connection
-    noisy = False
-
-    def __init__(self, name: str, host: str, respond: Callable[[Connection], None]) -> None:
-        self.name, self.respond = name, respond
-        self.connections: list[Connection] = []
-        self.open: set[Connection] = set()
-        self.checks, self.is_ready = 0, True
-        self.port = reactor.listenTCP(0, self, interface=host)
-
-    async def stop(self) -> None:
-        """Stop listening, and close all connections."""
-        await maybeDeferred(self.port.stopListening)
-        for connection in [*self.open]:
-            connection.transport.abortConnection()  # type: ignore[union-attr]
 
 
 class ProxyCase(ScriptedEncoderCase):
@@ -205,8 +111,7 @@ class ProxyTests:
             self.addCleanup(proxy.stop)
             status, output = await proxy.check()
             self.assertEqual(0, status, output)
-            for level in ("warn", "error"):
-                self.assertNotIn(level, output.lower().replace("error.log", ""))
+            self.assertNotRegex(output, r'(?i)warn|\[error\]|"level":"error"')
 
     async def test_spellings(self) -> None:
         """A path reaches the node as it was sent, except for the spellings that the page names."""
@@ -348,6 +253,9 @@ class ProxyTests:
 
     async def test_client_leaves(self) -> None:
         """If a client disconnects before its response, the node learns it, if the page says so."""
+        since = self.kind.behavior.tells_from
+        if since is None or self.kind.version() < since:
+            raise SkipTest("lighttpd notices it sometimes, the others never")
         proxy = await self.put_in_front(lambda connection: None, number=1)
         client: Client = await connectProtocol(
             TCP4ClientEndpoint(reactor, "127.0.0.1", proxy.port), Client()
@@ -359,13 +267,7 @@ class ProxyTests:
         await until(lambda: self.connections, "the request")
         (waiting,) = self.connections
         await client.leave()
-        since = self.kind.behavior.tells_from
-        if since is not None and self.kind.version() >= since:
-            await until(lambda: waiting.is_lost, "the node to learn it")
-            return
-        self.nodes[0].respond = echo
-        self.assertEqual(200, (await fetch(proxy.port, signed("/f:mp3/enc/a"))).status)
-        self.assertFalse(waiting.is_lost)
+        await until(lambda: waiting.is_lost, "the node to learn it")
 
     async def test_logs(self) -> None:
         """Nothing that the proxy writes has a signature: of a node that is down or closes, too."""
@@ -454,15 +356,30 @@ class FileTests(SynchronousTestCase):
     """The shipped files, and how the tests change them"""
 
     def test_deadlines(self) -> None:
-        """Each file outlives a render, and names three nodes; the page has its commands."""
-        page = (PROJECT / "docs/proxies.md").read_text()
+        """Each file outlives a render and names three nodes, and the page links to it."""
+        page = PAGE.read_text()
         for kind in (HAProxy, Nginx, *PROXIES):
             text = (PROJECT / "deploy" / kind.file).read_text()
-            # Traefik has no limit for a client that pauses.
-            self.assertGreaterEqual(len(re.findall(r"\b630s?\b", text)), 1, kind)
+            self.assertRegex(text, r"\b630s?\b")
             for number in (11, 12, 13):
                 self.assertIn(f"10.0.0.{number}", text)
             self.assertIn(f"../deploy/{kind.file}", page)
+
+    def test_page(self) -> None:
+        """The page states what the tests require, and shows the handlers that were measured.
+
+        With our files, torn streams break off.
+        """
+        blocks = {name: text for _, name, text, _ in BLOCK.findall(PAGE.read_text())}
+        self.assertEqual(behavior_table(), blocks["proxies"].strip())
+        lines = blocks["torn streams"].splitlines()
+        for row in ROWS:
+            names = {f"| {row.name} |", f"| {row.setting} |"}
+            (line,) = [each for each in lines if all(name in each for name in names)]
+            self.assertFalse(row.is_ours and COMPLETE in line, line)
+        scripts = "".join(path.read_text() for path in SCRIPTS.glob("*.mjs"))
+        for handler in re.findall(r"```js\n(.*?)```", PAGE.read_text(), re.DOTALL):
+            self.assertIn(handler, scripts)
 
     def test_shipped(self) -> None:
         """`shipped` replaces and enables lines of a file, and fails if the file lacks one."""

@@ -30,14 +30,17 @@ from tests.deploy.balancer import (
     shipped,
     version_of,
 )
+from tests.deploy.nodes import Connection, Node
 from tests.deploy.proxies import PROXIES, Apache, Caddy, Envoy, Lighttpd, Proxy, Traefik
-from tests.deploy.test_proxies import Connection, Node
 from tests.support.authority import Authority
 from tests.support.service import PROJECT, Process, reactor, until
 from tests.support.wire import chunk, reply_without_length
 
 PAGE = PROJECT / "docs/proxies.md"
 SCRIPTS = Path(__file__).parent / "node_proxies"
+
+#: Cell of a torn stream that its client takes for a complete one.
+COMPLETE = "**looks complete**"
 
 #: Bytes of a part of a stream: the first begins with the header of a wav file without a length.
 PART = 1 << 16
@@ -323,7 +326,10 @@ class Measurement:
         return f"{seen}, late" if is_late else seen
 
     async def succeeds(
-        self, client: tuple[str, ...], target: str, rest: Callable[[Connection], None] = abort
+        self,
+        client: tuple[str, ...],
+        target: str,
+        rest: Callable[[Connection], None] = Connection.close,
     ) -> bool:
         """Return whether a client takes a stream for a complete one."""
         before = len(self.node.connections)
@@ -362,12 +368,10 @@ class Measurement:
             finally:
                 await proxy.stop()
         torn = [
-            "-"
-            if not (cell := cells.get(each))
-            else ("breaks off" if "off" in cell else "**looks complete**")
+            "-" if not (cell := cells.get(each)) else ("breaks off" if "off" in cell else COMPLETE)
             for each in PROTOCOLS
         ]
-        if row.is_ours and ("**looks complete**" in torn or streams != {"at once", "whole"}):
+        if row.is_ours and (COMPLETE in torn or streams != {"at once", "whole"}):
             raise AssertionError(f"{row}: {cells} {streams}")
         return [row.name, shown(row.kind.version()), row.setting, *torn, ", ".join(sorted(streams))]
 
@@ -377,11 +381,11 @@ class Measurement:
 _OWN_USER = () if os.getuid() else ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 CLIENTS = {
     "curl": (("curl", "-sf", "-o", "out"), ("curl", "-V")),
-    "Python's urllib": (
+    "Python, `urllib`": (
         (sys.executable, "-c", "import sys, urllib.request as u; u.urlopen(sys.argv[1]).read()"),
         (sys.executable, "-V"),
     ),
-    "Node's fetch": (
+    "Node, `fetch`": (
         (
             "node",
             "-e",
@@ -389,11 +393,11 @@ CLIENTS = {
         ),
         ("node", "-v"),
     ),
-    "PHP's streams: file_get_contents, copy": (
+    "PHP, `file_get_contents`": (
         ("php", "-r", "exit(file_get_contents($argv[1]) === false ? 1 : 0);", "--"),
         ("php", "-v"),
     ),
-    "Perl's LWP: is_success": (
+    "Perl, `is_success` of LWP": (
         ("perl", "-MLWP::UserAgent", "-e", "exit !LWP::UserAgent->new->get(@ARGV)->is_success"),
         ("perl", "-MLWP", "-e", "print LWP->VERSION"),
     ),
