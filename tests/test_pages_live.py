@@ -47,7 +47,7 @@ OTHER_KEY = re.compile(r"doctor --env-file /tmp/")
 #: Bash programs in place of programs that change the system or run for minutes. They require that
 #: the files, units and targets on their command lines exist. Other tests run these.
 SUBSTITUTES = {
-    "a2enmod": '[ $# -gt 1 ]',
+    "a2enmod": "[ $# -gt 1 ]",
     "a2ensite": '[ -s "$HOME/etc/apache2/sites-available/$1.conf" ]',
     "apachectl": '[ "$1" = configtest ]',
     "apt-get": '[ "$1" = install ]',
@@ -142,8 +142,9 @@ class PageTests(RemoteCase):
         }
         for folder in (
             *("bin", "checkout/.run/samples", "etc/audioproxy", "etc/haproxy", "srv/audio", "tmp"),
-            *("etc/nginx/conf.d", "etc/apache2/sites-available", "etc/varnish", "etc/squid", "etc/prometheus"),
-            *("etc/lighttpd/conf-available", "etc/rsyslog.d", "etc/logrotate.d"),
+            *("etc/nginx/conf.d", "etc/varnish", "etc/squid", "etc/prometheus"),
+            *("etc/apache2/sites-available", "etc/lighttpd/conf-available"),
+            *("etc/rsyslog.d", "etc/logrotate.d"),
             *("etc/systemd/system", "opt", "srv/variants", "usr/local/bin", "usr/local/sbin"),
         ):
             (self.home / folder).mkdir(parents=True)

@@ -361,7 +361,8 @@ class Measurement:
                     if not cells[protocol]:
                         continue
                     slow = await self.curl(f"{base}/slow", words, end_whole)
-                    streams.add({str(2 * PART): "at once"}.get(slow, f"slow: {slow}"))
+                    good = {f"{2 * PART}": "at once", f"{2 * PART}, late": "late"}
+                    streams.add(good.get(slow, f"slow: {slow}"))
                     large = await self.curl(f"{base}/large", words, send_large)
                     expected = str((PARTS + 1) * PART)
                     streams.add("whole" if large.startswith(expected) else f"large: {large}")
