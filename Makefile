@@ -255,6 +255,7 @@ proxy-servers: build/bin/caddy-debian $(VENV)/.proxies $(PROXY_MODULES)/.package
 	    PATH=$$PATH:/usr/sbin command -v $$program >/dev/null || tools/system-package --stopped $$program || exit; \
 	done
 	@[ -e /usr/lib/lighttpd/mod_openssl.so ] || tools/system-package --stopped lighttpd-mod-openssl
+	@[ -n "$$(ls /usr/lib/*/vlc/plugins/access/libhttp_plugin.so 2>/dev/null)" ] || tools/system-package vlc-plugin-base
 	@for program in curl/curl mpv/mpv cvlc/vlc-bin php/php-cli lwp-request/libwww-perl; do \
 	    command -v $${program%/*} >/dev/null || tools/system-package $${program#*/} || exit; \
 	done
