@@ -107,12 +107,10 @@ class LighttpdThatCollects(Lighttpd):
     streaming = 0
 
 
-class OldCaddy(Proxy):
+class OldCaddy(Caddy):
     """Debian's Caddy, which does not know all of the shipped file."""
 
     program = "caddy-debian"
-    showing_version = ("version",)
-    running = ("run", "--config")
 
     def _configuration(self) -> str:
         certificate = self._certificate
@@ -123,9 +121,6 @@ class OldCaddy(Proxy):
             f"{{\n\tadmin off\n\tauto_https off\n}}\n{scheme}://localhost:{self.port} {{\n\t{tls}\n"
             f"\treverse_proxy {self._address(0)} {{\n\t\tflush_interval -1\n\t}}\n}}\n",
         )
-
-    def _spawn(self, *words: str, stdout: int | str = "r", **variables: str) -> Process:
-        return super()._spawn(*words, stdout=stdout, HOME=str(self._folder), **variables)
 
 
 class Varnish(Proxy):
@@ -162,9 +157,8 @@ class Varnish(Proxy):
                 f'alpn-protos = "{self.alpn}"\nworkers = 1\nwrite-proxy-v2 = on\n'
                 'user = "nobody"\ngroup = "nogroup"\n',
             )
-            varnish, self._path = self._process, installed("hitch", self.variable)
+            self._path = installed("hitch", self.variable)
             self._hitch = self._spawn("--config", path)
-            self._process = varnish
         self.log.touch()
         await self.until_started()
 
