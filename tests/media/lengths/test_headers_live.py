@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import chain
 
 import numpy as np
 from twisted.trial.unittest import SynchronousTestCase
@@ -47,6 +48,15 @@ BOUNDED = {
     "bare.mp3": "-c:a libmp3lame -b:a 128k -write_xing 0",
     "a.aac": "-c:a aac -aac_pns 0",
     "a.mka": "-c:a libvorbis",
+}
+#: Kinds of which nothing is known before they are decoded.
+UNKNOWN = {
+    **BOUNDED,
+    "a.ac3": "-c:a ac3",
+    "a.webm": "-c:a libopus -b:a 32k",
+    "a.ts": "-c:a aac -aac_pns 0",
+    "a.asf": "-c:a wmav2",
+    "fragmented.mp4": "-c:a aac -aac_pns 0 -movflags empty_moov+frag_keyframe",
 }
 #: Kinds that differ in how they are decoded; the lengths of all kinds are compared before.
 DECODED = (
@@ -197,6 +207,27 @@ class OutputTests(SynchronousTestCase):
                 count = resampled_count(0, lengths[name], RATE, texts[text])
                 found = stated_samples(output), len(decode(output))
                 self.assertEqual(found, (count, count), (name, text))
+
+
+class UnknownLengthTests(SynchronousTestCase):
+    """Sources whose length is known only once they are decoded"""
+
+    def test_measured(self) -> None:
+        """flac, and mp3 of a varying bit rate, state the exact length of a small source.
+
+        Without it, many players do not seek in flac, and show a wrong duration of such an mp3.
+        """
+        small = convert_all(write_wav(noise(RATE, SAMPLES, 2)), UNKNOWN)
+        forms = ("f:wav", "f:flac", "f:mp3/q:4")
+        texts = {t: [f"{form}{t}" for form in forms] for t in ("", "/t:0.5", "/t:0.5:9")}
+        jobs = [(source, chain(*texts.values())) for source in small.values()]
+        for name, outputs in zip(small, render_each(jobs), strict=True):
+            for t, kinds in texts.items():
+                wav, *others = (outputs[text] for text in kinds)
+                samples = len(decode(wav))
+                for output in others:
+                    found = stated_samples(output), len(decode(output))
+                    self.assertEqual(found, (samples, samples), (name, t))
 
 
 class LieTests(SynchronousTestCase):
