@@ -105,8 +105,10 @@ guards: system-ffmpeg dev ## check that soak detects known bugs, each injected i
 bench: system-ffmpeg ffmpeg nginx wrk dev ## compare the service with other programs, and write the figures into the documents; ROUNDS=5
 	$(BIN)/python -m bench --rounds $(ROUNDS)
 
-quality: system-ffmpeg readers dev ## measure conversions beside SoX and ffmpeg, and write docs/quality.md
+quality: system-ffmpeg readers dev ## measure conversions beside SoX and ffmpeg, and what programs read; write docs/quality.md and docs/lengths.md
 	$(BIN)/python -m bench.quality
+	$(BIN)/pip install --quiet --disable-pip-version-check pytaglib soundfile
+	$(BIN)/python -m bench.readers
 
 deadlines: system-ffmpeg dev ## measure the speed of each format, and write the deadlines of long books into docs/configuration.md
 	$(BIN)/python -m bench.deadlines

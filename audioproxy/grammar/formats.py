@@ -174,6 +174,7 @@ FORMATS = {
             Rates(),
             in_browsers=True,
             depths=("16", "24", "32f"),
+            revision=8,
         ),
         # Nothing is encoded: the rate is that of the source.
         Format(

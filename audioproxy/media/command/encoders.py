@@ -295,6 +295,7 @@ ENCODERS = {
         ("-f", "wav"),
         header_bytes=80,
         length_header=WAV_LENGTH,
+        is_misread=lambda options: True,
     ),
     # Raw samples, which `audioproxy.media.waveform` reduces to pixels. They have 16 bits, of which
     # dither would be visible in silence.
