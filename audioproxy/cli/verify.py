@@ -27,8 +27,9 @@ from audioproxy.grammar.segments import SignedPath, split_target
 
 DESCRIPTION = """\
 Check whether the service would accept each URL: its signature, its expiry, its options and the
-syntax of its source. The source itself is not read. If a common signing mistake made the signature
-wrong, the output names the mistake.
+syntax of its source. The source itself is not read. If a common mistake made the signature wrong,
+the output names it: one of the signer, or what a proxy or a client has changed. A URL is judged as
+it stands: with a blank or a character outside ASCII, it is no URL, since a client may send that.
 
 examples:
   audioproxy verify https://audio.example/Gx3k.../f:opus/plain/local://piece.wav

@@ -29,6 +29,7 @@ CHANGES = (
     (b"/plain/local%3A%2F%2Fa%2Fb", b"/plain/local:/a/b", "merged", "way"),
     (b"/plain/s3://b/%c3%bc", b"/plain/s3://b/%C3%BC", "letters of %XX", "way"),
     (b"/plain/s3://b/%C3%BC", b"/plain/s3://b/%c3%bc", "letters of %XX", "way"),
+    (b"/no/source", b"/no/source/", "a slash was added", "sent"),
     # Decoded by a proxy: all of a source, its name, its key, and one escape of several.
     (b"/plain/local%3A%2F%2Fa%2Fb%20c", b"/plain/local://a/b%20c", "%3A was decoded to :", "way"),
     (b"/plain/local%3A//a/b", b"/plain/local://a/b", "%3A was decoded to :", "way"),
