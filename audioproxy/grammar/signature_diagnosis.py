@@ -10,15 +10,13 @@ import base64
 import binascii
 import hmac
 import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from itertools import permutations, zip_longest
-from typing import Literal
 from urllib.parse import quote, unquote_to_bytes
 
 from audioproxy.grammar.segments import MEDIA
 from audioproxy.grammar.signature import sign, verify
-from audioproxy.grammar.values import percent_decode
+from audioproxy.grammar.values import other_forms, percent_decode
 
 _HEXADECIMAL = re.compile(rb"[0-9A-Fa-f]{64}")
 _ENCODED = re.compile(rb"[A-Za-z0-9+/_-]{43}=*")
@@ -40,12 +38,12 @@ _ESCAPED = ("", "!$&'()*+,;=@", ":$&+,;=@", ":!$&'()*+,;=@", "/:$&+,;=@", _RESER
 # Characters that a URL has as they are. A path with others is no URL, so nobody sends it.
 _LEGAL = re.compile(rb"(?:[\w.~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*", re.ASCII)
 _OUTSIDE_ASCII = re.compile(rb"(?:%[89A-Fa-f][0-9A-Fa-f])+")
+_VISIBLE = bytes(range(0x21, 0x7F))
 # What stands behind a URL in a text, and is copied with it.
 _BEHIND = re.compile(rb"(?:%[0-9A-Fa-f]{2}|&\w+;|[!-,./:-@\[-^`{-~])\Z", re.ASCII)
 _MOST_BEHIND, _LONGEST_BEHIND = 4, 10
 # What programs that find URLs in a text leave out at the end of one.
 _LEFT_OUT = (b"/", b")", b"'", b"!", b".", b"*", b"=")
-_UNICODE_FORMS: tuple[Literal["NFC", "NFD"], ...] = ("NFC", "NFD")
 _ON_THE_WAY = (
     "on the way to this service; make the proxy pass paths on unchanged, or sign with enc/"
 )
@@ -161,9 +159,10 @@ def _originals(path: bytes) -> Iterator[tuple[bytes, str]]:
     yield path.replace(b"&amp;", b"&"), escaped
     yield path.replace(b"&", b"&amp;"), "& was signed as &amp;; sign the path, and escape it then"
     yield path.replace(b"%", b"%25"), f"the path was decoded {_ON_THE_WAY}"
-    for form in _UNICODE_FORMS:
+    raw = _OUTSIDE_ASCII.sub(lambda escapes: unquote_to_bytes(escapes[0]), path)
+    for form, spelled in other_forms(raw).items():
         change = f"the name was signed in the Unicode form {form}, not in that of the path"
-        yield _normalize_unicode(path, form), f"{change}; {_AS_SIGNED}"
+        yield quote(spelled, safe=_VISIBLE).encode("ascii"), f"{change}; {_AS_SIGNED}"
     decoded = unquote_to_bytes(path)
     if _LEGAL.fullmatch(decoded):
         yield decoded, f"the path was percent-encoded after it was signed; {_AS_SIGNED}"
@@ -205,16 +204,6 @@ def _describe(original: bytes, path: bytes) -> str:
     if len(old) > len(new):
         return f"{old} was decoded to {new} {_ON_THE_WAY}"
     return f"{old} was encoded as {new} after the path was signed; {_AS_SIGNED}"
-
-
-def _normalize_unicode(path: bytes, form: Literal["NFC", "NFD"]) -> bytes:
-    """Return a path whose escapes outside ASCII are in a Unicode form; unchanged if not UTF-8."""
-    raw = _OUTSIDE_ASCII.sub(lambda escape: unquote_to_bytes(escape[0]), path)
-    try:
-        text = unicodedata.normalize(form, raw.decode("utf-8"))
-    except UnicodeDecodeError:
-        return path
-    return quote(text, safe="".join(map(chr, range(0x21, 0x7F)))).encode("ascii")
 
 
 def _mistaken_signatures(key: bytes, salt: bytes, path: bytes) -> Iterator[tuple[bytes, str]]:
