@@ -212,7 +212,8 @@ class PlayerTests(RedirectCase):
 
     async def test_later_ranges(self) -> None:
         """Each program that is installed asks for later ranges where the page says."""
-        places = {row[0].rpartition(" ")[0]: row[1] for row in rows("browsers", "Player")}
+        table = rows("browsers", "Player")
+        places = {player.rpartition(" ")[0]: place for player, place in table}
         self.assertEqual(set(PROGRAMS), set(places))
         for name, command in PROGRAMS.items():
             source = self.redirect(name)
