@@ -107,6 +107,16 @@ class VerifyTests(SynchronousTestCase):
         words = "its digest is right, and has too much padding; base64url without padding is"
         self.assert_verdict(f"/{signature}==/{rest}", 1, f"wrong signature ({words} expected)")
 
+    def test_end_of_path(self) -> None:
+        """`verify` says that a raw ? or # ends the path, if the rest of the URL was signed too."""
+        for name in ("a?b=1", "a#1", "a?b#c", "a%3Fb"):
+            path = f"/f:mp3/plain/https://h.example/{name}"
+            signature = sign(KEY, SALT, path.encode()).decode()
+            url = f"/{signature}{path.replace('%3F', '?')}"
+            words = "a ? or # of the source ends the path; sign and send %3F and %23"
+            self.assert_verdict(url, 1, f"wrong signature ({words})")
+        self.assert_verdict(url.replace("a?", "x?"), 1, "wrong signature")
+
     def test_expired(self) -> None:
         """`verify` exits with 3 on an expired URL (410), even if its options are invalid too."""
         url = SIGNER.sign(f"/exp:86400/br:0/plain/{PIECE}")
