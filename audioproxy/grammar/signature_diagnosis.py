@@ -147,10 +147,10 @@ def _originals(path: bytes) -> Iterator[tuple[bytes, str]]:
             break
         end = behind.start()
         added = path[end:].decode("ascii")
-        what = "a slash" if added == "/" else added
+        what = "a slash" if added == "/" else f"'{added}'"
         yield path[:end], f"{what} was added at the end of the path; {_AS_SIGNED}"
     for character in _LEFT_OUT:
-        yield path + character, f"{character.decode()} is missing at its end; {_AS_SIGNED}"
+        yield path + character, f"'{character.decode()}' is missing at its end; {_AS_SIGNED}"
     blanks = f"a blank and + were exchanged; write %20 and %2B, and {_AS_SIGNED}"
     yield path.replace(b"+", b"%20"), blanks
     yield path.replace(b"%20", b"+"), blanks
@@ -202,8 +202,8 @@ def _describe(original: bytes, path: bytes) -> str:
     if len(old) == len(new):
         return f"the letters of %XX in the path were changed {_ON_THE_WAY}"
     if len(old) > len(new):
-        return f"{old} was decoded to {new} {_ON_THE_WAY}"
-    return f"{old} was encoded as {new} after the path was signed; {_AS_SIGNED}"
+        return f"'{old}' was decoded to '{new}' {_ON_THE_WAY}"
+    return f"'{old}' was encoded as '{new}' after the path was signed; {_AS_SIGNED}"
 
 
 def _mistaken_signatures(key: bytes, salt: bytes, path: bytes) -> Iterator[tuple[bytes, str]]:

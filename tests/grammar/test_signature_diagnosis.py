@@ -31,26 +31,31 @@ CHANGES = (
     (b"/plain/s3://b/%C3%BC", b"/plain/s3://b/%c3%bc", "letters of %XX", "way"),
     (b"/no/source", b"/no/source/", "a slash was added", "sent"),
     # Decoded by a proxy: all of a source, its name, its key, and one escape of several.
-    (b"/plain/local%3A%2F%2Fa%2Fb%20c", b"/plain/local://a/b%20c", "%3A was decoded to :", "way"),
-    (b"/plain/local%3A//a/b", b"/plain/local://a/b", "%3A was decoded to :", "way"),
-    (b"/plain/local://a%2Fb%2Fc", b"/plain/local://a/b/c", "%2F was decoded to /", "way"),
-    (b"/plain/s3://b/a%2Fb%20c", b"/plain/s3://b/a/b%20c", "%2F was decoded to /", "way"),
-    (b"/plain/s3://b/a%3Ab%2Fc", b"/plain/s3://b/a%3Ab/c", "%2F was decoded to /", "way"),
-    (b"/plain/local://a%20%28b%29", b"/plain/local://a%20(b)", "%28 was decoded to (", "way"),
-    (b"/plain/local://a%2Bb", b"/plain/local://a+b", "%2B was decoded to +", "way"),
-    (b"/dl:a%28b/plain/local://a", b"/dl:a(b/plain/local://a", "%28 was decoded to (", "way"),
+    (
+        b"/plain/local%3A%2F%2Fa%2Fb%20c",
+        b"/plain/local://a/b%20c",
+        "'%3A' was decoded to ':'",
+        "way",
+    ),
+    (b"/plain/local%3A//a/b", b"/plain/local://a/b", "'%3A' was decoded to ':'", "way"),
+    (b"/plain/local://a%2Fb%2Fc", b"/plain/local://a/b/c", "'%2F' was decoded to '/'", "way"),
+    (b"/plain/s3://b/a%2Fb%20c", b"/plain/s3://b/a/b%20c", "'%2F' was decoded to '/'", "way"),
+    (b"/plain/s3://b/a%3Ab%2Fc", b"/plain/s3://b/a%3Ab/c", "'%2F' was decoded to '/'", "way"),
+    (b"/plain/local://a%20%28b%29", b"/plain/local://a%20(b)", "'%28' was decoded to '('", "way"),
+    (b"/plain/local://a%2Bb", b"/plain/local://a+b", "'%2B' was decoded to '+'", "way"),
+    (b"/dl:a%28b/plain/local://a", b"/dl:a(b/plain/local://a", "'%28' was decoded to '('", "way"),
     (b"/plain/local://a%2520b", b"/plain/local://a%20b", "the path was decoded", "way"),
     # Encoded by a client, or by the signer after it has signed.
-    (PATH, PATH.replace(b":", b"%3A"), ": was encoded as %3A after", "sent"),
-    (PATH, PATH.replace(b"://", b"%3A%2F%2F"), ": was encoded as %3A after", "sent"),
-    (b"/plain/local://a/b%20c", b"/plain/local://a%2Fb%20c", "/ was encoded as %2F", "sent"),
-    (b"/plain/s3://b/a(b)", b"/plain/s3://b/a%28b%29", "( was encoded as %28", "sent"),
-    (b"/dl:a(b)/plain/local://a", b"/dl:a%28b%29/plain/local://a", "( was encoded as", "sent"),
-    (b"/gain:+3/plain/local://a", b"/gain:%2B3/plain/local://a", "+ was encoded as", "sent"),
+    (PATH, PATH.replace(b":", b"%3A"), "':' was encoded as '%3A' after", "sent"),
+    (PATH, PATH.replace(b"://", b"%3A%2F%2F"), "':' was encoded as '%3A' after", "sent"),
+    (b"/plain/local://a/b%20c", b"/plain/local://a%2Fb%20c", "'/' was encoded as '%2F'", "sent"),
+    (b"/plain/s3://b/a(b)", b"/plain/s3://b/a%28b%29", "'(' was encoded as '%28'", "sent"),
+    (b"/dl:a(b)/plain/local://a", b"/dl:a%28b%29/plain/local://a", "'(' was encoded as", "sent"),
+    (b"/gain:+3/plain/local://a", b"/gain:%2B3/plain/local://a", "'+' was encoded as", "sent"),
     (PATH, PATH.replace(b"%", b"%25"), "was percent-encoded after it was signed", "sent"),
     # Copied out of a text, or changed by a program that displays it.
     *(
-        (PATH, PATH + end, f"{end.decode()} was added at the end", "sent")
+        (PATH, PATH + end, f"'{end.decode()}' was added at the end", "sent")
         for end in (
             *(
                 b"%20",
@@ -67,7 +72,7 @@ CHANGES = (
             ),
         )
     ),
-    *((PATH + end, PATH, f"{end.decode()} is missing", "sent") for end in (b"/", b")", b".")),
+    *((PATH + end, PATH, f"'{end.decode()}' is missing", "sent") for end in (b"/", b")", b".")),
     (b"/plain/local://a&b", b"/plain/local://a&amp;b", "it has &amp;", "sent"),
     (b"/plain/local://a%20b", b"/plain/local://a+b", "a blank and + were exchanged", "sent"),
     (b"/plain/local://a%2Bb", b"/plain/local://a%20b", "a blank and + were exchanged", "sent"),
