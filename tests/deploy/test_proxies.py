@@ -270,21 +270,29 @@ class ProxyTests:
         await until(lambda: waiting.is_lost, "the node to learn it")
 
     async def test_logs(self) -> None:
-        """Nothing that the proxy writes has a signature: of a node that is down or closes, too."""
+        """Nothing that the proxy writes has a signature: of a node that is down or closes, too.
+
+        This includes signatures with padding, in the URL of a redirect, and in a Referer.
+        """
 
         def misbehave(connection: Connection) -> None:
             if connection.target.endswith("torn"):
                 start_stream(connection)
+            if connection.target.endswith("stored"):
+                signature = connection.target.split("/")[1].rstrip("=")
+                url = f"https://bucket.example/key?X-Amz-Signature={signature}"
+                connection.write(reply(302, headers={"Location": url}))
             connection.close()
 
         proxy = await self.put_in_front(misbehave)
-        paths = [signed(f"/f:mp3/enc/{name}") for name in ("torn", "closed", "down")]
+        paths = [signed(f"/f:mp3/enc/{name}") for name in ("stored", "torn", "closed", "down")]
         for path in paths:
             if path.endswith(b"down"):
                 for node in self.nodes:
                     await node.stop()
-            for each in (path, b"/media%s/a.mp3?x" % path):
-                client = await send(proxy.port, each)
+            padded = path.replace(b"/f:mp3", b"=/f:mp3")
+            for each in (path, padded, b"/media%s/a.mp3?x" % path):
+                client = await send(proxy.port, each, referer=b"https://audio.example.com" + path)
                 await until(lambda client=client: client.closed, "the end")
         await proxy.stop()
         self.assert_unsigned(proxy, *paths)
