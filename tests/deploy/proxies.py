@@ -139,7 +139,7 @@ class Lighttpd(Proxy):
     def _configuration(self) -> str:
         certificate, enabled = self._certificate, ()
         log = "/var/log/lighttpd/error.log"
-        remover = 'server.errorlog := "|/bin/sed -uE s,/[A-Za-z0-9_-]{43}/,/-/,g >> '
+        remover = 'server.errorlog := "|/bin/sed -uE s,/[A-Za-z0-9_-]{43}=?/,/-/,g >> '
         changes = {
             f'{remover}{log}"': f'{remover}{self._folder}/error.log"',
             "server.stream-response-body = 2": (f"server.stream-response-body = {self.streaming}"),
