@@ -198,7 +198,8 @@ def normalize_url(url: str) -> str:
     """
     match = _URL.fullmatch(url)
     if match is None:
-        raise FetchFailed("not an http or https URL; `audioproxy sign --base` prints whole URLs")
+        wanted = "`audioproxy sign --base` prints whole URLs"
+        raise FetchFailed(f"not an http or https URL without blanks; {wanted}")
     try:
         urlsplit(url).port  # noqa: B018
     except ValueError:

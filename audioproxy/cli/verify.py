@@ -139,7 +139,8 @@ def verify_url(keys: SigningKeys, url: str) -> Verification:
         escaped = parse_url(url.replace("?", "%3F").replace("#", "%23"))
         raw = escaped.signed.replace(b"%3F", b"?").replace(b"%23", b"#")
         for path in (escaped, replace(escaped, signed=raw)):
-            if verify_path(keys, path).status != FAILURE:
+            again = verify_path(keys, path)
+            if again.status != FAILURE or again.reason is not None:
                 why = "a ? or # of the source ends the path; sign and send %3F and %23"
                 return replace(found, reason=why)
     return found

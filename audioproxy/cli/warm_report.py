@@ -64,10 +64,12 @@ class ReportingFetcher:
                     print(json.dumps(values), flush=True)
                 raise
         print(report, flush=True)
-        if not self._as_json and (escape := _ESCAPE.search(redact_url(url))):
+        signed = redact_url(url)
+        if not self._as_json and (escape := _ESCAPE.search(signed)):
+            in_source = _ESCAPE.search(f"/{signed}".partition("/plain/")[2])
+            cure = "sign the URL with --encoded" if in_source else "use dl and cb without it"
             print_errors(
-                f"{redact_url(url)}: some apps spell {escape[0]} in another way, which is a 401;"
-                " sign the URL with --encoded"
+                f"{signed}: some apps spell {escape[0]} in another way, which is a 401; {cure}"
             )
         return fetched.result
 

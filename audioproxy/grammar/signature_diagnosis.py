@@ -29,7 +29,9 @@ _ESCAPE = re.compile(rb"%[0-9A-Fa-f]{2}")
 _TOKEN = re.compile(rb"%[0-9A-Fa-f]{2}|.", re.DOTALL)
 _SOURCE = re.compile(rb"(.*?/(?:plain|enc)/)(.*)", re.DOTALL)
 # What respelling keeps of a source: nothing, its scheme, or its scheme and its bucket or host.
-_KEPT_HEADS = (rb"", rb"\w+://", rb"\w+://[^/]*/")
+_KEPT_HEADS = (rb"", rb"\w+:", rb"\w+://", rb"\w+://[^/]*/")
+# Slashes of a source of which one alone may have been escaped, counted from the end.
+_MOST_SLASHES = 6
 # Characters that a URL may have as they are, besides letters, digits and -._~.
 _RESERVED = "/:!$&'()*+,;=@"
 # Which of them encoders escape in a source: those of whole URLs none, those of paths and of values
@@ -45,7 +47,7 @@ _MOST_BEHIND, _LONGEST_BEHIND = 4, 10
 # What programs that find URLs in a text leave out at the end of one.
 _LEFT_OUT = (b"/", b")", b"'", b"!", b".", b"*", b"=")
 _ON_THE_WAY = (
-    "on the way to this service; make the proxy pass paths on unchanged, or sign with enc/"
+    "on the way to this service; let the client and the proxy send it unchanged, or sign with enc/"
 )
 _AS_SIGNED = "send the URL as it was signed"
 # Segments that may precede a signature.
@@ -118,14 +120,15 @@ def _precedes(key: bytes, salt: bytes, path: bytes, signature: bytes) -> str | N
     """Return what to do about segments before the signature, or None if it is the first one."""
     segments = [signature, *path[1:].split(b"/")]
     for at, segment in enumerate(segments[1 : 1 + _MOST_BEFORE], 1):
-        is_named = segments[at - 1] == MEDIA
+        before = [each for each in segments[:at] if each]
+        is_named = before[-1:] == [MEDIA]
         rest = segments[at + 1 : -1 if is_named else None]
         if _ENCODED.fullmatch(segment) and verify(key, salt, b"/" + b"/".join(rest), segment):
-            before = b"/".join(segments[:at]).decode("latin-1")
+            if len(before) < at:
+                return "two slashes precede the signature; the base of a URL ends without one"
             name = " and the name at the end" if is_named else ""
-            if before:
-                return f"the balancer in front has to remove /{before}{name}"
-            return "the path begins with two slashes; the base of a URL ends without one"
+            mount = b"/".join(before).decode("latin-1")
+            return f"the balancer in front has to remove /{mount}{name}"
     return None
 
 
@@ -187,6 +190,9 @@ def _respelled(path: bytes) -> Iterator[bytes]:
             yield before + spelled
             # The names of downloads stand in the options.
             yield _escape(options, escaped.strip("/:")) + spelled
+    slashes = [found.start() for found in re.finditer(b"/", match[2])]
+    for at in slashes[-_MOST_SLASHES:]:
+        yield before + match[2][:at] + b"%2F" + match[2][at + 1 :]
 
 
 def _escape(text: bytes, characters: str) -> bytes:

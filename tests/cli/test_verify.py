@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable
 from unittest import mock
+from urllib.parse import unquote
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -116,6 +117,10 @@ class VerifyTests(SynchronousTestCase):
             words = "a ? or # of the source ends the path; sign and send %3F and %23"
             self.assert_verdict(url, 1, f"wrong signature ({words})")
         self.assert_verdict(url.replace("a?", "x?"), 1, "wrong signature")
+        # All of a query was decoded.
+        path = "/f:mp3/plain/https://h.example/a.wav%3Fx%3D1%26y%3D2"
+        url = f"/{sign(KEY, SALT, path.encode()).decode()}{unquote(path)}"
+        self.assert_verdict(url, 1, f"wrong signature ({words})")
 
     def test_expired(self) -> None:
         """`verify` exits with 3 on an expired URL (410), even if its options are invalid too."""

@@ -103,7 +103,7 @@ class FetchTests(ClientCase):
         """A line that is not an http or https URL of a known host fails without a request."""
         for url in ("/s/f:mp3/plain/local://a", "ftp://a/b", "http://", "http://a b/", "http://é/"):
             reason = self.failure_reason(self.fetch(url=url))
-            self.assertRegex(reason, "not an http or https URL; .*sign --base")
+            self.assertRegex(reason, "not an http or https URL without blanks; .*sign --base")
         self.assertEqual([], self.network.requests)
         self.network.unknown.add("audio.test")
         self.assertRegex(self.failure_reason(self.fetch()), r"^the request failed \(.+\)$")

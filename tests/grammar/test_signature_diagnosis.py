@@ -39,6 +39,9 @@ CHANGES = (
     ),
     (b"/plain/local%3A//a/b", b"/plain/local://a/b", "'%3A' was decoded to ':'", "way"),
     (b"/plain/local://a%2Fb%2Fc", b"/plain/local://a/b/c", "'%2F' was decoded to '/'", "way"),
+    (b"/plain/local:%2F%2Fa", b"/plain/local://a", "'%2F' was decoded to '/'", "way"),
+    (b"/plain/s3://b/a%2Fb/c", b"/plain/s3://b/a/b/c", "'%2F' was decoded to '/'", "way"),
+    (b"/plain/s3://b/a/b%2Fc/d", b"/plain/s3://b/a/b/c/d", "'%2F' was decoded to '/'", "way"),
     (b"/plain/s3://b/a%2Fb%20c", b"/plain/s3://b/a/b%20c", "'%2F' was decoded to '/'", "way"),
     (b"/plain/s3://b/a%3Ab%2Fc", b"/plain/s3://b/a%3Ab/c", "'%2F' was decoded to '/'", "way"),
     (b"/plain/local://a%20%28b%29", b"/plain/local://a%20(b)", "'%28' was decoded to '('", "way"),
@@ -138,7 +141,7 @@ class DiagnosisTests(SynchronousTestCase):
 
     def test_changed_path(self) -> None:
         """What proxies, clients and people do to a URL is diagnosed, each with its own cause."""
-        way, sent = "on the way to this service; make the proxy", "send the URL as it was signed"
+        way, sent = "on the way to this service; let the client and the proxy", "send the URL as it was signed"
         for signed, received, word, cure in CHANGES:
             signature = encode(mac(KEY, SALT + signed))
             for spelling in (signature, signature + b"="):
@@ -151,12 +154,14 @@ class DiagnosisTests(SynchronousTestCase):
         """Two slashes at the front, and a mount point that no balancer has removed, are named."""
         signature = encode(mac(KEY, SALT + PATH))
         for first, between, words in (
-            (b"", b"/", "begins with two slashes; the base of a URL ends without one"),
+            (b"", b"/", "two slashes precede the signature; the base of a URL ends without one"),
+            (b"audio", b"//", "two slashes precede the signature; the base of a URL ends without one"),
+            (b"media", b"//", "two slashes precede the signature; the base of a URL ends without one"),
             (b"audio", b"/", "the balancer in front has to remove /audio"),
             (b"a", b"/b/", "the balancer in front has to remove /a/b"),
             (b"a", b"/media/", "remove /a/media and the name at the end"),
         ):
-            path = between + signature + PATH + (b"/e.mp3" if b"media" in between else b"")
+            path = between + signature + PATH + (b"/e.mp3" if b"media" in first + between else b"")
             self.assertIn(words, diagnose_signature(KEY, SALT, path, first) or "", path)
             self.assertIsNone(diagnose_signature(KEY, SALT, path + b"x/y", first))
 
