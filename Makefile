@@ -84,7 +84,7 @@ caches: system-ffmpeg dev nginx cache-servers ## run a node behind nginx, Varnis
 	AUDIOPROXY_CACHES=required AUDIOPROXY_NGINX=required \
 	    $(BIN)/python $(TRIAL) -j$(JOBS) tests.deploy.test_caches tests.deploy.other_caches
 
-proxies: system-ffmpeg dev haproxy nginx varnish proxy-servers ## run nodes behind eight proxies, and write the tables of docs/proxies.md
+proxies: system-ffmpeg dev haproxy nginx varnish proxy-servers ## run nodes behind seven proxies and two of Node, and write the tables of docs/proxies.md
 	$(BIN)/python -m tests.deploy.torn_streams
 	AUDIOPROXY_HAPROXY=required AUDIOPROXY_NGINX=required AUDIOPROXY_PROXIES=required \
 	    $(BIN)/python $(TRIAL) -j$(JOBS) tests.deploy.test_proxies tests.deploy.other_proxies
