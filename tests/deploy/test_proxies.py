@@ -217,8 +217,10 @@ class ProxyTests:
             await until(lambda: min(each.checks for each in self.nodes) > 2, f"checks of {check}")
         else:
             self.assertEqual([0, 0, 0], [node.checks for node in self.nodes])
-        response = await fetch(proxy.port, signed("/f:mp3/enc/other"))
-        self.assertEqual(200, response.status)
+        path = signed("/f:mp3/enc/other")
+        for sent in (path, b"/media%s/a.mp3" % path):
+            response = await fetch(proxy.port, sent)
+            self.assertEqual((200, path), (response.status, response.body))
         stream.write(chunk(bytes(HALF)) + chunk(b""))
         response = await client.end()
         self.assertEqual((200, True), (response.status, response.complete))
