@@ -1,0 +1,51 @@
+"""The player in Chromium, Firefox and WebKit: `make browsers`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.browser.node import program
+from tests.browser.test_player import LIMIT, RATE, PlayerCase, make_tone
+from tests.support.audio import Sound, write_wav
+
+PROGRAMS = {
+    "chromium": ("chromium-headless-shell",),
+    "firefox": ("firefox-esr",),
+    "webkit": ("WebKitWebDriver", "Xvfb"),
+}
+
+
+class EngineCase(PlayerCase):
+    """The player in one of the engines."""
+
+    async def assert_player_works(self, engine: str) -> None:
+        """Require that all steps of play.mjs succeed, and that nothing is wider than the screen."""
+        for name in PROGRAMS[engine]:
+            program(name)
+        self.add("falling.wav", make_tone(0.9, 0.1))
+        short = self.root.with_name("short.wav")
+        short.write_bytes(write_wav(Sound(RATE, np.zeros((1, RATE), np.float32))))
+        player = self.start_player(AP_LOCAL_ROOT=str(self.root), AP_MAX_SRC_BYTES=str(LIMIT))
+        url = (await player.printed(r"http://\S+", "the player to listen"))[0]
+        report = await self.run_script("play.mjs", engine, url, str(short))
+        expected = {
+            "plays": ["MISS", True, True],
+            "compares": [["false,true", "true,false", "false,true"], True],
+            "trims": [[0, 100], True],
+            "turns": True,
+            "fails": ["", True, False, True],
+        }
+        self.assertEqual(expected, report["390"], report["version"])
+        self.assertEqual(expected, report["1280"], report["version"])
+
+
+class EngineTests(EngineCase):
+    """All engines"""
+
+    async def test_chromium(self) -> None:
+        """The player plays, seeks, compares and fails in Chromium."""
+        await self.assert_player_works("chromium")
+
+    async def test_firefox(self) -> None:
+        """The player plays, seeks, compares and fails in Firefox."""
+        await self.assert_player_works("firefox")
