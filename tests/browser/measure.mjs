@@ -2,7 +2,8 @@
 //
 // Play variants of a service in an engine, while they are rendered and once they are stored, and print what it does
 // as one JSON document. The services listen on these ports of this host; the other one has no store. VARIANTS is a JSON
-// array of objects with the name, the path and the size of each variant, which is not stored yet. The pitch of the source tells the position: 300 Hz at its start, and 100 Hz more in each second.
+// array of objects with the name, the path and the size of each variant, which is not stored yet, and the ways to play
+// it. The pitch of the source tells the position, as `openSound` has it.
 
 import { once } from "node:events";
 import { createServer, request } from "node:http";
@@ -14,11 +15,9 @@ import { printReport } from "./parent.mjs";
 const [name, storing, rendering, variants] = process.argv.slice(2);
 
 // The first word of a path is what happens to the response: `held` sends half of it until it is released. `torn` breaks
-// the first one off after a sixth, `again` each of them, and `failed` responds with a 500 afterwards. `redirect` sends it
-// from another address.
+// the first one off after a sixth, `again` each of them, and `failed` responds with a 500 afterwards.
 const sizes = new Map(JSON.parse(variants).map(({ path, size }) => [path, size]));
 let requests = [];
-let begun = 0;
 let release = () => {};
 
 const server = createServer((incoming, outgoing) => {
@@ -29,18 +28,14 @@ const server = createServer((incoming, outgoing) => {
   }
   const { method } = incoming;
   const { range } = incoming.headers;
-  requests.push([way, range ?? "", Date.now() - begun]);
-  if (way === "redirect") {
-    outgoing.writeHead(302, { location: `/object${path}` }).end();
-    return;
-  }
+  requests.push([way, range ?? ""]);
   const first = requests.filter(([it]) => it === way).length === 1;
   if (way === "failed" && !first) {
     outgoing.writeHead(500).end();
     return;
   }
   const tears = way === "again" || (first && ["torn", "failed"].includes(way));
-  let left = way === "held" ? sizes.get(path) >> 1 : tears ? sizes.get(path) / 6 | 0 : Infinity;
+  let left = way === "held" ? sizes.get(path) >> 1 : tears ? Math.floor(sizes.get(path) / 6) : Infinity;
   const headers = range ? { range } : {};
   const port = ["again", "failed"].includes(way) ? rendering : storing;
   const asked = request({ port, path, method, headers, agent: false }, (response) => {
@@ -87,10 +82,6 @@ function prepare() {
     window.audio?.removeAttribute("src");
     window.audio?.load();
     window.audio = new Audio(url);
-    window.events = [];
-    for (const event of ["ended", "error", "stalled", "waiting"]) {
-      audio.addEventListener(event, () => events.push(event));
-    }
     audio.play().catch(() => {});
     return Boolean((await until(() => audio.currentTime > 1 || audio.error)) && !audio.error);
   };
@@ -99,15 +90,12 @@ function prepare() {
     audio.currentTime = time;
     await until(() => !audio.seeking, 4000);
     audio.paused && audio.play().catch(() => {});
-    return until(() => audio.currentTime > time + 0.7 && audio.currentTime < time + 2, 4000);
+    return Math.abs(audio.currentTime - time) < 0.5 && until(() => audio.currentTime > time + 0.7, 4000);
   };
-  window.state = () => ({
-    duration: audio.duration === Infinity ? "infinite" : audio.duration || null,
-    seekable: audio.seekable.length ? audio.seekable.end(audio.seekable.length - 1) : 0,
-    buffered: audio.buffered.length ? audio.buffered.end(audio.buffered.length - 1) : 0,
-    time: audio.currentTime,
-    error: audio.error && audio.error.code,
-  });
+  window.state = () => {
+    const { currentTime, duration, ended, error } = audio;
+    return { time: currentTime, duration: duration === Infinity ? "infinite" : duration || null, ended, error: error?.code };
+  };
 }
 
 // Return by how much the sound is ahead of the position that is shown.
@@ -132,25 +120,21 @@ async function measureSeeks(times) {
   return seeks;
 }
 
-// Play a variant while half of it has arrived, and then to its last byte.
+// Play a variant while half of it has arrived, and seek back.
 async function playStream(path) {
   const plays = await engine.evaluate((url) => open(url), `/held${path}`);
-  const streams = await engine.evaluate(() => state());
+  const { duration } = await engine.evaluate(() => state());
   const seeks = await measureSeeks([0.1 * SECONDS]);
   release();
   await stored(path);
-  const arrived = await engine.evaluate(async () => {
-    await until(() => audio.buffered.length && audio.buffered.end(0) > 28, 4000);
-    return state();
-  });
-  return { ...streams, plays, seeks, arrived };
+  return { plays, duration, seeks };
 }
 
 // Play a stored variant, and seek.
 async function playStored(url) {
   const plays = await engine.evaluate((it) => open(it), url);
-  const seen = await engine.evaluate(() => state());
-  return { ...seen, plays, seeks: await measureSeeks([0.8, 0.2, 0.5].map((share) => share * SECONDS)) };
+  const { duration } = await engine.evaluate(() => state());
+  return { plays, duration, seeks: await measureSeeks([0.8, 0.2, 0.5].map((share) => share * SECONDS)) };
 }
 
 // Return the number of samples that the browser decodes, or null.
@@ -160,17 +144,16 @@ const decode = async (url) => {
   return decoded && decoded.length;
 };
 
-// Play a response that breaks off, and return the events, and the requests with the time of each.
+// Play a response that breaks off, and return how that ends, after how many seconds, and the later requests.
 async function playTorn(url) {
   requests = [];
-  begun = Date.now();
   const seen = await engine.evaluate(async (it) => {
     await open(it);
     const start = performance.now();
     await until(() => audio.error || audio.ended, 45_000);
-    return { ...state(), events, ended: audio.ended, seconds: (performance.now() - start) / 1000 };
+    return { ...state(), seconds: (performance.now() - start) / 1000 + 1 };
   }, url);
-  return { ...seen, requests };
+  return { ...seen, requests: requests.slice(1).map(([, range]) => range) };
 }
 
 async function until(condition, milliseconds) {
@@ -200,10 +183,6 @@ for (const { name, path, ways } of JSON.parse(variants)) {
     } else if (way === "stored") {
       seen[way] = await playStored(`/hit${path}?2`);
       seen.length = await engine.evaluate(decode, `/hit${path}?3`);
-    } else if (way === "redirect") {
-      requests = [];
-      await playStored(`/redirect${path}?4`);
-      seen[way] = requests;
     } else {
       seen[way] = await playTorn(`/${way}${path}?5`);
     }

@@ -1,7 +1,7 @@
 """The player in the engine that differs most from Chromium.
 
-Debian's WebKitGTK needs fewer megabytes than its Firefox, and starts in a quarter of the time.
-`make browsers` plays the same in all engines: `tests.browser.engines`.
+Debian's WebKitGTK has fewer megabytes than its Firefox, and starts in a quarter of the time.
+``make browsers`` plays the same in all engines.
 """
 
 from __future__ import annotations
