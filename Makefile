@@ -203,7 +203,7 @@ node:
 browser: $(NODE_MODULES)/.package-lock.json player
 	@command -v chromium-headless-shell >/dev/null || $(UBUNTU) || tools/system-package chromium-headless-shell
 
-# For tests only: WebKitGTK, which needs a screen, and GStreamer's plugins for mp3, flac, wav and MP4.
+# For tests only: WebKitGTK, which needs a screen, and GStreamer's plugins for all formats but aac and m4a.
 webkit:
 	@command -v Xvfb >/dev/null || tools/system-package xvfb
 	@command -v WebKitWebDriver >/dev/null || tools/system-package webkit2gtk-driver

@@ -166,8 +166,8 @@ def contents(reports: Mapping[str, Report]) -> dict[str, str]:
     worst = max(abs(found) for row in seeks for found in row if found is not None)
     names = " and ".join(", ".join(_name(*row) for row in reports.items()).rsplit(", ", 1))
     run = (
-        f"Measured on {today()} with {names} of Debian, and ffmpeg {ffmpeg_version()}. Where a seek"
-        f" works,\nthe sound is at most {worst:.2f} seconds from the position that is shown."
+        f"Measured on {today()} with {names} of Debian, and ffmpeg\n{ffmpeg_version()}. Where a seek"
+        f" works, the sound is at most {worst:.2f} seconds from the position that is shown."
     )
     tables: dict[str, Iterable[str]] = {
         "known": _durations(reports, "known", "Format"),

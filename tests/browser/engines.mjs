@@ -5,8 +5,7 @@
 
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { existsSync, readdirSync } from "node:fs";
-import { writeFile } from "node:fs/promises";
+import { existsSync } from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -47,7 +46,6 @@ export async function openEngine(name) {
     goto: (url) => page.goto(url),
     evaluate: (script, argument) => page.evaluate(script, argument),
     resize: (width, height) => page.setViewportSize({ width, height }),
-    screenshot: (path) => page.screenshot({ path }),
     close: () => browser.close(),
   };
 }
@@ -103,12 +101,6 @@ async function openScreen() {
   return [screen, `:${number.trim()}`];
 }
 
-// The program stands beside the processes of WebKit.
-function findMiniBrowser() {
-  const folders = readdirSync("/usr/lib").map((it) => `/usr/lib/${it}`).filter((it) => existsSync(`${it}/webkit2gtk-4.1`));
-  return `${folders[0]}/webkit2gtk-4.1/MiniBrowser`;
-}
-
 async function openWebKit() {
   const [screen, display] = await openScreen();
   const port = await findPort();
@@ -124,11 +116,8 @@ async function openWebKit() {
     }
     return value;
   };
-  const options = {
-    binary: findMiniBrowser(),
-    // Without a toolbar, the window can be as narrow as a telephone.
-    args: ["--automation", "--full-screen", "--autoplay-policy=allow"],
-  };
+  // Without a toolbar, the window can be as narrow as a telephone.
+  const options = { args: ["--automation", "--full-screen", "--autoplay-policy=allow"] };
   const alwaysMatch = { timeouts: { script: PATIENCE }, "webkitgtk:browserOptions": options };
   let session;
   for (let round = 0; !session; round += 1) {
@@ -155,7 +144,6 @@ async function openWebKit() {
       return value;
     },
     resize: (width, height) => at("POST", "/window/rect", { width, height }),
-    screenshot: async (path) => writeFile(path, Buffer.from(await at("GET", "/screenshot"), "base64")),
     async close() {
       await at("DELETE", "");
       driver.kill();

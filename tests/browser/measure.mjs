@@ -94,7 +94,7 @@ function prepare() {
   };
   window.state = () => {
     const { currentTime, duration, ended, error } = audio;
-    return { time: currentTime, duration: duration === Infinity ? "infinite" : duration || null, ended, error: error?.code };
+    return { time: currentTime, duration: duration === Infinity ? "infinite" : duration || null, ended, error: error && error.code };
   };
 }
 

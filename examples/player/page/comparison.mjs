@@ -35,6 +35,7 @@ export class Comparison {
     }
     result.addEventListener("timeupdate", () => this.#follow());
     source.addEventListener("loadedmetadata", () => this.#join());
+    source.addEventListener("error", () => this.#say("This browser cannot play the source."));
     at("compare").addEventListener("click", () => this.#switch(!this.#on));
     at("comparison").addEventListener("input", ({ target }) => this.#hear(target.value));
     at("volume").addEventListener("input", ({ target }) => {
