@@ -109,7 +109,8 @@ async function openWebKit() {
     stdio: ["ignore", "ignore", "ignore"],
   });
   const ask = async (method, path, body) => {
-    const response = await fetch(`http://127.0.0.1:${port}/session${path}`, { method, body: body && JSON.stringify(body) });
+    const url = `http://127.0.0.1:${port}/session${path}`;
+    const response = await fetch(url, { method, body: body && JSON.stringify(body) });
     const { value } = await response.json();
     if (!response.ok) {
       throw new Error(`${value.error}: ${value.message}`);
@@ -135,8 +136,8 @@ async function openWebKit() {
     goto: (url) => at("POST", "/url", { url }),
     async evaluate(script, argument) {
       const run =
-        "const [argument, done] = arguments;" +
-        `Promise.resolve().then(() => (${script})(argument)).then((value) => done({ value }), (error) => done({ error: String(error) }));`;
+        `const [argument, done] = arguments; Promise.resolve().then(() => (${script})(argument))` +
+        ".then((value) => done({ value }), (error) => done({ error: String(error) }));";
       const { value, error } = await at("POST", "/execute/async", { script: run, args: [argument ?? null] });
       if (error) {
         throw new Error(error);

@@ -94,7 +94,8 @@ function prepare() {
   };
   window.state = () => {
     const { currentTime, duration, ended, error } = audio;
-    return { time: currentTime, duration: duration === Infinity ? "infinite" : duration || null, ended, error: error && error.code };
+    const length = duration === Infinity ? "infinite" : duration || null;
+    return { time: currentTime, duration: length, ended, error: error && error.code };
   };
 }
 
