@@ -41,7 +41,7 @@ S3_TESTS = tests.support.test_buckets_live tests.deploy.test_cluster \
 QUICK_FILES = $(sort $(shell find tests -name 'test_*.py' ! -name '*_live.py' \
     $(foreach folder,bench browser deploy examples fuzz handover soak,! -path 'tests/$(folder)/*')))
 
-.PHONY: help install dev ffmpeg system-ffmpeg cell compiler node browser browsers webkit engines player haproxy nginx cache-servers promtool systemd names readers languages utilities radosgw run demo \
+.PHONY: help install dev ffmpeg system-ffmpeg cell compiler node browser browsers webkit engines player haproxy nginx cache-servers promtool systemd gpodder names readers languages utilities radosgw run demo \
     check ci-root lint format types docs coverage test quick test-deploy caches test-ceph \
     test-ffmpeg matrix soak handover guards bench deadlines quality wrk fuzz container outdated screenshots clean
 
@@ -74,9 +74,9 @@ test: system-ffmpeg compiler dev $(CELL) browser webkit haproxy nginx systemd na
 quick: dev ## run the tests that need no program and no server, for every save
 	$(BIN)/python $(TRIAL) -j$(JOBS) $(subst /,.,$(QUICK_FILES:.py=))
 
-test-deploy: system-ffmpeg dev haproxy nginx systemd promtool utilities ## run the tests of deploy/
-	AUDIOPROXY_HAPROXY=required AUDIOPROXY_PROMTOOL=required AUDIOPROXY_NGINX=required \
-	    AUDIOPROXY_SYSTEMD_ANALYZE=required AUDIOPROXY_UTILITIES=required \
+test-deploy: system-ffmpeg dev haproxy nginx systemd promtool utilities gpodder ## run the tests of deploy/
+	AUDIOPROXY_GPODDER=required AUDIOPROXY_HAPROXY=required AUDIOPROXY_PROMTOOL=required \
+	    AUDIOPROXY_NGINX=required AUDIOPROXY_SYSTEMD_ANALYZE=required AUDIOPROXY_UTILITIES=required \
 	    $(BIN)/python $(TRIAL) -j$(JOBS) tests.deploy
 
 caches: system-ffmpeg dev nginx cache-servers ## run a node behind nginx, Varnish, Squid and Traffic Server
@@ -109,8 +109,10 @@ guards: system-ffmpeg dev ## check that soak detects known bugs, each injected i
 bench: system-ffmpeg ffmpeg nginx wrk dev ## compare the service with other programs, and write the figures into the documents; ROUNDS=5
 	$(BIN)/python -m bench --rounds $(ROUNDS)
 
-quality: system-ffmpeg readers dev ## measure conversions beside SoX and ffmpeg, and write docs/quality.md
+quality: system-ffmpeg readers dev ## measure conversions beside SoX and ffmpeg, and what programs read; write docs/quality.md and docs/lengths.md
 	$(BIN)/python -m bench.quality
+	$(BIN)/pip install --quiet --disable-pip-version-check pytaglib soundfile
+	$(BIN)/python -m bench.readers
 
 deadlines: system-ffmpeg dev ## measure the speed of each format, and write the deadlines of long books into docs/configuration.md
 	$(BIN)/python -m bench.deadlines
@@ -284,6 +286,10 @@ build/bin/promtool:
 # For tests only: systemd-analyze verifies units, even if systemd is not running.
 systemd:
 	@command -v systemd-analyze >/dev/null || tools/system-package systemd
+
+# For `make test-deploy` only: a program that downloads podcasts. It brings GTK.
+gpodder:
+	@command -v gpo >/dev/null || tools/system-package gpodder
 
 # npm writes this file last.
 %/node_modules/.package-lock.json: %/package.json %/package-lock.json | node

@@ -26,7 +26,7 @@ def machine() -> dict[str, str]:
         "cores": str(len(os.sched_getaffinity(0))),
         "memory": f"{memory / 2**30:.0f} GiB",
         "kernel": platform.release(),
-        "filesystem": _printed(["findmnt", "-no", "FSTYPE", "--target", FOLDER], r"\S+"),
+        "filesystem": printed(["findmnt", "-no", "FSTYPE", "--target", FOLDER], r"\S+"),
         "load, at the end": f"{os.getloadavg()[0]:.2f}",
         "system": platform.freedesktop_os_release().get("PRETTY_NAME", "?"),
     }
@@ -34,7 +34,7 @@ def machine() -> dict[str, str]:
 
 def ffmpeg_version() -> str:
     """Return the version of the system's ffmpeg."""
-    return _printed([FFMPEG, "-version"], r"version (\S+)")
+    return printed([FFMPEG, "-version"], r"version (\S+)")
 
 
 def versions() -> dict[str, str]:
@@ -43,12 +43,10 @@ def versions() -> dict[str, str]:
         "Python": platform.python_version(),
         **{name: version(name) for name in _PACKAGES},
         "ffmpeg": ffmpeg_version(),
-        "ffmpeg, the project's own": _printed(
-            [OWN_FFMPEG / "ffmpeg", "-version"], r"version (\S+)"
-        ),
-        "nginx": _printed([NGINX, "-v"], r"nginx/(\S+)"),
-        "wrk": _printed(["wrk", "--version"], r"wrk \S*?([\d.]+\S*)"),
-        "audiowaveform": _printed([AUDIOWAVEFORM or "audiowaveform", "--version"], r"v?(\d\S+)"),
+        "ffmpeg, the project's own": printed([OWN_FFMPEG / "ffmpeg", "-version"], r"version (\S+)"),
+        "nginx": printed([NGINX, "-v"], r"nginx/(\S+)"),
+        "wrk": printed(["wrk", "--version"], r"wrk \S*?([\d.]+\S*)"),
+        "audiowaveform": printed([AUDIOWAVEFORM or "audiowaveform", "--version"], r"v?(\d\S+)"),
     }
 
 
@@ -57,7 +55,7 @@ def today() -> str:
     return datetime.now(UTC).date().isoformat()
 
 
-def _printed(command: Sequence[str | Path], pattern: str) -> str:
+def printed(command: Sequence[str | Path], pattern: str) -> str:
     """Return the part of a command's output that a pattern matches, such as a version."""
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=10)

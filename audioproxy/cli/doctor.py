@@ -44,8 +44,8 @@ from audioproxy.cli.env_file import read_keys
 from audioproxy.cli.exit_status import FAILURE, SUCCESS, UsageError
 from audioproxy.cli.fetcher import redact_url
 from audioproxy.cli.reactor import run
-from audioproxy.cli.url_input import parse_url, read_lines
-from audioproxy.cli.verify import verify_path
+from audioproxy.cli.url_input import read_lines
+from audioproxy.cli.verify import verify_url
 from audioproxy.config import BucketStore, Config
 from audioproxy.engine import BootError, Engine
 from audioproxy.errors import reason_of
@@ -167,7 +167,7 @@ def check_urls(urls: Iterable[str], environment: Mapping[str, str]) -> Iterator[
     """Verify URLs; the results name the previous pair of key and salt that signed one."""
     for url in urls:
         try:
-            found = verify_path(read_keys(environment), parse_url(url))
+            found = verify_url(read_keys(environment), url)
         except UsageError as error:
             yield bad("URL", str(error))
         else:

@@ -186,7 +186,7 @@ class _ByteCounter:
 def redact_url(url: str) -> str:
     """Return the part of a URL after the signature. The signature must not be printed."""
     try:
-        return parse_url(url).signed.decode("ascii").removeprefix("/")
+        return parse_url(percent_encode_typed(url)).signed.decode("ascii").removeprefix("/")
     except UsageError:
         return "a line without a signed URL"
 

@@ -27,8 +27,9 @@ from audioproxy.grammar.segments import SignedPath, split_target
 
 DESCRIPTION = """\
 Check whether the service would accept each URL: its signature, its expiry, its options and the
-syntax of its source. The source itself is not read. If a common signing mistake made the signature
-wrong, the output names the mistake.
+syntax of its source. The source itself is not read. If a common mistake made the signature wrong,
+the output names it: one of the signer, or what a proxy or a client has changed. A URL is judged as
+it stands: with a blank or a character outside ASCII, it is no URL, since a client may send that.
 
 examples:
   audioproxy verify https://audio.example/Gx3k.../f:opus/plain/local://piece.wav
@@ -115,7 +116,7 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     highest = SUCCESS
     for url in read_lines(arguments.urls):
         try:
-            found = verify_path(keys, parse_url(url))
+            found = verify_url(keys, url)
         except UsageError as error:
             print_errors(str(error))
             found = Verification(USAGE_ERROR, str(error))
@@ -126,6 +127,22 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
             colour = Colour.RED if found.status else Colour.GREEN
             print(f"{paint(found.text, colour, sys.stdout)}: {printable(url)}")
     return highest
+
+
+def verify_url(keys: SigningKeys, url: str) -> Verification:
+    """Return the verdict on a URL as users paste it.
+
+    :raises UsageError: as `parse_url`.
+    """
+    found = verify_path(keys, parse_url(url))
+    if found.status == FAILURE and found.reason is None:
+        escaped = parse_url(url.replace("?", "%3F").replace("#", "%23"))
+        raw = escaped.signed.replace(b"%3F", b"?").replace(b"%23", b"#")
+        for path in (escaped, replace(escaped, signed=raw)):
+            if verify_path(keys, path).status != FAILURE:
+                why = "a ? or # of the source ends the path; sign and send %3F and %23"
+                return replace(found, reason=why)
+    return found
 
 
 def verify_path(keys: SigningKeys, path: SignedPath) -> Verification:

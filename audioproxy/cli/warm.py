@@ -110,7 +110,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     formats.add_argument(
         "--enclosure",
         action="store_true",
-        help="print the elements enclosure and itunes:duration of a feed for each URL",
+        help="print the elements enclosure and itunes:duration of a feed for each URL, and warn of"
+        " URLs that an app may change",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from decimal import ROUND_HALF_UP, Decimal
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -11,7 +12,8 @@ from urllib.parse import urlsplit
 from xml.sax.saxutils import escape
 
 from audioproxy.cli.exit_status import UsageError
-from audioproxy.cli.fetcher import Fetched, Fetcher, FetchFailed, normalize_url
+from audioproxy.cli.fetcher import Fetched, Fetcher, FetchFailed, normalize_url, redact_url
+from audioproxy.cli.formatting import print_errors
 from audioproxy.cli.url_input import parse_url
 from audioproxy.config import Config
 from audioproxy.engine import Engine
@@ -20,6 +22,8 @@ from audioproxy.grammar.option_parser import parse_expiry
 from audioproxy.grammar.segments import split_target
 from audioproxy.grammar.sources import read_source
 from audioproxy.urls.signer import extensions_of
+
+_ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
 
 
 class ReportingFetcher:
@@ -60,6 +64,11 @@ class ReportingFetcher:
                     print(json.dumps(values), flush=True)
                 raise
         print(report, flush=True)
+        if not self._as_json and (escape := _ESCAPE.search(redact_url(url))):
+            print_errors(
+                f"{redact_url(url)}: some apps spell {escape[0]} in another way, which is a 401;"
+                " sign the URL with --encoded"
+            )
         return fetched.result
 
     async def close(self) -> None:

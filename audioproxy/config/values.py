@@ -24,7 +24,7 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~\w-]{1,64}", re.ASCII)
 # Headers that this service, Twisted or a proxy in front sends or interprets. A test compares them
 # with the responses of the service. nginx redirects inside the server for X-Accel-Redirect.
 _TAKEN_HEADERS = re.compile(
-    r"(access-control|content|proxy|sec|x-accel|(x-amz-meta-)?audioproxy)-.*"
+    r"(access-control|content|cross-origin|proxy|sec|x-accel|(x-amz-meta-)?audioproxy)-.*"
     r"|accept-ranges|age|alt-svc|cache-control|cdn-cache-control|clear-site-data|connection|date"
     r"|etag|expires|keep-alive|last-modified|link|location|pragma|refresh|retry-after|server"
     r"|set-cookie|strict-transport-security|surrogate-control|te|trailer|transfer-encoding|upgrade"

@@ -107,7 +107,7 @@ FORMATS = {
             br=(8, 320),
             q=("0", "9"),
             default_br=192,
-            revision=8,
+            revision=9,
         ),
         Format(
             "opus",
@@ -165,7 +165,7 @@ FORMATS = {
             q_whole=True,
             default_q="5",
             depths=("16", "24"),
-            revision=8,
+            revision=9,
         ),
         Format(
             "wav",
@@ -174,6 +174,7 @@ FORMATS = {
             Rates(),
             in_browsers=True,
             depths=("16", "24", "32f"),
+            revision=8,
         ),
         # Nothing is encoded: the rate is that of the source.
         Format(

@@ -7,6 +7,7 @@ The caller quotes the segment and completes the sentence.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -92,6 +93,20 @@ def percent_decode(text: bytes) -> bytes:
 def percent_encode(value: bytes) -> str:
     """Return the canonical percent-encoding: only unreserved characters of RFC 3986 are kept."""
     return quote(value, safe="")
+
+
+def other_forms(name: bytes) -> dict[str, bytes]:
+    """Return a name in the Unicode forms NFC and NFD, without that of the name itself.
+
+    Names are bytes, so the forms are different names, which look the same. The result is empty for
+    a name that has one form, such as ASCII, and for bytes that are not UTF-8.
+    """
+    try:
+        text = name.decode("utf-8")
+    except UnicodeDecodeError:
+        return {}
+    forms = {"NFC": unicodedata.normalize("NFC", text), "NFD": unicodedata.normalize("NFD", text)}
+    return {form: spelled.encode("utf-8") for form, spelled in forms.items() if spelled != text}
 
 
 def parse_bytes(text: bytes) -> bytes:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
+from urllib.parse import unquote_to_bytes
 
-from audioproxy.errors import NotFound, Refusal
+from audioproxy.errors import NoSuchSource, NotFound, Refusal
 from audioproxy.grammar.sources import HttpsSource, S3Source, Source
+from audioproxy.grammar.values import other_forms
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.interfaces import OpenSource
 
@@ -52,6 +54,11 @@ class SourceDispatcher:
         try:
             with self.timed(source.scheme):
                 return await self.openers[source.scheme](source, reads=reads)
+        except NoSuchSource as error:
+            if forms := " or ".join(_other_remote_forms(source)):
+                reason = f"{error}; it may be there in the Unicode form {forms}"
+                raise NoSuchSource(reason) from error
+            raise
         finally:
             if (seconds := self.now() - start) >= _SLOW_SECONDS:
                 _log.warn(
@@ -59,6 +66,15 @@ class SourceDispatcher:
                     seconds=f"{seconds:.1f}",
                     place=_place_of(source),
                 )
+
+
+def _other_remote_forms(source: Source) -> Iterable[str]:
+    """Return the other Unicode forms of a remote name; `LocalSources` looks for a local one."""
+    if isinstance(source, S3Source):
+        return other_forms(source.key)
+    if isinstance(source, HttpsSource):
+        return other_forms(unquote_to_bytes(source.url.partition("?")[0]))
+    return ()
 
 
 def _place_of(source: Source) -> str:

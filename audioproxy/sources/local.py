@@ -16,6 +16,7 @@ from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.threads import ThreadRunner, read_in_thread
 from audioproxy.errors import NoSuchSource, NotFound, UpstreamUnavailable, reason_of
 from audioproxy.grammar.sources import LocalSource, leaves_root, log_name
+from audioproxy.grammar.values import other_forms
 from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input, local_input
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.interfaces import Look
@@ -155,8 +156,10 @@ class LocalSources:
                 raise UpstreamUnavailable from error
             if error.errno in (errno.EACCES, errno.EPERM):
                 self._report_denied(source, error)
-            missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
-            raise (NoSuchSource if missing else NotFound)(reason_of(error)) from None
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                raise NotFound(reason_of(error)) from None
+            other = await self._find_other_form(root, source.path)
+            raise NoSuchSource(f"{reason_of(error)}{other}") from None
         except ValueError as error:
             raise NotFound(str(error)) from None
         status = os.fstat(descriptor)
@@ -164,6 +167,22 @@ class LocalSources:
             os.close(descriptor)
             raise NotFound("not a regular file")
         return OpenLocalSource(descriptor, status, self._run_in_thread)
+
+    async def _find_other_form(self, root: bytes, path: bytes) -> str:
+        """Return a note on the file with the name in another Unicode form; empty if none is there.
+
+        Only operators see it: to a client, the file is missing.
+        """
+        if not other_forms(path):
+            return ""
+        try:
+            found = await self._run_in_thread(lambda: _find_other_form(root, path))
+        except OSError:
+            found = None
+        if found is None:
+            return ""
+        name = log_name(LocalSource(found).canonical)
+        return f"; the same name is there in another Unicode form: {name}"
 
     def _report_denied(self, source: LocalSource, error: OSError) -> None:
         """Log a permission that the service lacks; the client gets a plain 404 (D56)."""
@@ -202,6 +221,22 @@ def _resolve(root: bytes, path: bytes) -> list[bytes]:
     if not stat.S_ISREG(os.stat(os.path.join(root, path)).st_mode):
         raise ValueError("not a regular file")
     return resolved.removeprefix(prefix).split(b"/")
+
+
+def _find_other_form(root: bytes, path: bytes) -> bytes | None:
+    """Return the path of a file whose components have other Unicode forms, or None."""
+    found = b""
+    for name in path.split(b"/"):
+        spellings = [os.path.join(found, each) for each in (name, *other_forms(name).values())]
+        existing = [each for each in spellings if os.path.lexists(os.path.join(root, each))]
+        if not existing:
+            return None
+        found = existing[0]
+    try:
+        _resolve(root, found)
+    except (OSError, ValueError):
+        return None
+    return found
 
 
 def _open_resolved(root: bytes, components: list[bytes]) -> int:

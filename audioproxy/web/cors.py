@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from twisted.web.http_headers import Headers
 
-_EXPOSED = b"x-audio-proxy, retry-after, accept-ranges, etag"
+# Those of the contract (CORS, 2), and those that players and reports of errors need (D76).
+_EXPOSED = (
+    b"x-audio-proxy, retry-after, accept-ranges, etag, content-range, content-length,"
+    b" content-disposition, x-request-id"
+)
 
 
 class Cors:
@@ -21,6 +25,9 @@ class Cors:
             self.headers = (
                 (b"access-control-allow-origin", origin.encode("ascii")),
                 (b"access-control-expose-headers", _EXPOSED),
+                # A page with `Cross-Origin-Embedder-Policy: require-corp` plays audio without the
+                # attribute `crossorigin` only if each response, redirects included, has this.
+                (b"cross-origin-resource-policy", b"cross-origin"),
                 *(((b"vary", b"Origin"),) if origin != "*" else ()),
             )
 

@@ -25,10 +25,10 @@ from audioproxy.cli.checks.machine import (
 )
 from audioproxy.cli.checks.results import CheckResult, Verdict, bad, good, note, summarize
 from audioproxy.cli.checks.settings import UsableSettings, load_usable
-from audioproxy.cli.checks.stores import check_bound, check_folder
+from audioproxy.cli.checks.stores import check_bound, check_folder, check_lifetime
 from audioproxy.cli.doctor import check_urls, report_access
 from audioproxy.cli.formatting import format_bytes, format_count
-from audioproxy.config import Config, FileStore
+from audioproxy.config import Config, FileStore, S3Config
 from audioproxy.urls import Signer
 from tests.cli.command import PIECE, SECRETS, SIGNER
 from tests.support.checks import collect
@@ -197,6 +197,19 @@ class MachineTests(SynchronousTestCase):
         # Some containers do not say which file system their folders are on.
         words = rf"^{self.folder} \((?:\w+|filesystem unknown)\) can be read"
         self.assert_result(check_local_sources(config), GOOD, words)
+
+    def test_playback(self) -> None:
+        """URLs of redirects that end within an hour are a note, as are temporary credentials."""
+        temporary = S3Config(session_token="token")
+        for settings, verdict, words in (
+            ({}, NOTE, "works for 300 s, .*; set AP_PRESIGN_TTL=21600, six hours"),
+            ({"presign_ttl": 3599}, NOTE, "works for 3599 s"),
+            ({"presign_ttl": 3600}, GOOD, "works for 3600 s$"),
+            ({"presign_ttl": 3600, "variant_s3": temporary}, NOTE, "until the session .* ends"),
+        ):
+            found = check_lifetime(replace(Config(allow_insecure=True), **settings))
+            self.assertEqual((verdict, "playback"), (found.verdict, found.check))
+            self.assertRegex(found.text, words)
 
     def test_disk_space(self) -> None:
         """`doctor` compares the maximum disk use of renders with the space that is free."""

@@ -341,6 +341,7 @@ class BucketTests(RemoteCase):
         for what in ("variant store", "presigned URLs", "way to the store", "clock"):
             self.assertIs(GOOD, results[what].verdict, results[what].line)
         self.assertIn(f"s3://{self.variants} at ", results["variant store"].text)
+        self.assertIs(NOTE, results["playback"].verdict)
         self.assertEqual(good("builds", "the store has no variants yet"), results["builds"])
         self.assertEqual([], self.stored())
 

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+from collections.abc import Callable
 from unittest import mock
 
 from hypothesis import given
@@ -18,10 +19,27 @@ from audioproxy.cli.url_input import parse_url
 from audioproxy.grammar.signature import sign, verify
 from audioproxy.urls import Signer, Variant
 from tests.cli.command import KEY, PIECE, SALT, SECRETS, SIGNER, command
+from tests.support import http
 from tests.support.strategies import DETERMINISTIC
 
 #: Parts of a path that `Signer.sign` refuses, since clients would change them.
 REFUSED_PARTS = r"""[?#"<>\\^`{}]|(?:\.|%2[eE]){1,2}"""
+
+#: Parts of the name of a source as a signer may spell it, rightly or wrongly.
+PIECES = (*"b/: \xfc%?#[", "//", "%20", "%2F", "(1)", "%C3%BC", "%00", "/../")
+#: What may happen to a URL before it is sent.
+CHANGES: tuple[Callable[[str], str], ...] = (
+    lambda url: url,
+    lambda url: url + "/",
+    lambda url: url + "%20",
+    lambda url: url + "?x=\xfc",
+    lambda url: url.replace(".example/", ".example//"),
+    lambda url: url.replace("://a", ":/a"),
+    lambda url: url.replace("%2F", "/"),
+    lambda url: url.replace(":", "%3A").replace("https%3A", "https:"),
+    lambda url: url.replace("/plain", "%2Fplain"),
+    lambda url: url.replace("/plain/local://", ""),
+)
 
 
 class VerifyTests(SynchronousTestCase):
@@ -89,6 +107,16 @@ class VerifyTests(SynchronousTestCase):
         words = "its digest is right, and has too much padding; base64url without padding is"
         self.assert_verdict(f"/{signature}==/{rest}", 1, f"wrong signature ({words} expected)")
 
+    def test_end_of_path(self) -> None:
+        """`verify` says that a raw ? or # ends the path, if the rest of the URL was signed too."""
+        for name in ("a?b=1", "a#1", "a?b#c", "a%3Fb"):
+            path = f"/f:mp3/plain/https://h.example/{name}"
+            signature = sign(KEY, SALT, path.encode()).decode()
+            url = f"/{signature}{path.replace('%3F', '?')}"
+            words = "a ? or # of the source ends the path; sign and send %3F and %23"
+            self.assert_verdict(url, 1, f"wrong signature ({words})")
+        self.assert_verdict(url.replace("a?", "x?"), 1, "wrong signature")
+
     def test_expired(self) -> None:
         """`verify` exits with 3 on an expired URL (410), even if its options are invalid too."""
         url = SIGNER.sign(f"/exp:86400/br:0/plain/{PIECE}")
@@ -151,15 +179,41 @@ class VerifyTests(SynchronousTestCase):
         url = parse_url(text)
         self.assertTrue(verify(KEY, SALT, url.signed, url.signature), text)
 
-    def test_odd_bytes(self) -> None:
-        """Before `verify` checks the signature, it percent-encodes the URL as clients do."""
-        for text, signed in (
-            ("/x/plain/local://a[1]|b", b"/plain/local://a[1]|b"),
-            ("/x/plain/local://a b", b"/plain/local://a%20b"),
-            ("/x/plain/local://\xfc%C3", b"/plain/local://%C3%BC%C3"),
-            ("/x/plain/local://\udcff", b"/plain/local://%FF"),
-        ):
-            self.assertEqual(signed, parse_url(text).signed, text)
+    def test_raw_characters(self) -> None:
+        """What a request line may not have is no URL, and `verify` says what to write for it."""
+        self.assertEqual(b"/plain/local://a[1]|b", parse_url("/x/plain/local://a[1]|b").signed)
+        url = SIGNER.url(PIECE)
+        for raw, escape in ((" ", "%20"), ("\xfc", "%C3%BC"), ("\udcff", "%FF"), ("\t", "%09")):
+            for text in (f"{url}{raw}a", f"{url}?{raw}a"):
+                ended = command("verify", text)
+                self.assertEqual((2, ""), (ended.status, ended.out))
+                self.assertIn(f"it is a 400, since {raw!r} is not percent-encoded", ended.err)
+                self.assertIn(f"; write {escape}\n", ended.err)
+            self.assertEqual(0, command("verify", f"{url}#{raw}a").status)
+
+    @DETERMINISTIC
+    @given(
+        options=st.sampled_from(("", "/f:opus", "/exp:1", "/br:0", "/info")),
+        name=st.lists(st.sampled_from(PIECES), max_size=3),
+        change=st.sampled_from(CHANGES),
+    )
+    def test_as_the_service(
+        self, options: str, name: list[str], change: Callable[[str], str]
+    ) -> None:
+        """The verdict on any URL is the status of the service, for a client that encodes nothing.
+
+        HEAD asks for it, since that renders nothing.
+        """
+        signed = f"{options}/plain/local://a{''.join(name)}"
+        path = http.KEY, http.SALT, signed.encode()
+        url = change(f"{SIGNER.base}/{sign(*path).decode()}{signed}")
+        sent = url.strip().removeprefix(SIGNER.base).partition("#")[0]
+        connection = http.ResourceHarness().connect()
+        connection.send(sent.encode(), b"HEAD")
+        statuses = {0: (200,), 1: (401,), 2: (400, 404), 3: (410,), 4: (404, 422)}
+        secrets = {"AP_KEY": http.KEY.hex(), "AP_SALT": http.SALT.hex()}
+        verdict = command("verify", url, environment=secrets).status
+        self.assertIn(connection.response.status, statuses[verdict], url)
 
     def test_no_url(self) -> None:
         """`verify` exits with 2 if the path has no leading slash or fewer than two segments."""

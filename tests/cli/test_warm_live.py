@@ -140,28 +140,33 @@ class ProgramTests(ServiceCase):
         """--enclosure prints elements of a feed, and fails where a directory would refuse the URL.
 
         A redirect has no length; a path needs the right extension; info and peaks are no audio.
+        A URL whose signed part has an escape is printed with a warning: apps may spell it anew.
         """
-        for name in ("a.mp3", "exp:1/a.mp3"):
+        for name in ("a.mp3", "exp:1/a.mp3", "a b.mp3"):
             self.add(name, short_flac())
         port = self.start().port
         # The name of a folder is no option.
         path = signed("/f:mp3/t:0:0.5/plain/local://exp:1/a.mp3")
         url = f"http://127.0.0.1:{port}{path.decode()}" + "?a='1'&b=\"2\"#x"
+        spaced = f"http://127.0.0.1:{port}{signed('/f:mp3/plain/local://a%20b.mp3').decode()}"
         redirect = open_origin(self).put("/s/plain/b", Status(302, ("X-Audio-Proxy: HIT",), b""))
         refused = [
             f"http://127.0.0.1:{port}{signed(f'/{rest}/plain/local://a.mp3').decode()}"
             for rest in ("info", "f:peaks", "f:flac", "exp:4102444800")
         ]
-        process = self.warm("--enclosure", "-c", "1", url, redirect, *refused)
+        process = self.warm("--enclosure", "-c", "1", url, spaced, redirect, *refused)
         self.assertEqual(1, await process.end(), process.stderr)
         for words in (
             "302: an enclosure needs a length; set AP_SERVE_MODE=proxy",
             "application/json: an enclosure is audio",
             "a path that ends in .flac is required for audio/flac; sign the URL with --file-name",
             "exp: apps request an enclosure for years",
+            "a%20b.mp3: some apps spell %20 in another way, which is a 401; sign the URL with --",
         ):
             self.assertIn(words, process.stderr)
-        item, duration = process.stdout.splitlines()
+        self.assertEqual(1, process.stderr.count("some apps"))
+        item, duration, *others = process.stdout.splitlines()
+        self.assertIn(f'url="{spaced}"', others[0])
         self.assertIn("&amp;b=&quot;2&quot;", item)
         self.assertEqual("<itunes:duration>1</itunes:duration>", duration)
         expected = {

@@ -176,7 +176,7 @@ class NodeTests(SynchronousTestCase):
         self.assertEqual(set(), node()["environment"].keys() - set(VARIABLES))
         config = configuration()
         self.assertTrue(config.variant_s3.configured)
-        self.assertEqual("proxy", config.serve_mode)
+        self.assertEqual(("proxy", 21_600), (config.serve_mode, config.presign_ttl))
         self.assertEqual(3, len(nodes()))
 
     def test_no_privileges(self) -> None:

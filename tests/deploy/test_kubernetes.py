@@ -131,9 +131,13 @@ class SettingsTests(SynchronousTestCase):
     """The service accepts its settings."""
 
     def test_it_loads(self) -> None:
-        """With the secrets filled in, the configuration has no error and no warning."""
+        """With the secrets filled in, the configuration has no error and no warning.
+
+        The URLs of redirects outlive a listener's pause.
+        """
         config, warnings = load(settings())
         self.assertEqual(((), True), (warnings, config.variant_s3.configured))
+        self.assertEqual(21_600, config.presign_ttl)
 
     def test_names(self) -> None:
         """Each key is a known setting, and none is given twice (D33). The example has no secret."""

@@ -284,7 +284,11 @@ class SettingsTests(SynchronousTestCase):
         config, warnings = load(environment(self.text))
         self.assertEqual((), warnings)
         wanted = Config(
-            key=KEY, salt=SALT, variant_store=FileStore(str(self.store)), serve_mode="proxy"
+            key=KEY,
+            salt=SALT,
+            variant_store=FileStore(str(self.store)),
+            serve_mode="proxy",
+            presign_ttl=21_600,
         )
         self.assertEqual(wanted, config)
 

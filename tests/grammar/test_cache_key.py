@@ -35,7 +35,7 @@ class CacheKeyTests(SynchronousTestCase):
             self.patch(options_module, "FORMATS", formats)
             for options, text in (
                 (VariantOptions(f="mp3"), f"{revision}\nf:mp3\nlocal://a"),
-                (VariantOptions(f="wav", ch=1), "7\nch:1/f:wav\nlocal://a"),
+                (VariantOptions(f="aac", ch=1), "7\nch:1/f:aac\nlocal://a"),
             ):
                 key = cache_key(options, b"local://a")
                 self.assertEqual(sha256(text.encode()).hexdigest(), key)

@@ -5,14 +5,81 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+from unittest import mock
 
+from hypothesis import given
+from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.signature import sign
 from audioproxy.grammar.signature_diagnosis import diagnose_signature
+from tests.support.strategies import DETERMINISTIC
 
 KEY, SALT = bytes(range(32)), b"\xfa\x11"
 PATH = b"/f:opus/t:30:15/plain/local://a%20b.wav"
+#: Pieces of paths of which the diagnosis tries other spellings.
+SPECIAL = st.sampled_from(b"%20 %2F %2f %C3%BC e%CC%88 %25 / : ( ' + &amp; = a ~".split())
+
+#: A path that was signed, the path that was received, a part of the diagnosis, and of the cure.
+CHANGES = (
+    (PATH, PATH + b"/", "a slash was added at the end", "sent"),
+    (PATH, PATH.replace(b"://", b":/"), "two slashes of the path were merged", "way"),
+    (b"/plain/s3://b/%c3%bc/%3a", b"/plain/s3:/b/%c3%bc/%3a", "merged", "way"),
+    (b"/plain/https://h/a//b", b"/plain/https:/h/a//b", "merged", "way"),
+    (b"/plain/local%3A%2F%2Fa%2Fb", b"/plain/local:/a/b", "merged", "way"),
+    (b"/plain/s3://b/%c3%bc", b"/plain/s3://b/%C3%BC", "letters of %XX", "way"),
+    (b"/plain/s3://b/%C3%BC", b"/plain/s3://b/%c3%bc", "letters of %XX", "way"),
+    (b"/no/source", b"/no/source/", "a slash was added", "sent"),
+    # Decoded by a proxy: all of a source, its name, its key, and one escape of several.
+    (
+        b"/plain/local%3A%2F%2Fa%2Fb%20c",
+        b"/plain/local://a/b%20c",
+        "'%3A' was decoded to ':'",
+        "way",
+    ),
+    (b"/plain/local%3A//a/b", b"/plain/local://a/b", "'%3A' was decoded to ':'", "way"),
+    (b"/plain/local://a%2Fb%2Fc", b"/plain/local://a/b/c", "'%2F' was decoded to '/'", "way"),
+    (b"/plain/s3://b/a%2Fb%20c", b"/plain/s3://b/a/b%20c", "'%2F' was decoded to '/'", "way"),
+    (b"/plain/s3://b/a%3Ab%2Fc", b"/plain/s3://b/a%3Ab/c", "'%2F' was decoded to '/'", "way"),
+    (b"/plain/local://a%20%28b%29", b"/plain/local://a%20(b)", "'%28' was decoded to '('", "way"),
+    (b"/plain/local://a%2Bb", b"/plain/local://a+b", "'%2B' was decoded to '+'", "way"),
+    (b"/dl:a%28b/plain/local://a", b"/dl:a(b/plain/local://a", "'%28' was decoded to '('", "way"),
+    (b"/plain/local://a%2520b", b"/plain/local://a%20b", "the path was decoded", "way"),
+    # Encoded by a client, or by the signer after it has signed.
+    (PATH, PATH.replace(b":", b"%3A"), "':' was encoded as '%3A' after", "sent"),
+    (PATH, PATH.replace(b"://", b"%3A%2F%2F"), "':' was encoded as '%3A' after", "sent"),
+    (b"/plain/local://a/b%20c", b"/plain/local://a%2Fb%20c", "'/' was encoded as '%2F'", "sent"),
+    (b"/plain/s3://b/a(b)", b"/plain/s3://b/a%28b%29", "'(' was encoded as '%28'", "sent"),
+    (b"/dl:a(b)/plain/local://a", b"/dl:a%28b%29/plain/local://a", "'(' was encoded as", "sent"),
+    (b"/gain:+3/plain/local://a", b"/gain:%2B3/plain/local://a", "'+' was encoded as", "sent"),
+    (PATH, PATH.replace(b"%", b"%25"), "was percent-encoded after it was signed", "sent"),
+    # Copied out of a text, or changed by a program that displays it.
+    *(
+        (PATH, PATH + end, f"'{end.decode()}' was added at the end", "sent")
+        for end in (
+            *(
+                b"%20",
+                b"%0A",
+                b"%0D%0A",
+                b")",
+                b"%22",
+                b"'",
+                b".",
+                b",",
+                b"&gt;",
+                b").",
+                b"%E2%80%9D",
+            ),
+        )
+    ),
+    *((PATH + end, PATH, f"'{end.decode()}' is missing", "sent") for end in (b"/", b")", b".")),
+    (b"/plain/local://a&b", b"/plain/local://a&amp;b", "it has &amp;", "sent"),
+    (b"/plain/local://a%20b", b"/plain/local://a+b", "a blank and + were exchanged", "sent"),
+    (b"/plain/local://a%2Bb", b"/plain/local://a%20b", "a blank and + were exchanged", "sent"),
+    (b"/plain/local://a+b", b"/plain/local://a%20b", "a blank and + were exchanged", "sent"),
+    (b"/plain/s3://b/%C3%BC", b"/plain/s3://b/u%CC%88", "signed in the Unicode form NFC", "sent"),
+    (b"/plain/s3://b/u%CC%88", b"/plain/s3://b/%C3%BC", "signed in the Unicode form NFD", "sent"),
+)
 
 
 def mac(key: bytes, text: bytes) -> bytes:
@@ -70,20 +137,37 @@ class DiagnosisTests(SynchronousTestCase):
         self.assert_diagnosed(made.hex().encode(), "text of AP_KEY and AP_SALT")
 
     def test_changed_path(self) -> None:
-        """What caches and CDNs do to a URL is diagnosed: slashes, and the letters of %XX."""
-        for signed, received, word in (
-            (PATH, PATH + b"/", "slash was added"),
-            (PATH, PATH.replace(b"://", b":/"), "merged"),
-            (b"/plain/s3://b/%c3%bc/%3a", b"/plain/s3:/b/%c3%bc/%3a", "merged"),
-            (b"/plain/https://h/a//b", b"/plain/https:/h/a//b", "merged"),
-            (b"/plain/s3://b/%c3%bc", b"/plain/s3://b/%C3%BC", "letters of %XX"),
-            (b"/plain/s3://b/%C3%BC", b"/plain/s3://b/%c3%bc", "letters of %XX"),
-        ):
+        """What proxies, clients and people do to a URL is diagnosed, each with its own cause."""
+        way, sent = "on the way to this service; make the proxy", "send the URL as it was signed"
+        for signed, received, word, cure in CHANGES:
             signature = encode(mac(KEY, SALT + signed))
             for spelling in (signature, signature + b"="):
                 found = diagnose_signature(KEY, SALT, received, spelling) or ""
                 self.assertIn(word, found, received)
+                self.assertIn({"way": way, "sent": sent}[cure], found, received)
             self.assertIsNone(diagnose_signature(KEY, bytes(2), received, signature), received)
+
+    def test_before_signature(self) -> None:
+        """Two slashes at the front, and a mount point that no balancer has removed, are named."""
+        signature = encode(mac(KEY, SALT + PATH))
+        for first, between, words in (
+            (b"", b"/", "begins with two slashes; the base of a URL ends without one"),
+            (b"audio", b"/", "the balancer in front has to remove /audio"),
+            (b"a", b"/b/", "the balancer in front has to remove /a/b"),
+            (b"a", b"/media/", "remove /a/media and the name at the end"),
+        ):
+            path = between + signature + PATH + (b"/e.mp3" if b"media" in between else b"")
+            self.assertIn(words, diagnose_signature(KEY, SALT, path, first) or "", path)
+            self.assertIsNone(diagnose_signature(KEY, SALT, path + b"x/y", first))
+
+    @DETERMINISTIC
+    @given(st.one_of(st.binary(max_size=99), st.lists(SPECIAL, max_size=40).map(b"".join)))
+    def test_bound(self, rest: bytes) -> None:
+        """A refused path costs at most 80 digests, whatever its bytes, and gets no diagnosis."""
+        for start in (b"/plain/s3://b/", b"/dl:(b)/plain/s3:/b/%20"):
+            with mock.patch.object(hmac, "new", wraps=hmac.new) as digests:
+                self.assertIsNone(diagnose_signature(KEY, SALT, start + rest, b"A" * 43))
+            self.assertLessEqual(digests.call_count, 80)
 
     def test_file_name(self) -> None:
         """A file name under /media that no balancer has removed is diagnosed."""

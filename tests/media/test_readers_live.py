@@ -1,4 +1,4 @@
-"""Durations of outputs, as programs that read audio files report them (docs/browsers.md)."""
+"""Durations of outputs, as programs that read audio files report them (docs/lengths.md)."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
@@ -64,6 +65,26 @@ class SourcesTests(SynchronousTestCase):
         self.assertEqual(opened.size, 3)
         opened.close()
         self.assert_refused(sources, LocalSource(b"b.mp3"), NoSuchSource)
+
+    def test_unicode_forms(self) -> None:
+        """If a remote name that is missing has another Unicode form, the reason names that form."""
+
+        async def open_source(source: Source, *, reads: bool = True) -> NoReturn:
+            raise NoSuchSource("gone")
+
+        sources = SourceDispatcher(None, dict.fromkeys(("s3", "https"), open_source))
+        note = "gone; it may be there in the Unicode form "
+        for spelling, reason in (
+            ("s3://b/u\u0308", f"{note}NFC"),
+            ("s3://b/\u00fc", f"{note}NFD"),
+            ("s3://b/u\u0308\u00fc", f"{note}NFC or NFD"),
+            ("https://a.example/u%CC%88?x=%C3%BC", f"{note}NFC"),
+            ("https://a.example/a?x=%C3%BC", "gone"),
+            ("s3://b/k", "gone"),
+        ):
+            opening = Deferred.fromCoroutine(sources.open(parse_source(spelling.encode())))
+            refusal = self.failureResultOf(opening).value
+            self.assertEqual((NoSuchSource, reason), (type(refusal), str(refusal)), spelling)
 
     def test_slow_opening(self) -> None:
         """An opening of two seconds is logged with the origin or bucket, however it ends."""

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -326,6 +326,36 @@ class RefusedTests(LocalCase):
             self.assertIs(type(self.refusal(path)), NoSuchSource, path)
         for path in (b"in", b"../out/secret.mp3", b"out/secret.mp3", b"a" * 300):
             self.assertIs(type(self.refusal(path)), NotFound, path)
+
+    def test_unicode_forms(self) -> None:
+        """If a name is there in another Unicode form, the reason for operators has its spelling.
+
+        The form of a folder may differ from that of the file. Confinement holds: what is outside
+        is not named.
+        """
+        composed, decomposed = "\u00fc".encode(), b"u\xcc\x88"
+        inside = os.fsencode(self.root)
+        os.mkdir(inside + b"/" + decomposed)
+        for name in (composed, decomposed + b"/" + composed):
+            Path(os.fsdecode(inside + b"/" + name + b".mp3")).touch()
+        self.link({"\u00fc-out.mp3": self.place / "out" / "secret.mp3"})
+        for path, spelling in (
+            (decomposed + b".mp3", "%C3%BC.mp3"),
+            (composed + b"/" + decomposed + b".mp3", "u%CC%88/%C3%BC.mp3"),
+            (composed + b"/" + composed + b".mp3", "u%CC%88/%C3%BC.mp3"),
+        ):
+            refusal = self.refusal(path)
+            self.assertIs(NoSuchSource, type(refusal))
+            words = f"; the same name is there in another Unicode form: local://{spelling}"
+            self.assertTrue(str(refusal).endswith(words), refusal)
+        for path in (decomposed + b"-out.mp3", composed + b"x.mp3", b"\xfc.mp3", b"x.mp3"):
+            self.assertNotIn("Unicode", str(self.refusal(path)), path)
+
+        def no_thread(work: object) -> NoReturn:
+            raise OSError
+
+        self.files = LocalSources(str(self.root), no_thread)
+        self.assertIs(NoSuchSource, type(self.refusal(decomposed + b".mp3")))
 
     def test_denied(self) -> None:
         """Files without read permission, and files in folders without any permission, are a 404.

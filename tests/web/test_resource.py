@@ -18,7 +18,10 @@ from tests.support.http import KEY, SALT, Connection, Log, ResourceHarness, Resp
 
 PATH = b"/f:mp3/plain/local://a.mp3"
 DATA = b"the variant"
-EXPOSED = b"x-audio-proxy, retry-after, accept-ranges, etag"
+EXPOSED = (
+    b"x-audio-proxy, retry-after, accept-ranges, etag, content-range, content-length,"
+    b" content-disposition, x-request-id"
+)
 
 METHODS = (
     *(b"POST", b"PUT", b"DELETE", b"PATCH", b"OPTIONS", b"TRACE", b"CONNECT", b"PROPFIND"),
@@ -197,6 +200,7 @@ class MethodTests(RootCase):
         expected = {
             "access-control-allow-origin": b"*",
             "access-control-expose-headers": EXPOSED,
+            "cross-origin-resource-policy": b"cross-origin",
             "access-control-allow-methods": b"GET, HEAD",
             "access-control-max-age": b"86400",
             "cache-control": b"no-store",
@@ -221,7 +225,8 @@ class AllResponsesTests(RootCase):
 
         Each has a unique request id, which is also in the log (Edge-cache discipline; Request log,
         4). With AP_ALLOW_ORIGIN every response has CORS headers, without it none has; with ``*``
-        they do not depend on the request, so that there is no Vary (CORS, 1 and 2).
+        they do not depend on the request, so that there is no Vary (CORS, 1 and 2). They include
+        Cross-Origin-Resource-Policy, so that pages with COEP play a stored variant (D76).
         """
         tag, miss = b'"' + key_of(PATH).encode() + b'"', b"/cb:miss" + PATH
         for origin, vary in ((None, []), ("*", []), ("https://player.example", [b"Origin"])):
@@ -239,17 +244,19 @@ class AllResponsesTests(RootCase):
             harness.render(miss).write_output(DATA)
             harness.render(miss).end()
             responses.append(connection.response)
+            responses.append(self.make_harness(origin=origin, presign_ttl=300).fetch_signed(PATH))
             statuses = {response.status for response in responses}
-            self.assertEqual({200, 206, 304, 401, 404, 410, 416, 422}, statuses)
+            self.assertEqual({200, 206, 302, 304, 401, 404, 410, 416, 422}, statuses)
             for response in responses:
                 self.assertIsNotNone(response["cache-control"], response)
                 self.assertRegex(response.reason, rb"\A[A-Z][A-Za-z -]+\Z")
                 self.assertNotIn(b"Unknown", response.reason)
                 self.assertIn(response["content-type"], (b"application/json", b"audio/mpeg", None))
-                allowed = response["access-control-allow-origin"]
-                exposed = response["access-control-expose-headers"]
-                expected = (origin.encode(), EXPOSED, vary) if origin else (None, None, vary)
-                self.assertEqual(expected, (allowed, exposed, response.all("vary")))
+                expected = origin and [origin.encode(), EXPOSED, b"cross-origin"]
+                names = "access-control-allow-origin", "access-control-expose-headers"
+                found = [response[name] for name in (*names, "cross-origin-resource-policy")]
+                self.assertEqual(expected or [None] * 3, found)
+                self.assertEqual(vary, response.all("vary"))
             ids = [response["x-request-id"] or b"" for response in responses]
             self.assertEqual(len(ids), len(set(ids)))
             logged = [record.request_id.encode() for record in self.log.requests]

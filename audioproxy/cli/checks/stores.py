@@ -38,6 +38,10 @@ _LISTING_REFUSED = ("AccessDenied", "MethodNotAllowed", "NotImplemented")
 # large difference, presigned URLs expire before they are used. S3 refuses requests at 15 minutes.
 _NOTE_OFFSET, _BAD_OFFSET = 5, 300
 
+# Seconds for which the URL of a redirect should work: browsers and players keep it for all later
+# ranges, also after a pause. The first is the threshold for a note, the second the advice.
+_SHORT_LIFETIME, _GOOD_LIFETIME = 3600, 21_600
+
 _SKIPPED = "not checked, since the store cannot be used"
 
 
@@ -122,6 +126,8 @@ async def check_bucket(config: Config, store: S3VariantStore) -> AsyncIterator[C
         yield good("variant store", f"{store.place}: a test object was written, found and removed")
         for result in presigned:
             yield result
+    if config.serve_mode == "redirect":
+        yield check_lifetime(config)
     yield check_way_to_store(config, objects, reached)
 
 
@@ -143,6 +149,22 @@ async def _check_presigned_url(config: Config, proof: StoreObject) -> CheckResul
         f"{text}; use a store and an AP_PRESIGN_TTL that allow presigned URLs, or set"
         " AP_SERVE_MODE=proxy",
     )
+
+
+def check_lifetime(config: Config) -> CheckResult:
+    """Check that the presigned URL of a redirect works for as long as somebody may listen."""
+    ttl = config.presign_ttl
+    text = f"a presigned URL works for {ttl} s"
+    if ttl < _SHORT_LIFETIME:
+        return note(
+            "playback",
+            f"{text}, and browsers keep it: what plays or pauses for longer ends with an error;"
+            f" set AP_PRESIGN_TTL={_GOOD_LIFETIME}, six hours",
+        )
+    if config.variant_s3.session_token is not None:
+        text += ", or until the session of the temporary credentials ends, if that is sooner"
+        return note("playback", f"{text}; AP_SERVE_MODE=proxy has no such end")
+    return good("playback", text)
 
 
 async def check_bucket_sources(config: Config, sources: S3Sources) -> AsyncIterator[CheckResult]:

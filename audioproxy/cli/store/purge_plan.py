@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from audioproxy.cli.exit_status import UsageError
 from audioproxy.cli.store.records import SourceFilter
-from audioproxy.cli.url_input import parse_url, read_lines
+from audioproxy.cli.url_input import parse_url, percent_encode_typed, read_lines
 from audioproxy.grammar import sources as grammar_sources
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.segments import split_target
@@ -49,7 +49,7 @@ class PurgePlan:
 
 
 def _source_of(url: str) -> Source:
-    target = split_target(parse_url(url).signed)
+    target = split_target(parse_url(percent_encode_typed(url)).signed)
     if target is None:
         raise UsageError(f"{url!r} has no source: plain/ or enc/ and a source are expected")
     return grammar_sources.read_source(target.form, target.source)

@@ -49,6 +49,8 @@ class FormatEncoding:
         no tags, there are none.
     :ivar tag_overhead: the most bytes of a tag besides its key, the ``=`` and its value.
     :ivar length_header: how the header states the length; None for a header that cannot.
+    :ivar is_misread: whether readers show a wrong duration of a stored file, or cannot seek in it,
+        if its header states no length (docs/lengths.md).
     :ivar bitrates: bounds of the encoder by bands of sample rates, if they are narrower than those
         of the format there.
     """
@@ -62,6 +64,7 @@ class FormatEncoding:
     tags: Callable[[Mapping[str, str]], list[str]] = lambda tags: []
     tag_overhead: int = 32
     length_header: LengthHeader | None = None
+    is_misread: Callable[[VariantOptions], bool] = lambda options: False
     bitrates: tuple[Band, ...] = ()
 
     def written_tags(self, tags: Mapping[str, str]) -> list[str]:
@@ -226,6 +229,9 @@ _FLAC_SETTINGS = "-lpc_coeff_precision 15 -ch_mode auto -exact_rice_parameters 0
 # subset (7).
 _FLAC_BLOCKS = (192, 256, 512, 576, 1024, 1152, 2048, 2304, 4096, 4608, 8192, 16384)
 
+# Mean bit rates of LAME's VBR settings for music, in kbps, stereo at 44.1 kHz (its documentation).
+_LAME_VBR_KBPS = (245, 225, 190, 175, 165, 130, 115, 100, 85, 65)
+
 # The encoders of mp3 and opus also take 16-bit samples; resampled or mixed audio would be rounded
 # to 16 bits for them.
 ENCODERS = {
@@ -236,6 +242,7 @@ ENCODERS = {
         settings=lambda rate: _LAME_SETTINGS,
         tags=_id3_tags,
         length_header=MP3_LENGTH,
+        is_misread=lambda options: options.q is not None,
     ),
     "opus": FormatEncoding(
         {"": ("libopus", "flt")},
@@ -280,6 +287,7 @@ ENCODERS = {
         header_bytes=64,
         exits_zero_when_empty=True,
         length_header=FLAC_LENGTH,
+        is_misread=lambda options: True,
     ),
     "wav": FormatEncoding(
         {"16": ("pcm_s16le", "s16"), "24": ("pcm_s24le", "s32"), "32f": ("pcm_f32le", "flt")},
@@ -287,8 +295,22 @@ ENCODERS = {
         ("-f", "wav"),
         header_bytes=80,
         length_header=WAV_LENGTH,
+        is_misread=lambda options: True,
     ),
     # Raw samples, which `audioproxy.media.waveform` reduces to pixels. They have 16 bits, of which
     # dither would be visible in silence.
     "peaks": FormatEncoding({"": ("pcm_s16le", "s16")}, _no_quality, ("-f", "s16le")),
 }
+
+
+def expected_bitrate(options: VariantOptions, rate: int, channels: int) -> int | None:
+    """Return the mean bit rate that is expected of an output, in kbps; None for the default.
+
+    :param rate: Hz.
+    """
+    if options.f != "mp3" or options.q is None:
+        return options.br or options.format.default_br
+    music = _LAME_VBR_KBPS[int(options.q)] * channels / 2 * min(1, rate / 44_100)
+    # Of speech, it is about a half. VLC 3 seeks by this rate: too late, or past the end, where it
+    # is too high, and too early where it is too low.
+    return int(0.75 * music)

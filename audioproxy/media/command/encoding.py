@@ -10,7 +10,7 @@ from audioproxy.grammar.options import VariantOptions
 from audioproxy.media.command.conversion import SOXR, output_depth
 from audioproxy.media.command.decoding import decoder_arguments, open_source, source_filters
 from audioproxy.media.command.downmix import OUTPUT_LAYOUTS
-from audioproxy.media.command.encoders import ENCODERS, bitrate_bounds
+from audioproxy.media.command.encoders import ENCODERS, bitrate_bounds, expected_bitrate
 from audioproxy.media.command.filters import (
     copies_floats,
     filter_chain,
@@ -94,12 +94,14 @@ def stated_length(options: VariantOptions, probe: Probe) -> StatedLength | None:
     samples, header = output_samples(options, probe), ENCODERS[options.f].length_header
     if header is None or samples is None:
         return None
+    rate, channels = output_rate(options, probe), output_channels(options, probe)
     form = OutputForm(
         samples,
-        output_rate(options, probe),
-        output_channels(options, probe),
+        rate,
+        channels,
         sample_bytes=int(output_depth(options, probe).rstrip("f") or 0) // 8,
-        kbps=None if options.q is not None else options.br or options.format.default_br,
+        kbps=expected_bitrate(options, rate, channels),
+        varies=options.q is not None,
     )
     return StatedLength(form, header)
 

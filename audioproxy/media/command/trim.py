@@ -13,6 +13,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import print_decimal
+from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.lengths.pcm import sample_bytes
 from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
@@ -33,6 +34,10 @@ _FOUND |= {("matroska", codec) for codec in CODECS}
 
 #: Seconds of a block of the loudness measurement (ITU-R BS.1770-5, annex 1).
 BLOCK = Decimal("0.4")
+
+# Bytes of a source that is decoded first for the length alone, whatever it costs. Decoding them
+# takes 0.3 to 0.7 seconds, and 3 seconds of Opus at 24 kbps (docs/lengths.md).
+_MEASURED_BYTES = 8 * 1024 * 1024
 
 # Seconds between the end of an output and a stated end that may be wrong.
 _END_MARGIN = 1
@@ -83,7 +88,8 @@ def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
 
     A fade-out, the loudness of a brief sound, or a refusal may depend on the source's end. Many
     containers state the end only roughly, or not at all, and nothing confirms it. ``norm`` and
-    ``enhance`` need the length where they may have only a few samples to work on.
+    ``enhance`` need the length where they may have only a few samples to work on. A header must
+    state it where players would misread the output, and the source is small.
     """
     if probe.measured:
         return False
@@ -98,9 +104,20 @@ def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
     is_proven = length is not None and length.exact and not length.is_stated_only
     if starts_past_end(options, probe) and not is_proven:
         return True
+    if not _is_certain(end, probe) and _is_misread(options, probe):
+        return True
     return needs_length(options, probe) and not (
         _is_certain(end, probe) and _stated_end_is_certain(end, probe)
     )
+
+
+def _is_misread(options: VariantOptions, probe: Probe) -> bool:
+    """Return whether an output is misread without its length, which a small source gives soon.
+
+    Whether it is measured depends on the bytes of the source alone (D57).
+    """
+    size = probe.description.size or 0
+    return 0 < size <= _MEASURED_BYTES and ENCODERS[options.f].is_misread(options)
 
 
 def needs_length(options: VariantOptions, probe: Probe) -> bool:

@@ -31,8 +31,8 @@ _DS64 = 36
 _MP3_DELAY = 576
 # It encodes a multiple of the samples of a frame, and then this number of samples.
 _MP3_FLUSH = 1152
-# Bit rate of the header frame where that of the other frames varies or is too low. At each sample
-# rate, the frame has room for the tag.
+# Bit rate of the header frame where that of the other frames is lower. At each sample rate, the
+# frame has room for the tag.
 _MP3_FRAME_KBPS = 64
 _HAS_FRAMES = 1
 # VBR methods of the tag.
@@ -48,7 +48,8 @@ class OutputForm:
     :ivar samples: number of samples of each channel, less than 2**36.
     :ivar rate: Hz.
     :ivar sample_bytes: bytes of one sample of one channel, for uncompressed audio.
-    :ivar kbps: the bit rate of all frames of an mp3; None where it varies.
+    :ivar kbps: the bit rate of an mp3.
+    :ivar varies: the bit rate of frames varies, so the mean is an estimate.
     """
 
     samples: int
@@ -56,6 +57,7 @@ class OutputForm:
     channels: int
     sample_bytes: int = 0
     kbps: int | None = None
+    varies: bool = False
 
     @property
     def data_bytes(self) -> int:
@@ -132,19 +134,24 @@ def _mp3_prefix(form: OutputForm) -> bytes:
     """Return a frame without audio that states the number of frames, the delay and the padding.
 
     It states neither the number of bytes nor a seek table: with them, ffprobe finds no duration in
-    a pipe. The layout is that of LAME ("Mp3 Info Tag rev 1").
+    a pipe, and without the number, no reader uses a table. Some readers then go by the bit rate of
+    this frame: TagLib 2.2 for the duration, VLC 3 for seeks. The layout is that of LAME ("Mp3 Info
+    Tag rev 1").
     """
+    kbps = form.kbps or 0
     header = FrameHeader(_MP3_FRAME_KBPS, form.rate, form.channels)
     frames = -(-form.samples // header.samples) + _MP3_FLUSH // header.samples
     padding = frames * header.samples - form.samples - _MP3_DELAY
-    tag = b"Xing" if form.kbps is None else b"Info"
+    tag = b"Xing" if form.varies else b"Info"
     tag += _HAS_FRAMES.to_bytes(4, "big") + frames.to_bytes(4, "big")
-    tag += _LAME + bytes((_VARIABLE if form.kbps is None else _CONSTANT,))
+    tag += _LAME + bytes((_VARIABLE if form.varies else _CONSTANT,))
     # No low-pass frequency, peak, gain or flags are stated.
-    tag += bytes(10) + bytes((min(form.kbps or 0, 255),))
+    tag += bytes(10) + bytes((0 if form.varies else min(kbps, 255),))
     tag += (_MP3_DELAY << 12 | padding).to_bytes(3, "big") + bytes(10)
-    if form.kbps in header.bitrates:
-        same_rate = replace(header, kbps=form.kbps)
+    if form.varies:
+        kbps = max(rate for rate in header.bitrates if rate <= max(kbps, _MP3_FRAME_KBPS))
+    if kbps in header.bitrates:
+        same_rate = replace(header, kbps=kbps)
         if same_rate.length >= 4 + header.side_information + len(tag) + 2:
             header = same_rate
     frame = bytes(header) + bytes(header.side_information) + tag

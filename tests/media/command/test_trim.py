@@ -268,6 +268,28 @@ class PastEndTests(SynchronousTestCase):
             probe = replace(unknown, description=SourceInfo(size=size))
             self.assertIs(needs_measuring(options_of("norm:ebu"), probe), needs, size)
 
+    def test_misread_outputs(self) -> None:
+        """A small source is measured for flac, wav and mp3 of a varying bit rate.
+
+        Whether it is depends on the number of its bytes, and not on how it is read (D57).
+        """
+        for size, text, needs in (
+            *((2**23, text, True) for text in ("f:flac", "f:wav/t:5:7", "f:mp3/q:4")),
+            *((2**23, text, False) for text in ("f:mp3", "f:opus/q:4", "f:aac", "f:m4a")),
+            *((size, "f:flac", False) for size in (None, 2**23 + 1)),
+        ):
+            info = SourceInfo(size=size)
+            for probe in (source(None, "matroska/opus"), source("10", "mpegts/aac")):
+                probe = replace(probe, description=info)
+                self.assertIs(needs_measuring(options_of(text), probe), needs, (size, text))
+            for probe in (
+                source("10", length=SourceLength(441000), description=info),
+                replace(source("10", "aac/aac"), description=info).with_decoded_samples(441000),
+            ):
+                self.assertIs(needs_measuring(options_of(text), probe), False, (size, text))
+        least = source("10", length=SourceLength(221000, exact=False), description=info)
+        self.assertIs(needs_measuring(options_of("f:flac/t:0:5"), least), False)
+
     def test_sources_and_options(self) -> None:
         """A source is measured only if its exact end matters and is unknown (D12)."""
         confirmed = source("10", length=SourceLength(441000))

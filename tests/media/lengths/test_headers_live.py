@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import chain
 
 import numpy as np
 from twisted.trial.unittest import SynchronousTestCase
@@ -16,6 +17,7 @@ from tests.support.audio import (
     noise,
     probe_length,
     render,
+    render_all,
     render_and_decode_all,
     render_each,
     write_wav,
@@ -47,6 +49,15 @@ BOUNDED = {
     "bare.mp3": "-c:a libmp3lame -b:a 128k -write_xing 0",
     "a.aac": "-c:a aac -aac_pns 0",
     "a.mka": "-c:a libvorbis",
+}
+#: Kinds of which nothing is known before they are decoded.
+UNKNOWN = {
+    **BOUNDED,
+    "a.ac3": "-c:a ac3",
+    "a.webm": "-c:a libopus -b:a 32k",
+    "a.ts": "-c:a aac -aac_pns 0",
+    "a.asf": "-c:a wmav2",
+    "fragmented.mp4": "-c:a aac -aac_pns 0 -movflags empty_moov+frag_keyframe",
 }
 #: Kinds that differ in how they are decoded; the lengths of all kinds are compared before.
 DECODED = (
@@ -122,14 +133,14 @@ class SourceTests(SynchronousTestCase):
         """A least length is none too high, and a trim that surely lies within it is exact."""
         bounded = convert_all(write_wav(noise(8000, 32000)), BOUNDED)
         decoded = decode_all(bounded)
-        jobs = [(source, ("f:wav/t:0:0.2", "f:wav/t:0.1")) for source in bounded.values()]
+        jobs = [(source, ("f:wav/t:0:0.2", "f:m4a/t:0.1")) for source in bounded.values()]
         for (name, source), outputs in zip(bounded.items(), render_each(jobs), strict=True):
             length = probe_length(source).length
             assert length is not None
             self.assertFalse(length.exact, name)
             self.assertTrue(0 < length.samples <= len(decoded[name]), name)
             inside, outside = outputs.values()
-            self.assertEqual((stated_samples(inside), stated_samples(outside)), (1600, 0), name)
+            self.assertEqual((stated_samples(inside), stated_samples(outside)), (1600, -1024), name)
             self.assertEqual(len(decode(inside)), 1600, name)
 
 
@@ -199,23 +210,45 @@ class OutputTests(SynchronousTestCase):
                 self.assertEqual(found, (count, count), (name, text))
 
 
+class UnknownLengthTests(SynchronousTestCase):
+    """Sources whose length is known only once they are decoded"""
+
+    def test_measured(self) -> None:
+        """flac, wav and mp3 of a varying bit rate state the exact length of a small source.
+
+        Without it, many players do not seek in flac, and show wrong durations of the others.
+        """
+        small = convert_all(write_wav(noise(RATE, SAMPLES, 2)), UNKNOWN)
+        forms = ("f:m4a", "f:flac", "f:wav", "f:mp3/q:4")
+        texts = {t: [f"{form}{t}" for form in forms] for t in ("", "/t:0.5", "/t:0.5:9")}
+        jobs = [(source, chain(*texts.values())) for source in small.values()]
+        for name, outputs in zip(small, render_each(jobs), strict=True):
+            for t, kinds in texts.items():
+                m4a, *others = (outputs[text] for text in kinds)
+                self.assertEqual(stated_samples(m4a), -1024, (name, t))
+                samples = len(decode(others[0]))
+                for output in others:
+                    found = stated_samples(output), len(decode(output))
+                    self.assertEqual(found, (samples, samples), (name, t))
+
+
 class LieTests(SynchronousTestCase):
     """Sources whose headers are wrong"""
 
     def test_truncated(self) -> None:
         """A truncated source is rendered as far as it decodes, and never padded (Errors, 415; D57).
 
-        Its true end is stated, or nothing.
+        Its true end is stated, or nothing where the source is not measured.
         """
         decoded = decode_all(truncated())
-        rendered = render_each((source, ["f:wav"]) for source in truncated().values())
-        for (name, source), (output,) in zip(
+        rendered = render_each((source, ["f:wav", "f:m4a"]) for source in truncated().values())
+        for (name, source), (wav, m4a) in zip(
             truncated().items(), map(dict.values, rendered), strict=True
         ):
             samples = len(decoded[name])
             is_pcm = probe_length(source).codec.startswith("pcm")
-            self.assertEqual(stated_samples(output), samples if is_pcm else 0, name)
-            self.assertEqual(len(decode(output)), samples, name)
+            self.assertEqual(stated_samples(m4a), samples if is_pcm else -1024, name)
+            self.assertEqual((stated_samples(wav), len(decode(wav))), (samples, samples), name)
 
     def test_parts(self) -> None:
         """All audio of a cut or chained stream is kept, and at most its length stated (D57)."""
@@ -237,7 +270,8 @@ class LieTests(SynchronousTestCase):
     def test_believed(self) -> None:
         """A number of frames that is too high is stated, one that is too low is not.
 
-        That is if the header has no checksum. With one, neither is stated.
+        That is if the header has no checksum. With one, neither is stated, and the source is
+        measured for wav.
         """
         source = sources()["variable.mp3"]
         whole = len(decode(self.with_frames(source, 2)))
@@ -246,9 +280,11 @@ class LieTests(SynchronousTestCase):
             samples = len(decode(output))
             self.assertGreaterEqual(samples, whole - 2000)
             stated = stated_samples(output)
-            self.assertTrue(stated > samples if factor > 1 else not stated, factor)
-            output = render(self.with_frames(source, factor, has_checksum=True), "f:wav")
-            self.assertEqual(stated_samples(output), 0)
+            self.assertTrue(stated > samples if factor > 1 else stated == samples, factor)
+            contradicted = self.with_frames(source, factor, has_checksum=True)
+            wav, m4a = render_all(contradicted, ["f:wav", "f:m4a"]).values()
+            self.assertEqual(stated_samples(wav), len(decode(wav)))
+            self.assertEqual(stated_samples(m4a), -1024)
 
     def test_damage(self) -> None:
         """Samples that damage costs are silent at the end, up to a second."""
