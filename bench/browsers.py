@@ -25,7 +25,7 @@ PAGE = PROJECT / "docs" / "browsers.md"
 #: The engines of tests/browser/engines.mjs, and their names on the page.
 ENGINES = {"chromium": "Chromium", "firefox": "Firefox", "webkit": "WebKitGTK"}
 
-#: Two sources: a file that states its length, and one that does not.
+#: Two sources: one whose length is known, and one whose length is not.
 SOURCES = {"known": "known.wav", "unknown": "unknown.au"}
 
 #: The formats that browsers play.
@@ -52,7 +52,8 @@ def _write_sources(root: Path) -> None:
     samples = 0.5 * np.sin(2 * np.pi * (300 * times + 50 * times**2)) + noise
     wav = write_wav(Sound(_RATE, np.array([samples, samples], np.float32)))
     (root / SOURCES["known"]).write_bytes(wav)
-    (root / SOURCES["unknown"]).write_bytes(convert(wav, "-f au"))
+    # Larger than the sources of unknown length that are measured first.
+    (root / SOURCES["unknown"]).write_bytes(convert(wav, "-c:a pcm_s32be -f au"))
 
 
 def measure(bench: Bench, engine: str) -> Report:
@@ -166,8 +167,8 @@ def contents(reports: Mapping[str, Report]) -> dict[str, str]:
     worst = max(abs(found) for row in seeks for found in row if found is not None)
     names = " and ".join(", ".join(_name(*row) for row in reports.items()).rsplit(", ", 1))
     run = (
-        f"Measured on {today()} with {names} of Debian, and ffmpeg\n{ffmpeg_version()}. Where a seek"
-        f" works, the sound is at most {worst:.2f} seconds from the position that is shown."
+        f"Measured on {today()} with {names} of Debian, and ffmpeg\n{ffmpeg_version()}."
+        f" Where a seek works, the sound is at most {worst:.2f} seconds from the shown position."
     )
     tables: dict[str, Iterable[str]] = {
         "known": _durations(reports, "known", "Format"),
