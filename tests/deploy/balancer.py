@@ -1,4 +1,7 @@
-"""Real HAProxy or nginx in front of several nodes, with the configuration from ``deploy/``."""
+"""Real HAProxy or nginx in front of several nodes, with the configuration from ``deploy/``.
+
+`tests.deploy.proxies` has the other proxies.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,25 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
-from collections.abc import Mapping
+import sys
+import textwrap
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 from twisted.internet import reactor as _reactor
+from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import SkipTest, TestCase
 
 from tests.support.authority import Certificate
-from tests.support.service import PROJECT, Process, fetch, until
+from tests.support.service import PATIENCE, PROJECT, Process, fetch, until
 
 reactor: Any = _reactor
 
@@ -40,7 +51,8 @@ def installed(program: str, variable: str = "") -> str:
     :raises AssertionError: if the program is missing although its variable is "required".
     """
     # Distributions install servers in folders that only root has on the PATH.
-    places = f"{PROJECT}/build/bin:{os.environ['PATH']}:/usr/local/sbin:/usr/sbin"
+    own = f"{PROJECT}/build/bin:{Path(sys.executable).parent}"
+    places = f"{own}:{os.environ['PATH']}:/usr/local/sbin:/usr/sbin"
     found = shutil.which(program, path=places)
     if found is None:
         variable = variable or f"AUDIOPROXY_{program.upper().replace('-', '_')}"
@@ -59,16 +71,59 @@ def parent_death_prefix() -> tuple[str, ...]:
     return (setpriv, "--pdeathsig", "TERM", "--") if setpriv else ()
 
 
-def shipped(name: str, changes: Mapping[str, str]) -> str:
+def version_of(*command: str) -> tuple[int, ...]:
+    """Return the version that a program prints."""
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
+    (found,) = re.findall(r"\d+(?:\.\d+){1,2}", ended.stdout + ended.stderr)[:1]
+    return tuple(map(int, found.split(".")))
+
+
+def shipped(name: str, changes: Mapping[str, str], enabled: Collection[str] = ()) -> str:
     """Return a file of ``deploy/`` with some of its lines replaced.
 
-    :param changes: replacements by line, without surrounding whitespace.
+    :param changes: replacements by line, without surrounding whitespace. They apply to enabled
+        lines too.
+    :param enabled: lines, each of which begins a commented-out block to enable.
     :raises AssertionError: if the file lacks one of these lines.
     """
-    lines = [line.strip() for line in (PROJECT / "deploy" / name).read_text().splitlines()]
-    if missing := changes.keys() - lines:
+    lines, is_enabled, missing = [], False, {*changes, *enabled}
+    for line in (PROJECT / "deploy" / name).read_text().splitlines():
+        bare = line.strip()
+        missing.discard(bare)
+        # A comment has one blank before its text.
+        is_enabled = bool(re.match(r"#(?! \S)", bare)) and (is_enabled or bare in enabled)
+        if is_enabled:
+            line = line.replace("#", "", 1)
+            bare = line.strip()
+            missing.discard(bare)
+        indent = line[: len(line) - len(line.lstrip())]
+        lines.append(textwrap.indent(changes.get(bare, bare), indent))
+    if missing:
         raise AssertionError(f"{name} has no line {missing}")
-    return "\n".join([*(changes.get(line, line) for line in lines), ""])
+    return "\n".join([*lines, ""])
+
+
+@dataclass(frozen=True, slots=True)
+class Behavior:
+    """What a proxy does with its shipped file, as docs/proxies.md states it.
+
+    :ivar hashes: whether all requests for one URL go to one node.
+    :ivar retries: whether a request that a node closes without a response goes to another one.
+    :ivar retried_statuses: the nodes' statuses that are retried.
+    :ivar tells_from: the version from which a node learns that a client of HTTP/1.1 has left
+        before its response; None if it never does.
+    :ivar check: the path of the health check, if any.
+    :ivar names_plain: whether file names under /media/ work for sources in ``plain/``, too.
+    :ivar changed: the spellings of a path that do not reach the node as they were sent.
+    """
+
+    hashes: bool = True
+    retries: bool = True
+    retried_statuses: frozenset[int] = frozenset()
+    tells_from: tuple[int, ...] | None = ()
+    check: str = "/ready"
+    names_plain: bool = True
+    changed: frozenset[str] = frozenset()
 
 
 B = TypeVar("B", bound="Balancer")
@@ -86,17 +141,29 @@ class Balancer:
     """Load balancer with one address for several nodes.
 
     The constructor opens the ports and the program inherits them, so no other process can take one
-    before the program starts.
+    before the program starts. If a program can inherit none, its port is reserved until it listens.
 
+    :cvar file: its shipped file.
+    :cvar variable: the environment variable that requires the program, as in `installed`.
+    :cvar showing_version: arguments that print its version.
     :cvar checking: arguments that check a configuration, whose path follows.
     :cvar running: arguments that run it.
+    :cvar inherits: whether the program can inherit its listening sockets.
+    :cvar hosts: the addresses at which it looks for the nodes.
+    :cvar behavior: what it does with the shipped file.
     :ivar port: where clients connect.
     :ivar log: the file with the program's standard output or access log.
     """
 
     program: str
+    file: ClassVar[str]
+    variable: ClassVar[str] = ""
+    showing_version: ClassVar[tuple[str, ...]] = ("-v",)
     checking: tuple[str, ...]
     running: tuple[str, ...]
+    inherits: ClassVar[bool] = True
+    hosts: ClassVar[tuple[str, ...]] = ("127.0.0.1",) * 3
+    behavior: ClassVar[Behavior] = Behavior()
 
     def __init__(
         self, folder: Path, nodes: Mapping[str, int], certificate: Certificate | None = None
@@ -108,17 +175,25 @@ class Balancer:
         :param certificate: if given, clients connect over TLS.
         :raises SkipTest: if the program is not installed.
         """
-        self._path = installed(self.program)
+        self._path = installed(self.program, self.variable)
         self._folder, self._nodes, self._certificate = folder, nodes, certificate
         self.log = folder / f"{self.program}.log"
         self._process: Process | None = None
         self._sockets = ExitStack()
-        clients, status = (
-            self._sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=1024))
-            for _ in range(2)
-        )
-        self._inherited = {_CLIENTS: clients.fileno(), _STATUS: status.fileno()}
+        clients, status = (self._sockets.enter_context(socket.socket()) for _ in range(2))
+        for each in (clients, status):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            each.bind(("127.0.0.1", 0))
+            if self.inherits:
+                each.listen(1024)
+        descriptors = {_CLIENTS: clients.fileno(), _STATUS: status.fileno()}
+        self._inherited = descriptors if self.inherits else {}
         self.port, self._status_port = clients.getsockname()[1], status.getsockname()[1]
+
+    @classmethod
+    def version(cls) -> tuple[int, ...]:
+        """Return the version of the program."""
+        return version_of(installed(cls.program, cls.variable), *cls.showing_version)
 
     @property
     def stderr(self) -> str:
@@ -132,12 +207,34 @@ class Balancer:
         return await process.end(), process.stdout + process.stderr
 
     async def start(self) -> None:
-        """Start the program, which listens already."""
+        """Start the program, and return when it listens."""
         with open(self.log, "wb") as log:
             words = (*self.running, self._configuration())
             self._process = self._spawn(*words, stdout=log.fileno())
+        await self.until_started()
+
+    async def until_started(self) -> None:
+        """Wait until the program responds, if it does not listen already."""
+        if not self.inherits:
+            await until(lambda: deferToThread(self._has_routes), f"{self.program} to start")
         # Only the program keeps the ports open, so that clients are refused after it has ended.
         self._sockets.close()
+
+    def _has_routes(self) -> bool:
+        """Return whether the program responds to a request, and not with a 404 of its own."""
+        if self._process is not None and self._process.code is not None:
+            raise AssertionError(f"{self.program} has ended: {self.stderr}{self.log.read_text()}")
+        context = ssl._create_unverified_context() if self._certificate else None
+        scheme = "https" if context else "http"
+        try:
+            urlopen(
+                f"{scheme}://localhost:{self.port}/health", context=context, timeout=PATIENCE
+            ).close()
+        except HTTPError as error:
+            return error.code != 404
+        except (OSError, HTTPException):
+            return False
+        return True
 
     async def stop(self) -> None:
         """Stop the program at once."""
@@ -159,9 +256,15 @@ class Balancer:
 
 
 class HAProxy(Balancer):
-    """HAProxy, which checks its nodes and reports their states."""
+    """HAProxy, which checks its nodes and reports their states.
+
+    :cvar alpn: the protocols over TLS.
+    """
 
     program = "haproxy"
+    file = "haproxy/haproxy.cfg"
+    behavior = Behavior(tells_from=(3, 0))
+    alpn: ClassVar[str] = "http/1.1"
     checking = ("-c", "-V", "-f")
     running = ("-db", "-f")
 
@@ -206,14 +309,14 @@ class HAProxy(Balancer):
             f"server {name} 127.0.0.1:{port} id {number}"
             for number, (name, port) in enumerate(self._nodes.items(), 1)
         ]
-        tls = "#bind :443,:::443 v6only ssl crt /etc/haproxy/audioproxy.pem alpn h2,http/1.1"
+        tls = "#bind :443,:::443 v6only ssl crt /etc/haproxy/audioproxy.pem alpn http/1.1"
         condition = "{ res.hdr(X-Audio-Proxy) MISS COALESCED }"
         cdn = f"http-response set-header Cache-Control no-store if {condition}"
         bind = f"bind fd@{_CLIENTS}"
         if self._certificate is not None:
-            bind += f" ssl crt {self._certificate.both()} alpn h2,http/1.1"
+            bind += f" ssl crt {self._certificate.both()} alpn {self.alpn}"
         text = shipped(
-            "haproxy/haproxy.cfg",
+            self.file,
             {
                 # The tests run HAProxy as their own user, in a folder of their own.
                 "log /dev/log len 4096 local0": "log stdout format raw local0",
@@ -271,6 +374,8 @@ class Nginx(Balancer):
     """
 
     program = "nginx"
+    file = "nginx/audioproxy.conf"
+    behavior = Behavior(check="", changed=frozenset({"`%00`", "`%` without digits"}))
     connections: ClassVar[int] = 512
     limits: ClassVar[str] = "max_fails=1 fail_timeout=2s"
     checking = ("-t", "-c")
@@ -282,9 +387,7 @@ class Nginx(Balancer):
 
     def _tls_and_http2(self) -> str:
         """Return the rest of the ``listen`` line; the shipped file explains the two spellings."""
-        shown = subprocess.run([self._path, "-v"], capture_output=True, text=True, check=True)
-        version = [int(number) for number in re.findall(r"\d+", shown.stderr)[:3]]
-        return "ssl;\nhttp2 on;" if version >= [1, 25, 1] else "ssl http2;"
+        return "ssl;\nhttp2 on;" if self.version() >= (1, 25, 1) else "ssl http2;"
 
     def _configuration(self) -> str:
         servers = [f"server 127.0.0.1:{port} {self.limits};" for port in self._nodes.values()]
@@ -318,7 +421,7 @@ class Nginx(Balancer):
                 ),
             }
         own = self._folder / "audioproxy.conf"
-        own.write_text(shipped("nginx/audioproxy.conf", changes))
+        own.write_text(shipped(self.file, changes))
         path = self._folder / "nginx.conf"
         path.write_text(
             _NGINX.format(

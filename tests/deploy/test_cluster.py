@@ -9,15 +9,11 @@ from collections.abc import Awaitable, Collection, Iterable
 from dataclasses import dataclass
 from itertools import chain, count, cycle
 from pathlib import Path
-from typing import ClassVar
 
 from twisted.internet.defer import Deferred, gatherResults
 
 from tests.deploy.balancer import NODE, Balancer, HAProxy, Nginx, balance
 from tests.render.test_failures_live import (
-    SLOTS_HELD,
-    ScriptedEncoderCase,
-    target,
     until_stopped,
 )
 from tests.support.http import Response
@@ -35,7 +31,6 @@ from tests.support.service import (
     signed,
     until,
     until_hit,
-    until_scraped,
 )
 
 #: Options of one variant for each node. Balancers treat all formats alike.
@@ -434,98 +429,3 @@ class NodeLossTests(ClusterCase):
         self.assertEqual((200, True), (response.status, response.complete))
         self.assertIn(response[NODE], nodes)
         self.assertIn(response.body, self.expected.values())
-
-
-class ForwardingTests(ScriptedEncoderCase):
-    """Responses that pass through a balancer unchanged"""
-
-    encoder_scripts: ClassVar[dict[str, str]] = {
-        "half": "write_64k; stop_self; write_64k; exit 0",
-        "torn": "write_64k; stop_self; exit 1",
-        "stuck": "exec sleep 60",
-    }
-
-    async def boot(self, **ports: int) -> tuple[HAProxy, Nginx]:
-        """Start both balancers in front of some services."""
-        haproxy = await balance(self, HAProxy, self.root.parent, ports)
-        return haproxy, await balance(self, Nginx, self.root.parent, ports)
-
-    async def test_streaming(self) -> None:
-        """Balancers forward bytes at once, and draining a node interrupts no response.
-
-        If no node is ready, HAProxy still sends requests to a live one.
-        """
-        service = self.start(max_concurrency=1, queue_size=5, ready_queue_threshold=1)
-        haproxy, nginx = await self.boot(one=service.port)
-        clients = [await send(each.port, target("half", "aac")) for each in (haproxy, nginx)]
-
-        def halves() -> bool:
-            return all(each.response and len(each.response.body) == 65536 for each in clients)
-
-        await until(halves, "half of the bodies")
-        encoder = await until_stopped()
-        waiting = await send(service.port, target("good", "mp3"))
-        await haproxy.until_state(one="DOWN")
-        late = await send(haproxy.port, target("good", "opus"))
-        for client in clients:
-            self.assertIsNone(client.closed)
-        os.kill(encoder, signal.SIGCONT)
-        for client in clients:
-            response = await client.end()
-            self.assertEqual((200, True), (response.status, response.complete))
-            self.assertEqual(2 * 65536, len(response.body))
-        for client in (waiting, late):
-            response = await client.end()
-            self.assertEqual((200, True), (response.status, response.complete))
-        await haproxy.until_state(one="UP")
-
-    async def test_unchanged_paths(self) -> None:
-        """A URL and its request id reach the node unchanged, in any spelling and length.
-
-        HAProxy keeps the stream of a render out of CDNs that read Cache-Control alone (D62).
-        """
-        service = self.start()
-        for balancer in await self.boot(one=service.port):
-            for status, path in (
-                (200, target("good", "mp3", "/cb:%2F%2e%2e%2Fb%25%20c")),
-                (200, target("good", "mp3", f"/cb:{'%c3%bc' * 100}") + b"?" + b"x" * 12_000),
-                (404, signed("/f:mp3/plain/local://a/./../..//%2e%2e/good.flac")),
-                (422, signed("/f:mp3//plain/local://good.flac")),
-                (401, b"/changed" + target("good", "mp3")),
-            ):
-                response = await fetch(balancer.port, path, b"HEAD", x_request_id=b"mine")
-                self.assertEqual((status, b"mine"), (response.status, response["x-request-id"]))
-            response = await fetch(balancer.port, target("good", "mp3"), b"HEAD")
-            self.assertTrue(response["x-request-id"])
-            # The tests enable HAProxy's line for CDNs.
-            is_for_cdns = balancer.program == "haproxy"
-            self.assertEqual(is_for_cdns, response["cache-control"] == b"no-store")
-
-    async def test_aborted_response(self) -> None:
-        """A response that breaks off at the node also breaks off for the client."""
-        services = [self.start() for _ in range(2)]
-        for balancer in await self.boot(one=services[0].port, two=services[1].port):
-            client = await send(balancer.port, target("torn", "mp3", f"/cb:{balancer.program}"))
-            encoder = await until_stopped()
-            await until(lambda client=client: client.response, "the headers")
-            os.kill(encoder, signal.SIGCONT)
-            response = await client.end()
-            self.assertEqual((200, False), (response.status, response.complete))
-
-    async def test_node_timeout(self) -> None:
-        """A render that takes too long gives the node's 504, and no other node retries it."""
-        services = [self.start(render_timeout=1) for _ in range(2)]
-        metrics = [service.metrics_port for service in services]
-        balancers = await self.boot(one=services[0].port, two=services[1].port)
-        for response in await gather(
-            fetch(each.port, target("stuck", "mp3", f"/cb:{each.program}")) for each in balancers
-        ):
-            self.assertEqual((504, "render_timeout"), (response.status, response.error))
-
-        # A render is counted when its encoder is dead; the client does not wait for that.
-        for port in metrics:
-            await until_scraped(port, lambda found: not found[SLOTS_HELD], "the renders to end")
-        self.assertEqual(
-            {'renders_total{format="mp3",outcome="render_timeout"}': 2},
-            await sum_series("renders_total", *metrics),
-        )

@@ -12,6 +12,7 @@ from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SkipTest
 
 from tests.media.lengths.test_flac import crc
+from tests.media.lengths.test_headers_live import stated_samples
 from tests.support.audio import (
     Sound,
     convert,
@@ -175,16 +176,18 @@ class TrackTests(StreamCase):
         self.assertNotIn("irregular", "\n".join(self.lines))
 
     async def test_without_a_tag(self) -> None:
-        """If Matroska does not state the end of the audio, no part of it has a stated length."""
+        """If Matroska does not state the end of the audio, no part has a length unless measured."""
         port = self.start().port
         for name, first in (("short.mka", True), ("long.mka", False)):
             source = with_tone("flac", "a.mka", first=first).replace(b"DURATION", b"XURATION")
             self.add(name, source)
-            response = await self.get(port, "f:wav/t:0:8", name)
-            self.assertTrue(response.complete)
-            self.assertEqual(response.body[40:44], b"\xff\xff\xff\xff")
+            wav = await self.get(port, "f:wav/t:0:8", name)
+            m4a = await self.get(port, "f:m4a/t:0:8", name)
+            self.assertTrue(wav.complete and m4a.complete)
+            self.assertEqual(stated_samples(m4a.body), -1024)
             expected = SHORT if first else 8 * RATE
-            self.assertEqual(len(read_wav(response.body)), expected)
+            self.assertEqual(stated_samples(wav.body), expected)
+            self.assertEqual(len(read_wav(wav.body)), expected)
 
     async def test_marked_track(self) -> None:
         """The first track is rendered; the log says that another one is the default (D71)."""

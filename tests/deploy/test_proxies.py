@@ -1,0 +1,397 @@
+"""What proxies with the files of ``deploy/`` do: HAProxy and nginx; `tests.deploy.other_proxies`
+has the others.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
+from twisted.trial.unittest import SynchronousTestCase
+
+from bench.blocks import BLOCK
+from tests.deploy.balancer import (
+    Balancer,
+    HAProxy,
+    Nginx,
+    NginxWithOneNode,
+    balance,
+    installed,
+    shipped,
+)
+from tests.deploy.nodes import HALF, Connection, Node, echo, start_stream
+from tests.deploy.proxies import PROXIES, Envoy
+from tests.deploy.torn_streams import COMPLETE, PAGE, ROWS, SCRIPTS, behavior_table
+from tests.render.test_failures_live import ScriptedEncoderCase, target, until_stopped
+from tests.support.authority import Authority
+from tests.support.service import PROJECT, Client, fetch, reactor, send, signed, until
+from tests.support.wire import chunk, reply
+
+#: Ways to write a path that RFC 3986 or proxies take for equal, and signatures do not.
+SPELLINGS = {
+    "`//`": "plain/local://a//b",
+    "`/../`": "plain/a/./../b",
+    "`%2F`": "plain/a%2Fb%252F",
+    "`%c3`": "plain/%c3%bc",
+    "`%41`": "plain/%41",
+    "`%7E`": "plain/%7E~",
+    "`;=@+`": "plain/;=@+!$&'()*,:",
+    "raw `|^{}`": "plain/|^{}",
+    "`%00`": "plain/a%00b",
+    "`%` without digits": "plain/%zz",
+}
+
+STATUSES = (429, 500, 502, 503, 504)
+
+
+class ProxyCase(ScriptedEncoderCase):
+    """Three nodes behind a proxy.
+
+    :cvar kind: the proxy.
+    """
+
+    kind: ClassVar[type[Balancer]]
+    encoder_scripts: ClassVar[dict[str, str]] = {"torn": "write_64k; stop_self; exit 1"}
+
+    def setUp(self) -> None:
+        """Create a folder for the proxy."""
+        super().setUp()
+        self.folder = Path(self.mktemp()).resolve()
+        self.folder.mkdir()
+        self.nodes: list[Node] = []
+
+    async def put_in_front(
+        self, respond: Callable[[Connection], None] = echo, number: int = 3
+    ) -> Balancer:
+        """Start nodes, and the proxy in front of them."""
+        ports = {}
+        names = ("one", "two", "three")[:number]
+        for name, host in zip(names, self.kind.hosts, strict=False):
+            node = Node(name, host, respond)
+            self.addCleanup(node.stop)
+            self.nodes.append(node)
+            ports[name] = node.port.getHost().port
+        proxy = await balance(self, self.kind, self.folder, ports)
+        self.forget()
+        return proxy
+
+    def forget(self) -> None:
+        """Forget the requests so far."""
+        for node in self.nodes:
+            node.connections.clear()
+            node.checks = 0
+
+    @property
+    def connections(self) -> list[Connection]:
+        """The connection of each request so far."""
+        return [each for node in self.nodes for each in node.connections]
+
+    def assert_unsigned(self, proxy: Balancer, *paths: bytes) -> None:
+        """Require that nothing which the proxy has written has the signature of a path."""
+        files = [each for each in self.folder.rglob("*") if each.is_file()]
+        for output in [proxy.stderr, *(each.read_text(errors="replace") for each in files)]:
+            for path in paths:
+                self.assertNotIn(path.decode().split("/")[1], output)
+
+
+class ProxyTests:
+    """What a proxy does with its shipped file."""
+
+    async def test_check(self) -> None:
+        """The proxy accepts the file without a warning, with TLS too."""
+        if not hasattr(self.kind, "checking"):
+            return
+        for certificate in (None, Authority(self.folder).issue("localhost")):
+            proxy = self.kind(self.folder, {"one": 80, "two": 81}, certificate)
+            self.addCleanup(proxy.stop)
+            status, output = await proxy.check()
+            self.assertEqual(0, status, output)
+            self.assertNotRegex(output, r'(?i)warn|\[error\]|"level":"error"')
+
+    async def test_spellings(self) -> None:
+        """A path reaches the node as it was sent, except for the spellings that the page names."""
+        proxy = await self.put_in_front()
+        changed = set()
+        for name, rest in SPELLINGS.items():
+            path = signed(f"/f:mp3/{rest}")
+            response = await fetch(proxy.port, path)
+            if (response.status, response.body) != (200, path):
+                changed.add(name)
+        self.assertEqual(self.kind.behavior.changed, changed)
+        path = signed("/f:mp3/plain/local://" + "n" * 12_000)
+        response = await fetch(proxy.port, path + b"?query")
+        self.assertEqual(path, response.body.partition(b"?")[0])
+
+    async def test_file_names(self) -> None:
+        """Under /media/, a node sees the bytes of a path before its last segment."""
+        proxy = await self.put_in_front()
+        source = "plain/local://a%2Fb%20%C3%BC//;=@.wav" if self.names_plain else "enc/bG9j"
+        path = signed(f"/f:mp3/{source}")
+        for sent, seen in (
+            (b"/media%s/episode-12.mp3", b"%s"),
+            (b"/media%s/%%2F%%C3%%BC%%20.mp3?utm=/1", b"%s"),
+            (b"/media%s/", b"%s"),
+            (b"/media%s/a.mp3/b.mp3?x", b"%s/a.mp3"),
+            (b"/media%s/" + b"n" * 12_000, b"%s"),
+            *((same, same) for same in (b"%s", b"%s/x.mp3", b"/MEDIA%s/x", b"/media2%s/x")),
+            *((same, same) for same in (b"//media%s/x", b"/x/media%s/x")),
+        ):
+            response = await fetch(proxy.port, sent % path)
+            self.assertEqual(200, response.status, sent)
+            self.assertEqual(seen % path, response.body.partition(b"?")[0])
+
+    @property
+    def names_plain(self) -> bool:
+        """Whether /media/ works for sources in ``plain/``."""
+        return self.kind.behavior.names_plain
+
+    async def test_one_node(self) -> None:
+        """All requests for one URL go to one node, with a file name and without."""
+        proxy = await self.put_in_front()
+        names = set()
+        for number in range(12):
+            path = signed(f"/f:mp3/enc/{number}")
+            same = {
+                (await fetch(proxy.port, each))["x-name"]
+                for each in (path, path, b"/media%s/%d.mp3" % (path, number), path)
+            }
+            self.assertEqual(self.kind.behavior.hashes, len(same) == 1)
+            names |= same
+        self.assertGreater(len(names), 1, names)
+
+    async def test_statuses(self) -> None:
+        """A node's own refusal reaches the client unchanged, and no other node is asked."""
+
+        def refuse(connection: Connection) -> None:
+            status = int(connection.target[-3:])
+            connection.write(reply(status, b"own", {"Retry-After": "7"}))
+
+        proxy = await self.put_in_front(refuse)
+        for status in STATUSES:
+            response = await fetch(proxy.port, signed(f"/f:mp3/enc/{status}"))
+            self.assertEqual((status, b"own"), (response.status, response.body))
+            self.assertEqual(b"7", response["retry-after"])
+            is_retried = status in self.kind.behavior.retried_statuses
+            self.assertEqual(is_retried, len(self.connections) > 1, status)
+            self.forget()
+
+    async def test_closed_requests(self) -> None:
+        """A request that a node closes without a response is retried, except where the page says.
+
+        A node closes the requests of its queue when it stops (D39).
+        """
+
+        def close_first(connection: Connection) -> None:
+            (echo if len(self.connections) > 1 else Connection.close)(connection)
+
+        proxy = await self.put_in_front(close_first)
+        response = await fetch(proxy.port, signed("/f:mp3/enc/a"))
+        self.assertEqual(self.kind.behavior.retries, response.status == 200)
+
+    async def test_down(self) -> None:
+        """If a node is down, the others get its requests."""
+        proxy = await self.put_in_front()
+        await self.nodes[0].stop()
+        for number in range(12):
+            response = await fetch(proxy.port, signed(f"/f:mp3/enc/{number}"))
+            self.assertEqual(200, response.status)
+
+    async def test_streams(self) -> None:
+        """Bytes are forwarded at once, and to slow clients.
+
+        If no node is ready, running streams continue, and requests still go to live nodes.
+        """
+        proxy = await self.put_in_front(start_stream)
+        client = await send(proxy.port, signed("/f:mp3/enc/slow"))
+        await until(lambda: client.response and len(client.response.body) == HALF, "the half")
+        (stream,) = self.connections
+        for node in self.nodes:
+            node.respond, node.is_ready = echo, False
+        if check := self.kind.behavior.check:
+            self.forget()
+            await until(lambda: min(each.checks for each in self.nodes) > 2, f"checks of {check}")
+        else:
+            self.assertEqual([0, 0, 0], [node.checks for node in self.nodes])
+        response = await fetch(proxy.port, signed("/f:mp3/enc/other"))
+        self.assertEqual(200, response.status)
+        stream.write(chunk(bytes(HALF)) + chunk(b""))
+        response = await client.end()
+        self.assertEqual((200, True), (response.status, response.complete))
+        self.assertEqual(2 * HALF, len(response.body))
+
+    async def test_torn_stream(self) -> None:
+        """The stream of a render that fails also breaks off for the client."""
+        services = [self.start() for _ in range(2)]
+        ports = {"one": services[0].port, "two": services[1].port}
+        proxy = await balance(self, self.kind, self.folder, ports)
+        client = await send(proxy.port, target("torn", "mp3"))
+        encoder = await until_stopped()
+        await until(lambda: client.response, "the headers")
+        os.kill(encoder, signal.SIGCONT)
+        response = await client.end()
+        self.assertEqual((200, False), (response.status, response.complete))
+
+    async def test_request_ids(self) -> None:
+        """A client's x-request-id and traceparent reach the node, and the id wins (D67).
+
+        A proxy adds no id of its own to a request with a traceparent.
+        """
+        proxy = await self.put_in_front()
+        trace = b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"
+        path = signed("/f:mp3/enc/a")
+        response = await fetch(proxy.port, path, x_request_id=b"mine", traceparent=trace)
+        seen = response["x-seen-x-request-id"], response["x-seen-traceparent"]
+        self.assertEqual((b"mine", trace), seen)
+        response = await fetch(proxy.port, path, traceparent=trace)
+        seen = response["x-seen-x-request-id"], response["x-seen-traceparent"]
+        self.assertEqual((None, trace), seen)
+
+    async def test_client_leaves(self) -> None:
+        """If a client disconnects before its response, the node learns it, if the page says so."""
+        since = self.kind.behavior.tells_from
+        if since is None or self.kind.version() < since:
+            return
+        proxy = await self.put_in_front(lambda connection: None, number=1)
+        client: Client = await connectProtocol(
+            TCP4ClientEndpoint(reactor, "127.0.0.1", proxy.port), Client()
+        )
+        # As a browser, without "Connection: close".
+        client.transport.write(  # type: ignore[union-attr]
+            b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % signed("/f:mp3/enc/queued")
+        )
+        await until(lambda: self.connections, "the request")
+        (waiting,) = self.connections
+        await client.leave()
+        await until(lambda: waiting.is_lost, "the node to learn it")
+
+    async def test_logs(self) -> None:
+        """Nothing that the proxy writes has a signature: of a node that is down or closes, too."""
+
+        def misbehave(connection: Connection) -> None:
+            if connection.target.endswith("torn"):
+                start_stream(connection)
+            connection.close()
+
+        proxy = await self.put_in_front(misbehave)
+        paths = [signed(f"/f:mp3/enc/{name}") for name in ("torn", "closed", "down")]
+        for path in paths:
+            if path.endswith(b"down"):
+                for node in self.nodes:
+                    await node.stop()
+            for each in (path, b"/media%s/a.mp3?x" % path):
+                client = await send(proxy.port, each)
+                await until(lambda client=client: client.closed, "the end")
+        await proxy.stop()
+        self.assert_unsigned(proxy, *paths)
+
+
+class HAProxyTests(ProxyTests, ProxyCase):
+    """HAProxy"""
+
+    kind = HAProxy
+
+    async def test_shipped_file(self) -> None:
+        """HAProxy accepts the file unchanged, without a warning."""
+        path = PROJECT / "deploy/haproxy/haproxy.cfg"
+        checking = self.spawn(installed("haproxy"), "-c", "-V", "-f", str(path))
+        self.assertEqual(0, await checking.end())
+        self.assertEqual("Configuration file is valid\n", checking.stdout + checking.stderr)
+
+    async def test_cdn(self) -> None:
+        """The line for CDNs keeps them from storing the stream of a render (D62)."""
+        proxy = await balance(self, HAProxy, self.folder, {"one": self.start().port})
+        response = await fetch(proxy.port, target("good", "mp3"), b"HEAD")
+        self.assertEqual(b"no-store", response["cache-control"])
+
+
+class NginxOutOfConnections(Nginx):
+    """An nginx that can accept one client, and then has no connection left for a node."""
+
+    connections = 3
+
+
+class NginxTests(ProxyTests, ProxyCase):
+    """nginx"""
+
+    kind = Nginx
+
+    async def test_out_of_connections(self) -> None:
+        """If connections run out, nginx writes no signature: such messages have a higher level."""
+        proxy = await balance(self, NginxOutOfConnections, self.folder, {"one": 80})
+        path = signed("/f:mp3/enc/a")
+        self.assertEqual(500, (await fetch(proxy.port, path)).status)
+        await proxy.stop()
+        self.assertIn(" 500 ", proxy.log.read_text())
+        self.assert_unsigned(proxy, path)
+
+
+class NginxWithOneNodeTests(ProxyCase):
+    """nginx in front of one node"""
+
+    kind = NginxWithOneNode
+
+    async def test_closed_requests(self) -> None:
+        """A node that is written twice gets each request again that it has closed, and stays up."""
+        closed: set[str] = set()
+
+        def close_first(connection: Connection) -> None:
+            (echo if connection.target in closed else Connection.close)(connection)
+            closed.add(connection.target)
+
+        node = Node("one", "127.0.0.1", close_first)
+        self.addCleanup(node.stop)
+        port = node.port.getHost().port
+        nginx = await balance(self, self.kind, self.folder, {"one": port, "again": port})
+        for number in range(4):
+            self.assertEqual(200, (await fetch(nginx.port, b"/%d" % number)).status)
+        self.assertEqual(4, len(closed))
+
+
+class FileTests(SynchronousTestCase):
+    """The shipped files, and how the tests change them"""
+
+    def test_deadlines(self) -> None:
+        """Each file outlives a render and names three nodes, and the page links to it."""
+        page = PAGE.read_text()
+        for kind in (HAProxy, Nginx, *PROXIES):
+            text = (PROJECT / "deploy" / kind.file).read_text()
+            self.assertRegex(text, r"\b630s?\b")
+            for number in (11, 12, 13):
+                self.assertIn(f"10.0.0.{number}", text)
+            self.assertIn(f"../deploy/{kind.file}", page)
+        # By default, Envoy ends each response after 15 seconds.
+        self.assertIn(" timeout: 0s\n", (PROJECT / "deploy" / Envoy.file).read_text())
+
+    def test_page(self) -> None:
+        """The page states what the tests require, and shows the handlers that were measured.
+
+        With our files, torn streams break off.
+        """
+        blocks = {name: text for _, name, text, _ in BLOCK.findall(PAGE.read_text())}
+        self.assertEqual(behavior_table(), blocks["proxies"].strip())
+        lines = blocks["torn streams"].splitlines()
+        for row in ROWS:
+            names = {f"| {row.name} |", f"| {row.setting} |"}
+            (line,) = [each for each in lines if all(name in each for name in names)]
+            self.assertFalse(row.is_ours and COMPLETE in line, line)
+        scripts = "".join(path.read_text() for path in SCRIPTS.glob("*.mjs"))
+        for handler in re.findall(r"```js\n(.*?)```", PAGE.read_text(), re.DOTALL):
+            self.assertIn(handler, scripts)
+
+    def test_shipped(self) -> None:
+        """`shipped` replaces and enables lines of a file, and fails if the file lacks one."""
+        text = shipped("haproxy/haproxy.cfg", {"maxconn 4000": "maxconn 81"})
+        self.assertIn("\n    maxconn 81\n", text)
+        self.assertNotIn("maxconn 4000", text)
+        key = {"keyFile: /etc/traefik/audioproxy.key": "keyFile: own"}
+        text = shipped("traefik/audioproxy.yml", key, ["#tls:"])
+        self.assertIn("\ntls:\n  certificates:\n", text)
+        self.assertIn("\n      keyFile: own\n", text)
+        for changes, enabled in (({"maxconn 81": "maxconn 82"}, ()), ({}, ["#maxconn 82"])):
+            with self.assertRaises(AssertionError):
+                shipped("haproxy/haproxy.cfg", changes, enabled)
