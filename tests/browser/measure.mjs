@@ -90,7 +90,7 @@ function prepare() {
     audio.currentTime = time;
     await until(() => !audio.seeking, 4000);
     audio.paused && audio.play().catch(() => {});
-    return Math.abs(audio.currentTime - time) < 0.5 && until(() => audio.currentTime > time + 0.7);
+    return Math.abs(audio.currentTime - time) < 0.5 && until(() => audio.currentTime > time + 0.7, 4000);
   };
   window.state = () => {
     const { currentTime, duration, ended, error } = audio;
