@@ -42,7 +42,7 @@ S3_TESTS = tests.support.test_buckets_live tests.deploy.test_cluster \
 QUICK_FILES = $(sort $(shell find tests -name 'test_*.py' ! -name '*_live.py' \
     $(foreach folder,bench browser deploy examples fuzz handover soak,! -path 'tests/$(folder)/*')))
 
-.PHONY: help install dev ffmpeg system-ffmpeg cell compiler node browser player haproxy nginx varnish cache-servers proxy-servers promtool systemd gpodder names readers languages utilities radosgw run demo \
+.PHONY: help install dev ffmpeg system-ffmpeg cell compiler node browser browsers webkit engines player haproxy nginx varnish cache-servers proxy-servers promtool systemd gpodder names readers languages utilities radosgw run demo \
     check ci-root lint format types docs coverage test quick test-deploy caches proxies test-ceph \
     test-ffmpeg matrix soak handover guards bench deadlines quality wrk fuzz container outdated screenshots clean
 
@@ -62,7 +62,7 @@ check: lint types docs coverage test ## run every check that a change has to pas
 ci-root: ## run `make check` on a new minimal Debian in build/, as root; SUITE=trixie
 	@tools/ci-root $(SUITE)
 
-test: system-ffmpeg compiler dev $(CELL) browser haproxy nginx systemd names promtool readers languages utilities wrk ## run all tests, in JOBS=4 processes
+test: system-ffmpeg compiler dev $(CELL) browser webkit haproxy nginx systemd names promtool readers languages utilities wrk ## run all tests, in JOBS=4 processes
 	$(if $(filter 1,$(words $(CURDIR))),,$(error nginx, HAProxy and make read a path with a space as two: move this checkout to a path without spaces))
 	@rm -f "$(DURATIONS)"
 	AUDIOPROXY_DURATIONS="$(DURATIONS)" AUDIOPROXY_BROWSER=$$($(UBUNTU) || echo required) \
@@ -83,6 +83,11 @@ test-deploy: system-ffmpeg dev haproxy nginx systemd promtool utilities gpodder 
 caches: system-ffmpeg dev nginx cache-servers ## run a node behind nginx, Varnish, Squid and Traffic Server
 	AUDIOPROXY_CACHES=required AUDIOPROXY_NGINX=required \
 	    $(BIN)/python $(TRIAL) -j$(JOBS) tests.deploy.test_caches tests.deploy.other_caches
+
+browsers: system-ffmpeg dev browser engines ## play the player in Chromium, Firefox and WebKit, and write what they do into docs/browsers.md
+	AUDIOPROXY_BROWSER=required $(BIN)/python $(TRIAL) tests.browser.engines \
+	    tests.browser.test_engines tests.browser.test_redirects
+	$(BIN)/python -m bench.browsers
 
 proxies: system-ffmpeg dev haproxy nginx varnish proxy-servers ## run nodes behind seven proxies and two of Node, and write the tables of docs/proxies.md
 	$(BIN)/python -m tests.deploy.torn_streams
@@ -206,6 +211,20 @@ node:
 # a snap. Without it, the tests that need it are skipped there.
 browser: $(NODE_MODULES)/.package-lock.json player
 	@command -v chromium-headless-shell >/dev/null || $(UBUNTU) || tools/system-package chromium-headless-shell
+
+# For tests only: WebKitGTK, which needs a screen, and GStreamer's plugins for all formats but aac and m4a.
+webkit:
+	@command -v Xvfb >/dev/null || tools/system-package xvfb
+	@command -v WebKitWebDriver >/dev/null || tools/system-package webkit2gtk-driver
+	@[ -n "$$(ls /usr/lib*/gstreamer-1.0/libgstmpg123.so /usr/lib*/*/gstreamer-1.0/libgstmpg123.so 2>/dev/null)" ] || \
+	    tools/system-package gstreamer1.0-plugins-good
+
+# For `make browsers` only: Firefox, AAC in WebKitGTK, and a sound card without sound. Ubuntu has Firefox as a snap alone.
+engines: webkit
+	@command -v firefox-esr >/dev/null || tools/system-package firefox-esr
+	@command -v parec >/dev/null || tools/system-package pulseaudio
+	@[ -n "$$(ls /usr/lib*/gstreamer-1.0/libgstlibav.so /usr/lib*/*/gstreamer-1.0/libgstlibav.so 2>/dev/null)" ] || \
+	    tools/system-package gstreamer1.0-libav
 
 player: $(PLAYER_MODULES)/.package-lock.json
 

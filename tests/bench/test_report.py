@@ -6,6 +6,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from bench import browsers
 from bench.__main__ import CONTENTS, SERIES
 from bench.blocks import BLOCK, fill
 from bench.figures import Figure
@@ -138,3 +139,36 @@ class LoadTests(SynchronousTestCase):
             "no connection",
         ):
             self.assertRaisesRegex(RuntimeError, "wrk says", read_report, text, 0.5)
+
+
+class BrowserTests(SynchronousTestCase):
+    """Tables of docs/browsers.md."""
+
+    def test_contents(self) -> None:
+        """The page has each table, with a row for each format, and how each stream ends."""
+        played = {"plays": True, "duration": 29.9, "seeks": [0.01, -0.04]}
+        mute = {"plays": False, "duration": None, "seeks": [None]}
+        variants: dict[str, Any] = {
+            f"{token} {length}": {"held": played, "stored": mute, "length": 1_323_000}
+            for token in browsers.AUDIO_FORMATS
+            for length in browsers.SOURCES
+        }
+        variants["torn"] = {
+            "torn": {"seconds": 30, "ended": True, "error": None, "requests": ["bytes=7-"]},
+            "failed": {"seconds": 1, "ended": False, "error": 2, "requests": []},
+            "again": {"seconds": 45, "ended": False, "error": None, "requests": ["", ""]},
+        }
+        found = browsers.contents({"webkit": {"version": "2.50.6", "variants": variants}})
+        blocks = BLOCK.findall(browsers.PAGE.read_text())
+        self.assertEqual(set(found), {name for _, name, *_ in blocks})
+        self.assertIn("WebKitGTK 2.50 of Debian", found["run"])
+        self.assertIn("0.04 seconds", found["run"])
+        for token in browsers.AUDIO_FORMATS:
+            self.assertIn(f"| {token} | 29.90; seeks | does not play |", found["known"])
+            self.assertIn(f"| {token} | 1,323,000 |", found["decoded"])
+        for end in (
+            "plays to the end; a new request",
+            "`error` 2 after 1 s; no request",
+            "no event in 45 s; 2 new requests",
+        ):
+            self.assertIn(f"| {end} |", found["torn"])

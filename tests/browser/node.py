@@ -35,7 +35,7 @@ def program(name: str) -> str:
 
 def missing(what: str) -> Exception:
     """Return the exception for a missing program or library: SkipTest unless REQUIRED."""
-    reason = f"{what}; `make test` installs it, except Chromium on Ubuntu"
+    reason = f"{what}; `make test` or `make browsers` installs it, except Chromium on Ubuntu"
     return AssertionError(reason) if REQUIRED else SkipTest(reason)
 
 

@@ -441,7 +441,7 @@ def behavior_table() -> str:
         ),
     }
     names = [NAMES[kind] for kind in kinds]
-    return table(["", *names], ([text, *map(row, behaviors)] for text, row in rows.items()))
+    return table(["What", *names], ([text, *map(row, behaviors)] for text, row in rows.items()))
 
 
 async def measure(reactor: Any, *only: str) -> None:

@@ -7,10 +7,10 @@
 const at = (id) => document.getElementById(id);
 
 // Seconds by which the two may differ: less than a listener notices at a switch.
-const TOLERANCE = 0.01;
+const TOLERANCE = 0.015;
 
-// Shares of the muted one's difference that it catches up in a second, and of its usual speed at most.
-const [HASTE, LIMIT] = [2, 0.5];
+// Milliseconds from a correction to the next one, and seconds that a seek takes at most.
+const [PAUSE, LIMIT] = [500, 0.5];
 
 export class Comparison {
   #tracks = { result: at("audio"), source: at("original") };
@@ -20,6 +20,9 @@ export class Comparison {
   #on = false;
   #heard = "result";
   #levels = null;
+  // Seconds by which a seek of the source leads, since it takes time, and the time of the last one.
+  #lead = 0;
+  #moved = 0;
   #work = new AbortController();
 
   constructor() {
@@ -32,6 +35,7 @@ export class Comparison {
     }
     result.addEventListener("timeupdate", () => this.#follow());
     source.addEventListener("loadedmetadata", () => this.#join());
+    source.addEventListener("error", () => this.#say("This browser cannot play the source."));
     at("compare").addEventListener("click", () => this.#switch(!this.#on));
     at("comparison").addEventListener("input", ({ target }) => this.#hear(target.value));
     at("volume").addEventListener("input", ({ target }) => {
@@ -108,7 +112,6 @@ export class Comparison {
     for (const [name, track] of Object.entries(this.#tracks)) {
       track.muted = name !== this.#heard;
       track.volume = this.#volume * (this.#levels ? 10 ** ((least - this.#levels[name]) / 20) : 1);
-      track.playbackRate = 1;
     }
     at("volume").style.setProperty("--share", this.#volume);
     at("volume").setAttribute("aria-valuetext", `${Math.round(100 * this.#volume)} %`);
@@ -118,20 +121,23 @@ export class Comparison {
   #join() {
     const { result, source } = this.#tracks;
     if (source.readyState > 0) {
+      this.#moved = performance.now();
       source.currentTime = result.currentTime;
       // The start of another position cancels play(). That is not an error.
       result.paused || source.play().catch(() => {});
     }
   }
 
-  // Let the muted one catch up, which is not audible.
+  // Move the source to the position of the result while it is muted, which is not audible. A playback rate would be
+  // smoother, but WebKitGTK 2.50 unmutes an element whose rate is set, and moves it.
   #follow() {
     const { result, source } = this.#tracks;
-    if (!source.paused) {
-      const [heard, muted] = result.muted ? [source, result] : [result, source];
-      const behind = heard.currentTime - muted.currentTime;
-      const haste = Math.max(-LIMIT, Math.min(HASTE * behind, LIMIT));
-      muted.playbackRate = Math.abs(behind) < TOLERANCE ? 1 : 1 + haste;
+    const behind = result.currentTime - source.currentTime;
+    const settled = !source.paused && !source.seeking && !result.seeking && performance.now() > this.#moved + PAUSE;
+    if (source.muted && settled && Math.abs(behind) > TOLERANCE) {
+      this.#lead = Math.abs(behind) < LIMIT ? this.#lead + behind : 0;
+      this.#moved = performance.now();
+      source.currentTime = result.currentTime + this.#lead;
     }
   }
 

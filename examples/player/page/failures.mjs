@@ -34,6 +34,7 @@ const FAILURES = {
   render_timeout: ["The render took too long", "Trim the source, or start the player with a longer time, in seconds:", "AP_RENDER_TIMEOUT"],
   probe_timeout: [SOURCE, "Start the player with a longer time, in seconds:", "AP_PROBE_TIMEOUT"],
   unreachable: ["The player does not respond", "Start it again, then reload this page:", "make demo"],
+  broken_off: ["The render broke off", "The output of the player in its terminal has the reason."],
   unplayable: ["This browser cannot play this format", "Choose another format. The URL works in other programs."],
   no_sources: ["There are no audio files", "Copy audio files into the folder and reload this page, or type a source above."],
 };

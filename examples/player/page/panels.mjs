@@ -10,6 +10,7 @@ const NOTES = {
   HIT: "Stored: it starts at once and supports seeking.",
   streams: "Plays while it is rendered. Seeking works once it is stored.",
   stored: "Now stored: seeking works.",
+  unstored: "Rendered, but not stored: it plays from its start alone.",
 };
 
 // Format a time as minutes, seconds and tenths.
@@ -31,7 +32,7 @@ function duration(milliseconds) {
 }
 
 export function showPlayer(playback, { token, content_type }, refusal) {
-  const { loaded, state, stored, streams } = playback.known;
+  const { loaded, state, stored, streams, unstored } = playback.known;
   const silent = content_type === null;
   const length = playback.duration;
   const seek = at("seek");
@@ -47,7 +48,8 @@ export function showPlayer(playback, { token, content_type }, refusal) {
   play.title = refusal?.message ?? "Play or pause (Space)";
   at("state").textContent = state ?? "";
   at("state").dataset.state = state ?? "";
-  const note = loaded && streams ? (stored ? "stored" : "streams") : stored ? "HIT" : state;
+  const stream = stored ? "stored" : unstored ? "unstored" : "streams";
+  const note = loaded && streams ? stream : stored ? "HIT" : state;
   at("note").textContent = refusal ? "" : (NOTES[silent ? "none" : note] ?? "");
   at("waveform").classList.toggle("seekable", Boolean(stored));
   document.title = `${playback.playing ? "▶ " : ""}${token} · audioproxy player`;

@@ -14,13 +14,21 @@
 const FIRST_LOOK = 100;
 const LAST_LOOK = 2000;
 
+// Milliseconds from the end of a render until its variant is stored, at most.
+const STORING = 3000;
+
 export const UNREACHABLE = { error: "unreachable", message: "The service does not respond." };
+const BROKEN_OFF = { error: "broken_off", message: "The service broke off the response." };
+const UNPLAYABLE = { error: "unplayable", message: "This browser cannot play this format." };
+const NOT_STORED = { error: "unplayable", message: "This browser plays stored variants alone, and this one was not stored." };
 
 export class Playback {
   #audio;
   #changed;
   #url = null;
   #visits = 0;
+  // The visit that was examined last.
+  #examined = 0;
   #asking = new AbortController();
   #pressed = 0;
   #waiting = null;
@@ -41,7 +49,9 @@ export class Playback {
     }
     audio.addEventListener("loadedmetadata", () => this.#arrive());
     audio.addEventListener("playing", () => this.#learn({ sound: this.known.sound ?? since(this.#pressed) }));
-    audio.addEventListener("error", () => audio.src && this.#fail().catch((error) => this.#miss(error)));
+    for (const event of ["ended", "error", "stalled"]) {
+      audio.addEventListener(event, () => this.#examine(event).catch((error) => this.#miss(error)));
+    }
     new PerformanceObserver((list) => list.getEntries().forEach((entry) => this.#record(entry))).observe({
       type: "resource",
     });
@@ -93,11 +103,15 @@ export class Playback {
     this.#goes = false;
     this.duration = 0;
     this.known = {};
+    this.#unload();
+    this.#changed();
+  }
+
+  #unload() {
     if (this.#audio.hasAttribute("src")) {
       this.#audio.removeAttribute("src");
       this.#audio.load();
     }
-    this.#changed();
   }
 
   toggle() {
@@ -138,7 +152,7 @@ export class Playback {
     audio.src = `${this.#url}?${this.#visits}`;
     this.#aim = time || null;
     this.#pressed = performance.now();
-    this.#learn({ loaded: true, streams: !this.known.stored, sound: null });
+    this.#learn({ loaded: true, streams: !this.known.stored, unstored: false, sound: null });
     if (!this.known.stored) {
       this.#waiting = this.#wait();
     }
@@ -181,7 +195,7 @@ export class Playback {
   async #wait() {
     const { signal } = this.#asking;
     const began = performance.now();
-    for (let pause = FIRST_LOOK; !this.known.stored && !this.known.refusal; pause *= 1.3) {
+    for (let pause = FIRST_LOOK; !this.#settled; pause *= 1.3) {
       await new Promise((resolve) => setTimeout(resolve, Math.min(pause, LAST_LOOK)));
       if (signal.aborted) {
         return;
@@ -200,33 +214,75 @@ export class Playback {
     }
   }
 
-  // Fetch the error document of a refusal, which an audio element cannot read. Cancel if it is audio.
-  async #explain() {
-    const { signal } = this.#asking;
-    const response = await fetch(this.#url, { signal });
-    if (response.ok) {
-      await response.body.cancel();
-    } else {
-      this.#learn({ refusal: await response.json(), status: response.status });
-    }
-    return response.ok;
+  // Whether nothing more can be learnt by HEAD requests.
+  get #settled() {
+    const { stored, refusal, unstored } = this.known;
+    return stored || refusal || unstored;
   }
 
-  // A browser that cannot play a stream, such as Safari, may play the stored variant, which has a length.
-  async #fail() {
+  // Fetch the error document of a refusal, which an audio element cannot read. Return whether it is audio, and cancel
+  // that, or discard it to its end.
+  async #explain(whole = false) {
     const { signal } = this.#asking;
-    const { streams } = this.known;
-    const good = await this.#explain();
-    if (good && !streams) {
-      this.#learn({ refusal: { error: "unplayable", message: "This browser cannot play this format." } });
-    } else if (good) {
-      this.#learn({ loaded: false, streams: false });
-      await this.#waiting;
-      if (this.known.stored && !signal.aborted) {
-        this.#load(0);
-        this.#start();
-      }
+    const response = await fetch(this.#url, { cache: "no-store", signal });
+    if (!response.ok) {
+      this.#learn({ refusal: await response.json(), status: response.status });
+    } else if (whole) {
+      await response.body.pipeTo(new WritableStream(), { signal }).catch(() => {
+        signal.throwIfAborted();
+        this.#learn({ refusal: BROKEN_OFF });
+      });
+    } else {
+      await response.body.cancel();
     }
+    return !this.known.refusal;
+  }
+
+  // Find out why the element has failed, stalled, or ended before the variant is stored. A stream that breaks off is an
+  // error in Firefox 153, an end in WebKitGTK 2.50, and Chromium 150 requests it again and again. Reading the variant to
+  // its end says whether it can be rendered. A browser that cannot play a stream, such as Safari, may play the stored
+  // variant, which has a length.
+  async #examine(event) {
+    const { signal } = this.#asking;
+    const { loaded, streams, stored } = this.known;
+    const { currentTime, error, readyState } = this.#audio;
+    const starved = event !== "stalled" || readyState < HTMLMediaElement.HAVE_FUTURE_DATA;
+    const doubtful = error || (streams && !stored && starved);
+    if (!loaded || !doubtful || this.#examined === this.#visits) {
+      return;
+    }
+    this.#examined = this.#visits;
+    if (!streams) {
+      (await this.#explain()) && this.#learn({ refusal: UNPLAYABLE });
+      return;
+    }
+    if (error) {
+      this.#learn({ loaded: false, streams: false });
+    } else {
+      await this.#store();
+    }
+    if (!signal.aborted && !this.known.stored) {
+      (await this.#explain(true)) && (await this.#store());
+    }
+    if (signal.aborted || this.#examined !== this.#visits) {
+      return;
+    }
+    if (this.known.stored && error) {
+      this.#load(currentTime);
+      this.#start();
+    } else if (!this.known.stored) {
+      this.#learn(error ? { refusal: this.known.refusal ?? NOT_STORED } : { unstored: true });
+    }
+    if (this.known.refusal) {
+      // Chromium would go on requesting it.
+      this.#unload();
+      this.#learn({ loaded: false, streams: false });
+    }
+  }
+
+  // Wait until the variant is stored, for as long as that can take after its render.
+  async #store() {
+    await Promise.race([this.#waiting, new Promise((resolve) => setTimeout(resolve, STORING))]);
   }
 
   #record(entry) {

@@ -41,11 +41,12 @@ export class TrimHandles {
     }
   }
 
-  // Show the part of the trim controls; a duration of null lasts to the end.
+  // Show the part of the trim controls; a duration of null lasts to the end. They may have been set for a longer source.
   show(start, duration, whole) {
     if (!this.#move) {
       this.#whole = whole;
-      this.#bounds = [start, duration === null ? whole : start + duration];
+      const ends = [start, duration === null ? whole : start + duration];
+      this.#bounds = ends.map((time) => Math.max(0, Math.min(time, whole)) || 0);
       this.#draw();
     }
   }

@@ -46,7 +46,8 @@ class Drawing {
     this.container = container;
     this.#surfer = WaveSurfer.create({
       container,
-      height: container.clientHeight,
+      // That of the container, whenever it changes.
+      height: "auto",
       cursorWidth: 0,
       barRadius: 3,
       interact: false,
