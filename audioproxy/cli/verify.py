@@ -19,7 +19,7 @@ from audioproxy.cli.formatting import (
     print_json,
     printable,
 )
-from audioproxy.cli.url_input import parse_url, read_lines
+from audioproxy.cli.url_input import parse_url, percent_encode_typed, read_lines
 from audioproxy.errors import Expired, InvalidSignature, Refusal
 from audioproxy.grammar.option_parser import parse_expiry
 from audioproxy.grammar.request import InfoRequest, SigningKeys, parse_request
@@ -136,7 +136,8 @@ def verify_url(keys: SigningKeys, url: str) -> Verification:
     """
     found = verify_path(keys, parse_url(url))
     if found.status == FAILURE and found.reason is None:
-        escaped = parse_url(url.replace("?", "%3F").replace("#", "%23"))
+        # A fragment, which is not sent, may have any character.
+        escaped = parse_url(percent_encode_typed(url).replace("?", "%3F").replace("#", "%23"))
         raw = escaped.signed.replace(b"%3F", b"?").replace(b"%23", b"#")
         for path in (escaped, replace(escaped, signed=raw)):
             again = verify_path(keys, path)

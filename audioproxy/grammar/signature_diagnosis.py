@@ -175,6 +175,8 @@ def _respelled(path: bytes) -> Iterator[bytes]:
     """Yield the path in the spellings of common encoders, which decode to the same bytes."""
     yield _ESCAPE.sub(lambda escape: escape[0].upper(), path)
     yield _ESCAPE.sub(lambda escape: escape[0].lower(), path)
+    # Older encoders escape it (RFC 1738).
+    yield path.replace(b"~", b"%7E")
     match = _SOURCE.fullmatch(path)
     if match is None:
         return

@@ -241,7 +241,7 @@ class PageTests(RedirectCase):
     async def test_recovery(self) -> None:
         """The code of the page goes on from the same time, and stays paused if it was.
 
-        It gives up on a source that fails again.
+        It gives up on a source that fails again at the same time.
         """
         expired = [Status(403)]
         pages = {
@@ -255,7 +255,7 @@ class PageTests(RedirectCase):
         }
         expected = {"without": "error", "with": "plays", "paused": "paused", "missing": "error"}
         self.assertEqual(expected, await self.browse(pages))
-        self.assertEqual(1, len(self.audio.requests_for("/missing")))
+        self.assertEqual(2, len(self.audio.requests_for("/missing")))
 
     async def test_embedder_policy(self) -> None:
         """A page with COEP plays what the table says."""

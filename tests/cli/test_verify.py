@@ -117,6 +117,7 @@ class VerifyTests(SynchronousTestCase):
             words = "a ? or # of the source ends the path; sign and send %3F and %23"
             self.assert_verdict(url, 1, f"wrong signature ({words})")
         self.assert_verdict(url.replace("a?", "x?"), 1, "wrong signature")
+        self.assert_verdict(url.replace("a?", "x?") + "#my \u00e9", 1, "wrong signature")
         # All of a query was decoded.
         path = "/f:mp3/plain/https://h.example/a.wav%3Fx%3D1%26y%3D2"
         url = f"/{sign(KEY, SALT, path.encode()).decode()}{unquote(path)}"

@@ -274,7 +274,8 @@ class ProxyTests:
     async def test_logs(self) -> None:
         """Nothing that the proxy writes has a signature: of a node that is down or closes, too.
 
-        This includes signatures with padding, in the URL of a redirect, and in a Referer.
+        This includes signatures with padding, in the URL of a redirect, in a Referer, and in the
+        absolute form of a target.
         """
 
         def misbehave(connection: Connection) -> None:
@@ -293,7 +294,8 @@ class ProxyTests:
                 for node in self.nodes:
                     await node.stop()
             padded = path.replace(b"/f:mp3", b"=/f:mp3")
-            for each in (path, padded, b"/media%s/a.mp3?x" % path):
+            absolute = b"http://localhost" + path
+            for each in (path, padded, absolute, b"/media%s/a.mp3?x" % path):
                 client = await send(proxy.port, each, referer=b"https://audio.example.com" + path)
                 await until(lambda client=client: client.closed, "the end")
         await proxy.stop()
