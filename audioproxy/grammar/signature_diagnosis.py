@@ -54,7 +54,7 @@ _AS_SIGNED = "send the URL as it was signed"
 _MOST_BEFORE = 3
 # Maximum bytes of a path that is diagnosed. Each mistake that is tried costs a digest of the whole
 # path, and longer paths are unlikely while a signer is debugged.
-_LONGEST = 2048
+_LONGEST = 1024
 
 
 def diagnose_for_pairs(

@@ -55,6 +55,7 @@ from audioproxy.media.command.inputs import Input, local_input
 from audioproxy.media.command.progress import expected_seconds, read_share
 from audioproxy.media.command.trim import (
     may_seek,
+    needs_end,
     needs_measuring,
     needs_point,
     requested_samples,
@@ -250,7 +251,7 @@ class Preparer:
                 # Where the end of the source confirms the length, the refusal needs no decoder.
                 length = await self.prober.read_length(opened, opened.size, probe)
                 probe = probe.with_length(length)
-            if not needs_measuring(options, probe):
+            if not needs_end(options, probe):
                 build_command(self.program, local_input(), options, probe, SOXR)
             return ProbedSource(request, opened, probe, build_command, is_last)
 

@@ -187,8 +187,8 @@ class DiagnosisTests(SynchronousTestCase):
             self.assertIsNone(diagnose_signature(KEY, SALT, other, b"media"), other)
 
     def test_long_path(self) -> None:
-        """Paths of up to 2048 bytes are diagnosed: each mistake that is tried costs a digest."""
-        for size, is_diagnosed in ((2048, True), (2049, False)):
+        """Paths of up to 1024 bytes are diagnosed: each mistake that is tried costs a digest."""
+        for size, is_diagnosed in ((1024, True), (1025, False)):
             path = PATH.ljust(size, b"x")
             padded = encode(mac(KEY, SALT + path)) + b"="
             found = diagnose_signature(KEY, SALT, path, padded)

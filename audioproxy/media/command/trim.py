@@ -35,9 +35,9 @@ _FOUND |= {("matroska", codec) for codec in CODECS}
 #: Seconds of a block of the loudness measurement (ITU-R BS.1770-5, annex 1).
 BLOCK = Decimal("0.4")
 
-# Bytes of a source that is decoded first for the length alone, whatever it costs. Decoding them
-# takes 0.3 to 0.7 seconds, and 3 seconds of Opus at 24 kbps (docs/lengths.md).
-_MEASURED_BYTES = 8 * 1024 * 1024
+# The largest source that is decoded first for the length alone: bytes, and seconds where it states
+# any. Decoding takes 0.3 to 0.7 seconds, and 3 seconds of Opus at 24 kbps (docs/lengths.md).
+_MEASURED_BYTES, _MEASURED_SECONDS = 8 * 1024 * 1024, 3600
 
 # Seconds between the end of an output and a stated end that may be wrong.
 _END_MARGIN = 1
@@ -84,12 +84,28 @@ class SampleRange:
 
 
 def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether a decode pass must measure the source's length before the render (D12).
+    """Return whether a decode pass measures the source's length before the render.
+
+    The outcome depends on it, or a header must state it since players would misread the output.
+    Whether it is measured depends on the bytes of the source alone (D57).
+    """
+    if needs_end(options, probe):
+        return True
+    _, end = bounds(options)
+    is_small = (
+        0 < (probe.description.size or 0) <= _MEASURED_BYTES
+        and (probe.duration or 0) <= _MEASURED_SECONDS
+    )
+    is_unknown = not probe.measured and not _is_certain(end, probe)
+    return is_small and is_unknown and ENCODERS[options.f].is_misread(options)
+
+
+def needs_end(options: VariantOptions, probe: Probe) -> bool:
+    """Return whether the outcome depends on the source's exact end, which nothing confirms (D12).
 
     A fade-out, the loudness of a brief sound, or a refusal may depend on the source's end. Many
     containers state the end only roughly, or not at all, and nothing confirms it. ``norm`` and
-    ``enhance`` need the length where they may have only a few samples to work on. A header must
-    state it where players would misread the output, and the source is small.
+    ``enhance`` need the length where they may have only a few samples to work on.
     """
     if probe.measured:
         return False
@@ -104,20 +120,9 @@ def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
     is_proven = length is not None and length.exact and not length.is_stated_only
     if starts_past_end(options, probe) and not is_proven:
         return True
-    if not _is_certain(end, probe) and _is_misread(options, probe):
-        return True
     return needs_length(options, probe) and not (
         _is_certain(end, probe) and _stated_end_is_certain(end, probe)
     )
-
-
-def _is_misread(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether an output is misread without its length, which a small source gives soon.
-
-    Whether it is measured depends on the bytes of the source alone (D57).
-    """
-    size = probe.description.size or 0
-    return 0 < size <= _MEASURED_BYTES and ENCODERS[options.f].is_misread(options)
 
 
 def needs_length(options: VariantOptions, probe: Probe) -> bool:

@@ -12,6 +12,7 @@ from audioproxy.errors import InvalidOptions
 from audioproxy.media.command.trim import (
     SampleRange,
     may_seek,
+    needs_end,
     needs_measuring,
     needs_point,
     starts_past_end,
@@ -287,6 +288,11 @@ class PastEndTests(SynchronousTestCase):
                 replace(source("10", "aac/aac"), description=info).with_decoded_samples(441000),
             ):
                 self.assertIs(needs_measuring(options_of(text), probe), False, (size, text))
+            for seconds in ("3600", "3601"):
+                long = replace(source(seconds, "mpegts/aac"), description=info)
+                is_measured = needs and seconds == "3600"
+                self.assertIs(needs_measuring(options_of(text), long), is_measured, text)
+            self.assertIs(needs_end(options_of(text), long), False, text)
         least = source("10", length=SourceLength(221000, exact=False), description=info)
         self.assertIs(needs_measuring(options_of("f:flac/t:0:5"), least), False)
 
