@@ -215,7 +215,9 @@ browser: $(NODE_MODULES)/.package-lock.json player
 # For tests only: WebKitGTK, which needs a screen, and GStreamer's plugins for all formats but aac and m4a.
 webkit:
 	@command -v Xvfb >/dev/null || tools/system-package xvfb
-	@command -v WebKitWebDriver >/dev/null || tools/system-package webkit2gtk-driver
+	@# Debian 14 has renamed the package.
+	@command -v WebKitWebDriver >/dev/null || tools/system-package webkit2gtk-driver || \
+	    tools/system-package webkitgtk-webdriver
 	@[ -n "$$(ls /usr/lib*/gstreamer-1.0/libgstmpg123.so /usr/lib*/*/gstreamer-1.0/libgstmpg123.so 2>/dev/null)" ] || \
 	    tools/system-package gstreamer1.0-plugins-good
 

@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from twisted.trial.unittest import SkipTest
@@ -89,7 +90,7 @@ def firefox(page: str, source: str) -> list[str]:
 
 
 def webkit(page: str, source: str) -> list[str]:
-    browser = "/usr/lib/x86_64-linux-gnu/webkit2gtk-4.1/MiniBrowser"
+    browser = next(map(str, Path("/usr/lib").glob("*/webkit2gtk-4.1/MiniBrowser")), "MiniBrowser")
     return [installed("xvfb-run"), "-a", installed(browser), "--autoplay-policy=allow", page]
 
 
