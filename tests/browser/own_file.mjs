@@ -58,13 +58,18 @@ async function compare(page) {
   // However slow the machine is, both play until the page is measured.
   await page.evaluate(() => (audio.loop = true));
   await page.locator("#play").click();
-  const together = (heard) =>
-    page.waitForFunction((it) => {
-      const [one, other] = [audio, original];
-      const playing = !one.paused && !other.paused && one.currentTime > 0.3;
-      return playing && one.muted === (it === "source") && Math.abs(one.currentTime - other.currentTime) < 0.02;
-    }, heard);
-  await together("result");
+  // Once the source is heard, it is moved no more, but after each round of the loop.
+  const together = (heard, most) =>
+    page.waitForFunction(
+      ([it, seconds]) => {
+        const [one, other] = [audio, original];
+        const playing = !one.paused && !other.paused && !other.seeking && one.currentTime > 0.3;
+        const apart = Math.abs(one.currentTime - other.currentTime);
+        return playing && one.muted === (it === "source") && apart < seconds;
+      },
+      [heard, most],
+    );
+  await together("result", 0.02);
   seen.volumes = await page.evaluate(() => [audio.volume, original.volume]);
   // A switch pauses neither, and moves neither to another position.
   seen.switched = await page.evaluate(() => {
@@ -73,7 +78,7 @@ async function compare(page) {
     const moved = [audio.currentTime, original.currentTime].map((time, index) => Math.abs(time - times[index]) > 0.1);
     return [audio.muted, original.muted, audio.paused, original.paused, ...moved];
   });
-  await together("source");
+  await together("source", 0.15);
   await page.locator("#volume").fill("50");
   seen.half = await page.evaluate(() => [audio.volume, original.volume, volume.ariaValueText]);
   await page.locator("#compare").click();
