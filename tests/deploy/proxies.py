@@ -13,7 +13,7 @@ from tests.support.service import Process
 _APACHE_MODULES = Path("/usr/lib/apache2/modules")
 _MODULES = (
     *("mpm_event", "authz_core", "proxy", "proxy_http", "proxy_balancer", "lbmethod_byrequests"),
-    *("slotmem_shm", "headers", "rewrite", "ssl", "http2", "reqtimeout", "env", "setenvif"),
+    *("slotmem_shm", "rewrite", "ssl", "http2", "reqtimeout", "env", "setenvif"),
 )
 
 
