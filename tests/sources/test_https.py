@@ -23,7 +23,7 @@ from audioproxy.errors import (
     UpstreamUnavailable,
 )
 from audioproxy.grammar.sources import parse_https
-from audioproxy.http_client.client import HttpClient, Response
+from audioproxy.http_client.client import Response
 from audioproxy.http_client.errors import PrivateAddress, UntrustedCertificate
 from audioproxy.sources.far_source import FarSource
 from audioproxy.sources.https import HttpsSources
@@ -35,6 +35,7 @@ from tests.support.far_versions import (
     START,
     TAGGED,
     FarClientCase,
+    PlaintextClient,
     busy,
     cut,
     ranged,
@@ -74,20 +75,6 @@ def redirect(location: str) -> bytes:
 def reset_connection(peer: Peer, _: object) -> None:
     """Close the connection without a response; Twisted retries if the connection was reused."""
     peer.reset()
-
-
-class PlaintextClient:
-    """`HttpClient` wrapper that requests https URLs without TLS."""
-
-    def __init__(self, outbound: HttpClient) -> None:
-        self._outbound = outbound
-
-    async def request(self, method: str, url: str, headers: Mapping[str, str]) -> Response:
-        assert url.startswith("https://"), url
-        return await self._outbound.request(method, "http" + url[5:], headers)
-
-    def is_connected(self, url: str) -> bool:
-        return self._outbound.is_connected(url)
 
 
 class OriginCase(FarClientCase):

@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IConsumer
 from twisted.internet.task import Clock
 
 from audioproxy.files.streams import ConsumerGone
-from audioproxy.http_client.client import HttpClient
+from audioproxy.http_client.client import HttpClient, Response
 from audioproxy.media.command.inputs import Input
 from audioproxy.sources.far_files import FarFiles
 from audioproxy.sources.far_source import FarReading, FarSource
@@ -186,6 +186,20 @@ class FakeReaders(Clock):
         for reader in list(self.readers):
             if reader in self.readers:
                 reader.doRead()
+
+
+class PlaintextClient:
+    """`HttpClient` wrapper that requests https URLs without TLS."""
+
+    def __init__(self, outbound: HttpClient) -> None:
+        self._outbound = outbound
+
+    async def request(self, method: str, url: str, headers: Mapping[str, str]) -> Response:
+        assert url.startswith("https://"), url
+        return await self._outbound.request(method, "http" + url[5:], headers)
+
+    def is_connected(self, url: str) -> bool:
+        return self._outbound.is_connected(url)
 
 
 class FarClientCase(ClientCase):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from functools import cached_property
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
@@ -38,7 +39,7 @@ class StoredObject:
     headers: Mapping[str, str]
     modified: datetime
 
-    @property
+    @cached_property
     def etag(self) -> str:
         """A tag that depends on the bytes."""
         return f'"{hashlib.md5(self.body).hexdigest()}"'
@@ -51,7 +52,7 @@ class Upload:
     key: str
     headers: Mapping[str, str]
     started: datetime
-    parts: dict[int, bytes] = field(default_factory=dict)
+    parts: dict[int, StoredObject] = field(default_factory=dict)
 
 
 Before = Callable[["S3Double", Request], Request | Reply]
@@ -188,11 +189,14 @@ class S3Double:
         if "uploadId" in query:
             upload = self._upload(query)
             if "partNumber" in query:
-                upload.parts[int(query["partNumber"])] = request.body
+                upload.parts[int(query["partNumber"])] = stored
                 return Reply(200, headers={"ETag": stored.etag})
             document = ElementTree.fromstring(request.body)
-            numbers = [int(node.text or "") for node in document.iter("PartNumber")]
-            body = b"".join(upload.parts[number] for number in numbers)
+            parts = [upload.parts.get(int(each.findtext("PartNumber", ""))) for each in document]
+            tags = [each.findtext("ETag") for each in document]
+            if tags != [part and part.etag for part in parts]:
+                raise _Refused(400, "InvalidPart")
+            body = b"".join(part.body for part in parts if part)
             stored = StoredObject(body, upload.headers, self.now())
             del self.uploads[query["uploadId"]]
         self.objects[key] = stored
