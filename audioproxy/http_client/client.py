@@ -255,14 +255,14 @@ class Response:
     def range(self) -> ByteRange | None:
         """The bytes of the file that the body has; None for the whole file, and where unknown.
 
-        Some servers send the range that was asked for with 200 (D41). A 200 with any other
-        Content-Range has the whole file.
+        A body of another length than its range may be any. Some servers send the range that was
+        asked for with 200 (D41). A 200 with any other Content-Range has the whole file.
         """
         found, _ = self._content_range
-        if found is None or self.status == 206:
-            return found
-        is_exact = found.is_answer_to(self._asked) and self.length in (None, found.size)
-        return found if self.status in _WHOLE and is_exact else None
+        if found is None or self.length not in (None, found.size):
+            return None
+        is_exact = self.status in _WHOLE and found.is_answer_to(self._asked)
+        return found if self.status == 206 or is_exact else None
 
     @property
     def total(self) -> int | None:

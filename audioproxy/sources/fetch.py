@@ -68,14 +68,8 @@ class Part:
 
     @classmethod
     def of(cls, response: Response) -> Part:
-        """Return the body of a response.
-
-        :raises RenderFailed: where it is longer than its range, so that it may be another one.
-        """
+        """Return the body of a response with a range, or with the whole source."""
         found = response.range
-        if found is not None and (response.length or 0) > found.size:
-            response.abort()
-            raise RenderFailed(CHANGED)
         first, size = (0, response.length) if found is None else (found.first, found.size)
         return cls(first, response.stream(size, STALL_TIMEOUT))
 

@@ -107,9 +107,6 @@ class HttpsSources:
         size = origin.size
         is_start = size is not None and (origin.first, origin.last) == (0, min(count, size) - 1)
         is_usable = origin.is_whole or (is_start and bool(origin.validator))
-        if response.range is not None and (response.length or 0) > response.range.size:
-            # It may be the body of another range.
-            is_usable = False
         if not (is_usable or origin.unreadable):
             response.discard()
             origin, response = await self.origins.look_up(source)

@@ -170,6 +170,7 @@ class _ObjectVersion:
         """Return whether a response has bytes of this version; a store may ignore If-Match."""
         return (
             self.is_whole == (response.range is None)
+            and not response.is_encoded
             and self.etag in (None, strong_etag(response))
             and (self.size is None or response.total in (None, self.size))
         )

@@ -89,12 +89,12 @@ class BucketCatalog:
     async def find(self, key: str) -> Entry | None:
         """Return the variant of a key."""
         try:
-            size, response = await _translated(self._object(key).find())
+            size, response = await self._find(key)
         except _Missing:
             return None
         date = response.date("last-modified")
         stored = 0.0 if date is None else date.timestamp()
-        return Entry(key, size or 0, stored, None, response.header("etag"))
+        return Entry(key, size, stored, None, response.header("etag"))
 
     async def read_records(
         self, entries: Sequence[Entry], on_failure: OnFailure
@@ -104,7 +104,7 @@ class BucketCatalog:
 
         async def read(entry: Entry) -> None:
             try:
-                _, response = await _translated(self._object(entry.key).find())
+                _, response = await self._find(entry.key)
             except _Missing:
                 return
             except CatalogError as error:
@@ -119,7 +119,7 @@ class BucketCatalog:
         """Read the bytes of a variant, and compare them with its digest."""
         target = self._object(entry.key)
         try:
-            size, response = await _translated(target.find())
+            size, response = await self._find(entry.key)
             entry = replace(entry, version=response.header("etag"))
             record = _read_record(response)
             if record is None:
@@ -144,7 +144,7 @@ class BucketCatalog:
             target = self._object(entry.key)
             try:
                 if unchanged:
-                    _, response = await _translated(target.find())
+                    _, response = await self._find(entry.key)
                     if response.header("etag") != entry.version:
                         return
                 await _translated(target.retry_once(target.delete))
@@ -167,14 +167,24 @@ class BucketCatalog:
             raise CatalogError(f"it cannot be listed ({error}){right}") from error
         return prefix, *found
 
+    async def _find(self, key: str) -> tuple[int, Response]:
+        """Return the size of an object, and a response with its headers.
+
+        :raises CatalogError: also for a response that is not about an object, such as a page.
+        """
+        size, response = await _translated(self._object(key).find())
+        if size is None or (size and response.range is None):
+            raise CatalogError("the store did not return the first byte of an object")
+        return size, response
+
     async def _check(
         self, target: StoreObject, entry: Entry, size: int, record: VariantRecord, pace: Pace
     ) -> Finding:
         etag = entry.version
         assert etag is None or isinstance(etag, str)
         response = await target.get(0, size, etag)
-        if response.header("etag") != etag:
-            # The store ignores If-Match.
+        if (response.header("etag"), response.total) != (etag, size):
+            # The store ignores If-Match, or it has no strong tag.
             response.abort()
             return Finding(Verdict.GONE, entry)
         digest = _PacedDigest(target.store.client.clock, pace)
