@@ -102,7 +102,7 @@ class VariantRecord:
                 str(texts["options"]),
                 texts["source-sha256"],
                 int(texts["stored"]),
-                _decode(texts["source"]) if "source" in texts else None,
+                _decode(texts.get("source", "")) or None,
                 _decode(texts.get("validator", "")),
                 texts["sha256"],
                 str(texts.get("build", "")),
