@@ -121,7 +121,11 @@ def _parse_page(document: bytes) -> tuple[list[ListedObject], str | None]:
             ListedObject(_key(row, is_encoded), int(row["Size"]), _seconds(row["LastModified"]))
             for row in rows
         ]
-        return found, texts["NextContinuationToken"] if texts["IsTruncated"] == "true" else None
+        is_last = texts["IsTruncated"] != "true"
+    following = None if is_last else texts.get("NextContinuationToken")
+    if following is None and not is_last:
+        raise Unavailable("it goes on without a NextContinuationToken, as ListObjectsV2 has")
+    return found, following
 
 
 def _parse(

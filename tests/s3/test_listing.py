@@ -85,12 +85,16 @@ class ListPageTests(ClientCase):
             PAGE[:-9],
             bomb,
             LAST.replace("IsTruncated", "Truncated"),
-            PAGE.replace("NextContinuationToken", "Token"),
             *(PAGE.replace(old, "") for old in ("<Size>5</Size>", "2026-11-21")),
         ):
             work = list_page(self.store, "bucket", "a", None)
             self.network.scripts[:] = [reply(200, document.encode())]
             self.error_of(work, Unavailable)
+        # As ListObjects sends it, without a version.
+        old = PAGE.replace("NextContinuationToken", "NextMarker")
+        self.network.scripts[:] = [reply(200, old.encode())]
+        found = self.error_of(list_page(self.store, "bucket", "a", None), Unavailable)
+        self.assertIn("as ListObjectsV2 has", str(found))
         for response, kind in (
             (reply(403, error("AccessDenied")), Denied),
             (reply(200, error("InternalError")), Unavailable),
