@@ -37,8 +37,8 @@ from audioproxy.variants.catalog import (
     Page,
     Verdict,
 )
+from audioproxy.variants.proof import PROOF_PREFIX
 from audioproxy.variants.record import METADATA_PREFIX, VariantRecord
-from audioproxy.variants.s3 import PROOF_PREFIX
 
 T = TypeVar("T")
 

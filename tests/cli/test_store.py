@@ -46,12 +46,7 @@ from tests.support.variants import StoredVariant
 NOW = 1_800_000_000
 
 #: What a field of a record may be in the JSON of a file.
-ODD: st.SearchStrategy[Any] = (
-    st.text(max_size=20)
-    | st.sampled_from(["", "base64:", "base64:/w==", "f:mp3", "local://\ud800", 10**400, None])
-    | st.integers()
-    | st.floats()
-)
+ODD = st.text(max_size=20) | st.sampled_from(["", "base64:/w==", "f:mp3", "local://\ud800"])
 
 
 class StoreCase(SynchronousTestCase):
@@ -407,7 +402,10 @@ class OutputTests(SynchronousTestCase):
     @settings(DETERMINISTIC, max_examples=200)
     @given(
         texts=st.fixed_dictionaries(
-            {"stored": st.just("5") | ODD, **dict.fromkeys(("options", "source", "build"), ODD)}
+            {
+                "stored": st.just("5") | st.integers(),
+                **dict.fromkeys(("options", "source", "build"), ODD),
+            }
         ),
         size=st.integers(0, 2**63),
         times=st.tuples(*[st.floats(-(2.0**63), 2.0**63)] * 2),

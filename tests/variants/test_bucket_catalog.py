@@ -14,7 +14,7 @@ from audioproxy.s3 import objects
 from audioproxy.s3.objects import ObjectStore
 from audioproxy.variants.bucket_catalog import BucketCatalog
 from audioproxy.variants.catalog import CatalogError, Entry, Pace, Page, Verdict
-from audioproxy.variants.s3 import PROOF_PREFIX
+from audioproxy.variants.proof import PROOF_PREFIX
 from tests.support.variants import StoredVariant, neighbors
 from tests.support.wire import ClientCase, Peer, Request, Script, error, reply
 
