@@ -119,7 +119,7 @@ class SourceTests(StoreCase):
             self.assertTrue(result.text.endswith(required), result.text)
 
     def test_temporary_credentials(self) -> None:
-        """AccessDenied is no acceptance of temporary credentials: radosgw denies a wrong secret so."""
+        """AccessDenied does not accept temporary credentials: radosgw denies a wrong secret so."""
         self.sources = S3Sources(
             ObjectStore(replace(SETTINGS, session_token="t"), self.client), cast(Any, None)
         )
