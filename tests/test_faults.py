@@ -346,7 +346,7 @@ ENTRY = Entry(VARIANT.key, 1000, 0.0, None, StoredObject(VARIANT.data, {}, NOW).
 
 def catalog(world: World) -> BucketCatalog:
     """Return the catalog of a command."""
-    return BucketCatalog(world.store, BUCKET, 1)
+    return BucketCatalog(world.store, BUCKET, 1, lambda text: None)
 
 
 def fail(entry: Entry, error: Exception) -> None:

@@ -77,8 +77,8 @@ def wanted_for(error: StoreError) -> str:
     return next(text for kind, text in _WANTED.items() if isinstance(error, kind))
 
 
-# The largest record: its source takes several values, which are as long as any.
-_RECORD = VariantRecord("f:opus", "0" * 64, 0, b"s3://" + b"k" * 1195, b'"0"', "0" * 64)
+#: The largest record: its source takes several values, which are as long as any.
+LARGEST_RECORD = VariantRecord("f:opus", "0" * 64, 0, b"s3://" + b"k" * 1195, b'"0"', "0" * 64)
 
 
 async def prove(store: ObjectStore, bucket: str, *, redirects: bool) -> bool:
@@ -140,7 +140,7 @@ class _Proof:
     async def write(self) -> None:
         """Write the object. If the store refuses it, find out what it refuses of it."""
         body = UploadRange.of(self.content)
-        headers = {**_HEADERS.lines(), **_RECORD.metadata()}
+        headers = {**_HEADERS.lines(), **LARGEST_RECORD.metadata()}
         failure = await self.attempt("writing an object", lambda: self.target.put(headers, body))
         if failure is None:
             return
@@ -184,7 +184,7 @@ class _Proof:
 
         async def read_metadata() -> None:
             lines = found[0].headers_with_prefix(METADATA_PREFIX)
-            if VariantRecord.read(lines) != _RECORD:
+            if VariantRecord.read(lines) != LARGEST_RECORD:
                 raise _Unfit("the object does not have the metadata that was written")
 
         async def read_part() -> None:

@@ -118,6 +118,15 @@ class SourceTests(StoreCase):
             self.assertTrue(result.text.startswith(failure), result.text)
             self.assertTrue(result.text.endswith(required), result.text)
 
+    def test_temporary_credentials(self) -> None:
+        """AccessDenied does not accept temporary credentials: radosgw denies a wrong secret so."""
+        self.sources = S3Sources(
+            ObjectStore(replace(SETTINGS, session_token="t"), self.client), cast(Any, None)
+        )
+        result = self.check(reply(403, error("AccessDenied")))
+        self.assertIs(Verdict.NOTE, result.verdict)
+        self.assertTrue(result.text.endswith("the right secret key and session token"), result.text)
+
     def test_encryption(self) -> None:
         """A cleartext connection to a store gets a note, unless it is local."""
         for host, verdict in {

@@ -52,6 +52,7 @@ from tests.support.wire import (
     Peer,
     Script,
     attempts,
+    chunk,
     error,
     is_presigned,
     is_signed,
@@ -262,7 +263,8 @@ class OpenRangeTests(VariantCase):
         """A response of another object than was looked up is refused before its first byte.
 
         The object has another ETag, or another number of bytes, or is too short for the range, or
-        was removed. The store may ignore If-Match. So is a part of the range alone.
+        was removed. The store may ignore If-Match. So is a part of the range alone, or one that
+        has a content coding.
         """
         for tag, response in (
             ('"abc"', reply(412)),
@@ -277,6 +279,8 @@ class OpenRangeTests(VariantCase):
                 ('"abc"', reply(206, b"hel", {"Content-Range": stated, "ETag": '"abc"'}))
                 for stated in ("bytes 0-2/3", "bytes 0-2/5")
             ),
+            ('"abc"', reply(206, b"hello", {**FIVE_BYTE_RANGE, "Content-Encoding": "gzip"})),
+            ('"abc"', part(b"hell")),
             ('"abc"', reply(404)),
             ('"abc"', reply(403)),
         ):
@@ -299,14 +303,15 @@ class OpenRangeTests(VariantCase):
     def test_breaks_off(self) -> None:
         """A body that breaks off or stalls for 30 s is a 502, is logged, and is not complete.
 
-        So is a body of another length than requested.
+        So is a body that ends with another length than its range.
         """
-        chunked = reply_without_length(206, b"", FIVE_BYTE_RANGE)
+        unending = reply_without_length(206, b"", FIVE_BYTE_RANGE)
         ends = (Peer.close, Peer.reset, lambda peer: self.network.advance(30))
         rows: list[tuple[tuple[bytes, ...], Callable[[Peer], object]]] = [
-            ((first, b"hell"), end) for first in (part(length=5), chunked) for end in ends
+            ((first, b"hell"), end) for first in (part(length=5), unending) for end in ends
         ]
-        rows += [((part(b"hell"),), id), ((part(length=6), b"hello, "), id)]
+        head = reply_without_length(206, b"", FIVE_BYTE_RANGE | {"Transfer-Encoding": "chunked"})
+        rows += [((head, chunk(data), chunk(b"")), id) for data in (b"hell", b"hello, ")]
         for packets, end in rows:
             self.log.events.clear()
             sending = self.send(*packets)
