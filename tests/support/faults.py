@@ -58,6 +58,16 @@ class Answer:
         return self.status in (None, 408, 425, 429) or self.status >= 500
 
     @property
+    def is_refusal(self) -> bool:
+        """Whether it says that what was asked for cannot be had."""
+        return self.status is None or (self.status >= 400 and self.status != 416)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether another attempt may have another end."""
+        return self.is_temporary or self.body is None
+
+    @property
     def is_page(self) -> bool:
         """Whether the body is a page or an error document."""
         return self.body is not None and self.body.startswith((_PAGE, _CUT_ERROR, b"<?xml"))
@@ -81,6 +91,11 @@ def _range(first: int = 0, last: int = 0, total: Callable[[int], object] = int) 
         return _headers(Content_Range=f"bytes {a + first}-{b + last}/{total(size)}")(good)
 
     return change
+
+
+def _other(change: Change) -> Change:
+    """Return a change which also makes other bytes of the body, so that the headers alone tell."""
+    return lambda good: change(_body(lambda body: body[::-1])(good))
 
 
 def _content_range(reply: Reply) -> tuple[int, int, int]:
@@ -107,20 +122,19 @@ _CONTENTS: Mapping[str, Change] = {
     "another document": _body(b"<Result><Owner>somebody</Owner></Result>"),
     "large body": _body(b"<" + bytes(100 * 1024)),
     "no range": _headers(Content_Range=""),
-    "later range": _range(1, 1),
-    "other range": _range(0, -1),
+    "later range": _other(_range(1, 1)),
+    "longer range": _other(_range(0, 1)),
     "shorter range": lambda good: _range(0, -1)(_body(lambda body: body[:-1])(good)),
     "larger total": _range(total=lambda size: size + 1),
     "smaller total": _range(total=lambda size: size - 1),
     "unknown total": _range(total=lambda size: "*"),
     "malformed range": _headers(Content_Range="bytes=0-0/x"),
     "several ranges": _headers(Content_Range="", Content_Type="multipart/byteranges; boundary=b"),
-    "other tag": _headers(ETag='"other"'),
-    "weak tag": _headers(ETag='W/"other"'),
-    "no tag": _headers(ETag=""),
+    "other tag": _other(_headers(ETag='"other"')),
+    "weak tag": _other(_headers(ETag='W/"other"')),
+    "no tag": _other(_headers(ETag="")),
+    "coding": _other(_headers(Content_Encoding="gzip")),
     "unasked location": _headers(Location="/elsewhere"),
-    # Of the same length, so nothing but the header tells.
-    "coded": lambda good: _headers(Content_Encoding="gzip")(_body(lambda it: it[::-1])(good)),
     "no headers": lambda good: replace(good, headers={}),
     "page": lambda good: replace(good, headers={"Content-Type": "text/html"}, body=_PAGE),
 }
@@ -161,7 +175,7 @@ _FRAMINGS: Mapping[str, tuple[Callable[[Reply], bytes], Callable[[Peer], object]
     "with length and chunks": (lambda it: _chunked(it, "Content-Length: 3"), id, True),
     "with a malformed length": (lambda it: _head(it, "Content-Length: x") + it.body, id, False),
     "with a negative length": (lambda it: _head(it, "Content-Length: -1") + it.body, id, False),
-    "until the end": (lambda it: _head(it) + it.body, Peer.close, False),
+    "until an early end": (lambda it: _head(it) + it.body[:-1], Peer.close, False),
     "with chunks cut off": (partial(_chunked, end=b""), Peer.close, False),
     "with chunks reset": (partial(_chunked, end=b""), Peer.reset, False),
     "with chunks stalled": (partial(_chunked, end=b""), id, False),
@@ -211,6 +225,9 @@ def _generate() -> Iterator[tuple[str, Callable[[Reply], Answer]]]:
     for status in (200, 206):
         for name, change in _CONTENTS.items():
             yield f"{status} with {name}", made(_status(status), change)
+        for name in ("short body", "long body"):
+            changes = _status(status), _CONTENTS[name]
+            yield f"{status} with {name} in chunks", made(*changes, framing="in chunks")
     for framing in _FRAMINGS:
         yield f"the right reply {framing}", made(framing=framing)
         yield f"503 {framing}", made(_status(503), _refuse, framing=framing)
@@ -218,4 +235,7 @@ def _generate() -> Iterator[tuple[str, Callable[[Reply], Answer]]]:
         yield name, lambda good, packet=packet, end=end: Answer(packet, end)
 
 
-ANSWERS = dict(_generate())
+#: Each answer by its name.
+ANSWERS: Mapping[str, Callable[[Reply], Answer]] = dict(_generate())
+#: The right answer.
+RIGHT = ANSWERS["the right reply with a length"]
