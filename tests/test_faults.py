@@ -2,7 +2,7 @@
 
 A conversation is what the service asks for one purpose. It is run once as it should be, and then
 for each of its requests and each answer: the server does not carry that request out, and answers
-so. An answer that makes the service ask again is also given to all requests that follow.
+so. A refusal that makes the service ask again is also given to all requests that follow.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import copy
 import gc
 import os
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias, cast
 
 # The reactor opens descriptors when it is first imported, so import it before counting them.
 from twisted.internet import reactor  # noqa: F401
@@ -60,127 +59,202 @@ SETTINGS = S3Config("http://s3.test", "path", None, "AKIA", "secret", None, "us-
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 VARIANT = StoredVariant.of(data=LONG[:1000])
 ENTRY = Entry(VARIANT.key, 1000, 0.0, None, StoredObject(VARIANT.data, {}, NOW).etag)
-BUCKET_OF_ONE = {VARIANT.key: VARIANT.data}
+ONE_VARIANT = {VARIANT.key: VARIANT.data}
 #: A source of which the start, the end and the middle are requested, and one of one request.
 SOURCE, SMALL = LONG[:450_000], LONG[:1000]
 #: Seconds within which a conversation ends, and all that it has begun.
 PATIENCE = 150.0
+#: What sources may be, instead of right.
+REFUSALS = NotFound, NotConfigured, UpstreamUnavailable, RenderFailed, UndecodableSource
 
-Run: TypeAlias = Callable[["World"], Coroutine[Any, Any, Any]]
-#: Returns whether a value is what an answer says, though it is not the right one.
-Accepts: TypeAlias = Callable[[Any, Answer], bool]
-#: What decides that nothing is accepted but the right value.
-NOTHING: Accepts = lambda value, answer: False  # noqa: E731
-
-
-@dataclass(frozen=True)
-class Conversation:
-    """Requests of the service for one purpose.
-
-    :ivar run: returns what the service makes of the responses, and what the store has then.
-    :ivar refusals: the errors that its interface promises.
-    :ivar objects: what the store has before, by key.
-    :ivar has_ranges: the server serves ranges.
-    :ivar asks_again: the service asks a server again that is busy.
-    :ivar first: the number of the first request that gets other answers; negative from the end.
-    :ivar stop: the number behind the last one.
-    """
-
-    run: Run
-    refusals: tuple[type[Exception], ...]
-    accepts: Accepts = NOTHING
-    objects: Mapping[str, bytes] = field(default_factory=dict)
-    has_ranges: bool = True
-    asks_again: bool = True
-    first: int = 0
-    stop: int | None = None
+#: Opens one source of a node, as `SourceStore.open` does.
+Opener: TypeAlias = Callable[..., Coroutine[Any, Any, FarSource]]
 
 
-class World:
-    """The clients of a node, and a server that gives one answer in one conversation.
+class Node:
+    """A node, and a server that gives one answer.
+
+    Each conversation returns what the service makes of the responses, and what the store has then.
 
     :ivar count: the requests that the server has received.
-    :ivar answer: what it has answered to the request of the number; None if it received no such.
+    :ivar answer: what it has answered to the request of the number.
     :ivar method: that of this request.
     """
 
     def __init__(
         self,
-        conversation: Conversation,
         folder: str,
+        objects: Mapping[str, bytes],
+        has_ranges: bool,
         number: int = -1,
         fault: Callable[[Reply], Answer] = RIGHT,
         is_lasting: bool = False,
     ) -> None:
         self.network = Network()
-        self.network.scripts = [self._respond] * 200
         self.client = HttpClient(self.network, platformTrust())
         self.double = S3Double(self.network, "secret", None, NOW)
         self.network.scripts = [self._respond] * 200
         headers = {**VARIANT.headers, **HEADERS.lines()}
-        self.double.objects = {
-            key: StoredObject(body, headers, NOW) for key, body in conversation.objects.items()
-        }
-        self.store = ObjectStore(SETTINGS, self.client)
-        files = FarFiles(folder, self.network, execute, 2_000_000)
-        readers: Any = FakeReaders()
-        self.reading = FarReading(
-            readers, self.network, files, execute, _can_preload, 2_000_000, PATIENCE
+        for key, body in objects.items():
+            self.double.objects[key] = StoredObject(body, headers, NOW)
+        store, readers = ObjectStore(SETTINGS, self.client), cast(Any, FakeReaders())
+        self.make_variants = partial(
+            S3VariantStore, store, BUCKET, AnonymousSpace(), self.network, execute, redirects=True
         )
-        self.count = 0
-        self.answer: Answer | None = None
-        self.method = ""
+        self.variants = self.make_variants()
+        self.catalog = BucketCatalog(store, BUCKET, 1, lambda text: None)
+        self.files = FarFiles(folder, self.network, execute, 2_000_000)
+        reading = FarReading(
+            readers, self.network, self.files, execute, self._can_preload, 2_000_000, PATIENCE
+        )
+        self.store, self.buckets = store, S3Sources(store, reading)
+        client = cast(Any, PlaintextClient(self.client))
+        self.origins = HttpsSources(OriginClient(client, ["origin.test"], self.network), reading)
+        self.count, self.answer, self.method = 0, RIGHT(Reply(200)), ""
         self.is_lasting = is_lasting
-        self._conversation, self._number, self._fault = conversation, number, fault
+        self._has_ranges, self._number, self._fault = has_ranges, number, fault
+
+    async def _can_preload(self) -> bool:
+        return True
+
+    def _respond(self, peer: Peer, request: Request) -> None:
+        number, self.count = self.count, self.count + 1
+        if not self._has_ranges:
+            lines = tuple(each for each in request.lines if each[0].lower() != "range")
+            request = Request(request.method, request.target, lines, request.body)
+        before = copy.deepcopy((self.double.objects, self.double.uploads))
+        is_origin = request.headers["host"] == "origin.test"
+        answer = RIGHT(good := serve(request) if is_origin else self.double.respond(request))
+        if number == self._number or (self.is_lasting and number > self._number):
+            answer = self._fault(good)
+            if not answer.is_right:
+                self.double.objects, self.double.uploads = before
+        if number == self._number:
+            self.answer, self.method = answer, request.method
+        peer.send(answer.sent)
+        self.network.callLater(0.1, answer.end, peer)
+
+    def run(self, conversation: Callable[[Node], Coroutine[Any, Any, Any]]) -> Any:
+        """Run a conversation, and return its value or its Failure.
+
+        Then wait until the pool has closed its connections, and assert that no other is open.
+        """
+        results: list[Any] = []
+        Deferred.fromCoroutine(conversation(self)).addBoth(results.append)
+        self._pass_time(lambda: bool(results))
+        self.files.close()
+        self._pass_time(lambda: not self.network.getDelayedCalls())
+        assert all(each.closed for each in self.network.peers), "a connection is left open"
+        assert {"origin.test", "s3.test"}.issuperset(self.network.names), "it leaves the allowlist"
+        return results[0]
+
+    def _pass_time(self, is_over: Callable[[], bool]) -> None:
+        end = self.network.seconds() + PATIENCE
+        self.network.run()
+        while not is_over():
+            times = [call.getTime() for call in self.network.getDelayedCalls()]
+            assert times and min(times) < end, "it takes too long"
+            self.network.advance(max(0.0, min(times) - self.network.seconds()))
 
     @property
     def contents(self) -> dict[str, bytes]:
         """The content of each object in the store."""
         return {key: each.body for key, each in self.double.objects.items()}
 
-    def _respond(self, peer: Peer, request: Request) -> None:
-        number, self.count = self.count, self.count + 1
-        if not self._conversation.has_ranges:
-            lines = tuple(each for each in request.lines if each[0].lower() != "range")
-            request = Request(request.method, request.target, lines, request.body)
-        is_fault = number == self._number or (self.is_lasting and number > self._number)
-        before = copy.deepcopy((self.double.objects, self.double.uploads)) if is_fault else None
-        is_origin = request.headers["host"] == "origin.test"
-        good = serve(request) if is_origin else self.double.respond(request)
-        answer = (self._fault if is_fault else RIGHT)(good)
-        if number == self._number:
-            self.answer, self.method = answer, request.method
-        if before is not None and not answer.is_right:
-            self.double.objects, self.double.uploads = before
-        peer.send(answer.sent)
-        self.network.callLater(0.1, answer.end, peer)
+    async def prove(self) -> object:
+        await self.variants.open()
+        return len(self.contents)
 
-    def run(self) -> Any:
-        """Run the conversation, and return its value or its Failure."""
-        results: list[Any] = []
-        Deferred.fromCoroutine(self._conversation.run(self)).addBoth(results.append)
-        self._pass_time(lambda: bool(results))
-        self.reading.files.close()
-        return results[0]
+    async def look_up(self) -> object:
+        found = await self.variants.lookup(VARIANT.key)
+        return found and found.size
 
-    def end(self) -> None:
-        """Wait until the pool has closed its connections, and assert that no other is open."""
-        self._pass_time(lambda: not self.network.getDelayedCalls())
-        assert all(each.closed for each in self.network.peers), "a connection is left open"
-        assert {"origin.test", "s3.test"}.issuperset(self.network.names), "it leaves the allowlist"
+    async def hit(self) -> object:
+        if (found := await self.variants.lookup(VARIANT.key)) is None:
+            return None
+        consumer = FakeConsumer()
+        await (await found.open_range(1, found.size)).send(consumer)
+        return bytes(consumer.data)
 
-    def _pass_time(self, is_over: Callable[[], bool]) -> None:
-        start = self.network.seconds()
-        self.network.run()
-        while not is_over():
-            times = [call.getTime() for call in self.network.getDelayedCalls()]
-            assert times, "it waits for ever"
-            self.network.advance(max(0.0, min(times) - self.network.seconds()))
-            assert self.network.seconds() - start < PATIENCE, "it takes too long"
+    async def commit(self) -> object:
+        scratch = await self.variants.create(10)
+        try:
+            os.write(scratch.descriptor, VARIANT.data)
+            await self.variants.commit(VARIANT.key, scratch, 1000, HEADERS, VARIANT.record)
+        finally:
+            scratch.close()
+        return self.contents
+
+    async def commit_parts(self) -> object:
+        self.variants = self.make_variants(part_size=600)
+        return await self.commit()
+
+    async def abort(self) -> object:
+        denied = refusal(403, "AccessDenied")
+        self.double.before = lambda _, it: denied if "partNumber=2" in it.target else it
+        try:
+            return await self.commit_parts()
+        except Denied:
+            return self.contents
+
+    async def list_all(self) -> object:
+        return [each.key async for page in self.catalog.pages() for each in page.entries]
+
+    async def list_parts(self) -> object:
+        return await list_uploads(self.store, BUCKET, "")
+
+    async def list_buckets(self) -> object:
+        self.double.before = lambda store, request: Reply(200, b"<Buckets/>")
+        return await self.buckets.request_bucket_list()
+
+    async def find(self) -> object:
+        return await self.catalog.find(VARIANT.key) is not None
+
+    async def read_records(self) -> object:
+        found = await self.catalog.read_records([ENTRY], fail)
+        return [record for _, record in found if record is not None]
+
+    async def verify(self) -> object:
+        found = (await self.catalog.check(ENTRY, Pace(None))).verdict
+        return None if found in (Verdict.GONE, Verdict.UNKNOWN) else found
+
+    async def remove(self, unchanged: bool = False) -> object:
+        removed: list[Entry] = []
+        await self.catalog.remove([ENTRY], removed.append, fail, unchanged=unchanged)
+        return self.contents if removed else None
+
+    def opener(self, path: str) -> Opener:
+        """Return the opener of an object, or of a source at an origin."""
+        if path.startswith("https:"):
+            return partial(self.origins.open, parse_https(path.encode()))
+        return partial(self.buckets.open, S3Source(BUCKET, path.encode()))
+
+    async def read_size(self, path: str) -> int | None:
+        found = await self.opener(path)(reads=False)
+        found.close()
+        return found.size
+
+    async def read(self, path: str) -> object:
+        found = await self.opener(path)()
+        try:
+            deadline = Deadline(self.network, PATIENCE)
+            await found.input(deadline)
+            await found.complete(deadline)
+            return await found.read(0, found.size or 0)
+        finally:
+            found.close()
+
+    async def read_on(self, path: str) -> object:
+        await self.read_size(path)
+        return await self.read(path)
+
+    async def read_twice(self, path: str) -> object:
+        await self.read(path)
+        return await self.read(path)
 
 
-async def _can_preload() -> bool:
-    return True
+def fail(entry: Entry, error: Exception) -> None:
+    raise error
 
 
 def serve(request: Request) -> Reply:
@@ -227,7 +301,7 @@ def is_damaged(value: Any, answer: Answer) -> bool:
 def is_size(value: Any, answer: Answer) -> bool:
     """Return whether the answer states this size, or none."""
     is_stated = not value or b"Content-Length: %d\r" % value in answer.sent
-    return is_stated and not answer.is_refusal or value == answer.total
+    return value == answer.total or (is_stated and not answer.is_refusal)
 
 
 def is_whole(value: Any, answer: Answer) -> bool:
@@ -247,344 +321,143 @@ class FaultCase(SynchronousTestCase):
 
     def check(
         self,
-        run: Run,
+        conversation: Callable[[Node], Coroutine[Any, Any, Any]],
         refusals: tuple[type[Exception], ...],
-        accepts: Accepts = NOTHING,
+        says: Callable[[Any, Answer], bool] = lambda value, answer: False,
         objects: Mapping[str, bytes] | None = None,
-        **settings: Any,
+        requests: slice = slice(None),
+        *,
+        has_ranges: bool = True,
+        asks_again: bool = True,
     ) -> None:
-        """Assert that no answer to any request of a conversation does harm."""
-        conversation = Conversation(run, refusals, accepts, objects or {}, **settings)
-        before = open_descriptors()
-        world = World(conversation, self.folder)
-        right = world.run()
-        world.end()
+        """Assert that no answer to any request of a conversation does harm.
+
+        :param refusals: what it may raise.
+        :param says: returns whether an answer says a value that is not the right one.
+        :param objects: what the store has before.
+        :param requests: those that get other answers.
+        :param has_ranges: the server serves ranges.
+        :param asks_again: a server that is busy for a moment is asked again.
+        """
+        make = partial(Node, self.folder, objects or {}, has_ranges)
+        descriptors, node, found = open_descriptors(), make(), []
+        right = node.run(conversation)
         self.assertNotIsInstance(right, Failure)
-        count, found = world.count, []
-        import time; begin = time.process_time(); runs = 0
-        for number in range(count)[conversation.first : conversation.stop]:
+        count = node.count
+
+        def judge(node: Node, outcome: Any) -> str:
+            answer, is_once = node.answer, not node.is_lasting
+            if not isinstance(outcome, Failure):
+                is_said = not answer.is_right and says(outcome, answer)
+                return "" if outcome == right or is_said else f"taken for right: {outcome!r}"
+            is_moment = is_once and answer.status in (429, 503) and answer.body is not None
+            left = [*(node.contents.keys() - (objects or {}).keys()), *node.double.uploads]
+            is_absent = isinstance(outcome.value, NotFound)
+            for is_wrong, text in (
+                (not isinstance(outcome.value, refusals), "is not documented"),
+                (answer.is_right, "follows the right reply"),
+                (is_moment and asks_again, "follows one busy moment"),
+                (is_absent and answer.is_temporary, "is not what the answer says"),
+                (left and is_once and node.method != "DELETE", f"leaves {left}"),
+            ):
+                if is_wrong:
+                    return f"{outcome.value!r} {text}"
+            return ""
+
+        for number in range(count)[requests]:
             for name, fault in ANSWERS.items():
                 for is_lasting in (False, True):
-                    runs += 1
-                    world = World(conversation, self.folder, number, fault, is_lasting)
+                    node = make(number, fault, is_lasting)
                     try:
-                        problem = _judge(conversation, right, world, world.run())
-                        world.end()
+                        problem = judge(node, node.run(conversation))
                     except AssertionError as error:
                         problem = str(error)
                     errors = [str(each.value) for each in self.flushLoggedErrors()]
                     if problem or errors:
-                        found.append((run.__name__, number, name, is_lasting, problem, *errors))
-                    if world.count <= count or not (world.answer and world.answer.is_unfinished):
+                        found.append(f"{number}: {name}, {is_lasting}: {problem} {errors}"[:300])
+                    may_last = node.answer.is_refusal or node.answer.body is None
+                    if node.count <= count or not may_last:
                         break
         gc.collect()
-        print(run.__name__, len(range(count)[conversation.first : conversation.stop]), runs, time.process_time() - begin)
         self.assertEqual([], self.flushLoggedErrors())
-        self.assertEqual(before, open_descriptors())
-        self.assertEqual("", "\n".join(f"{each}"[:300] for each in found))
-
-
-def _judge(conversation: Conversation, right: Any, world: World, outcome: Any) -> str:
-    """Return what is wrong with the outcome of a conversation; empty for nothing."""
-    answer = world.answer
-    assert answer is not None, "the request was not sent"
-    if not isinstance(outcome, Failure):
-        is_accepted = not answer.is_right and conversation.accepts(outcome, answer)
-        return "" if outcome == right or is_accepted else f"taken for right: {outcome!r}"
-    error = outcome.value
-    left = [*(world.contents.keys() - conversation.objects.keys()), *world.double.uploads]
-    is_once = not world.is_lasting
-    is_moment = is_once and answer.status in (429, 503) and answer.body is not None
-    for is_wrong, text in (
-        (not isinstance(error, conversation.refusals), "is not documented"),
-        (answer.is_right, "follows the right reply"),
-        (is_moment and conversation.asks_again, "follows one busy moment"),
-        (isinstance(error, NotFound) and answer.is_temporary, "is more than the answer says"),
-        (left and is_once and world.method != "DELETE", f"leaves {left}"),
-    ):
-        if is_wrong:
-            return f"{error!r} {text}"
-    return ""
-
-
-def variants(world: World, part_size: int = 5000) -> S3VariantStore:
-    """Return the variant store of a node."""
-    return S3VariantStore(
-        world.store,
-        BUCKET,
-        AnonymousSpace(),
-        world.network,
-        execute,
-        redirects=True,
-        part_size=part_size,
-    )
-
-
-async def prove(world: World) -> object:
-    await variants(world).open()
-    return len(world.contents)
-
-
-async def look_up(world: World) -> object:
-    found = await variants(world).lookup(VARIANT.key)
-    return found and found.size
-
-
-async def hit(world: World) -> object:
-    found = await variants(world).lookup(VARIANT.key)
-    if found is None:
-        return None
-    consumer = FakeConsumer()
-    await (await found.open_range(1, found.size)).send(consumer)
-    return bytes(consumer.data)
-
-
-async def commit(world: World, part_size: int = 5000) -> object:
-    store = variants(world, part_size)
-    scratch = await store.create(10)
-    try:
-        os.write(scratch.descriptor, VARIANT.data)
-        await store.commit(VARIANT.key, scratch, len(VARIANT.data), HEADERS, VARIANT.record)
-    finally:
-        scratch.close()
-    return world.contents
-
-
-async def commit_parts(world: World) -> object:
-    return await commit(world, 600)
-
-
-async def abort(world: World) -> object:
-    denied = refusal(403, "AccessDenied")
-    world.double.before = lambda _, it: denied if "partNumber=2" in it.target else it
-    try:
-        return await commit(world, 600)
-    except Denied:
-        return world.contents
+        self.assertEqual(descriptors, open_descriptors())
+        self.assertEqual("", "\n".join(found))
 
 
 class StoreTests(FaultCase):
-    """The variant store in a bucket"""
+    """The variant store in a bucket, and what commands do with it"""
 
     def test_proof(self) -> None:
         """A store is refused at boot where it does not do what it says, and nothing is left."""
-        self.check(prove, (Unwritable,), is_done, asks_again=False)
+        self.check(Node.prove, (Unwritable,), is_done, asks_again=False)
 
     def test_hit(self) -> None:
         """A variant is sent as it was stored, or rendered, or an error."""
         refusals = UpstreamUnavailable, NotConfigured, VariantChanged
-        self.check(look_up, refusals, is_total, BUCKET_OF_ONE)
-        self.check(hit, refusals, is_absent, BUCKET_OF_ONE)
+        self.check(Node.look_up, refusals, is_total, ONE_VARIANT)
+        self.check(Node.hit, refusals, is_absent, ONE_VARIANT)
 
     def test_commit(self) -> None:
-        """A variant counts as stored where the store says so, and is whole."""
-        self.check(commit, (StoreError,), is_done)
-
-    def test_commit_parts(self) -> None:
-        """So does one in parts, of which none is left behind."""
-        self.check(commit_parts, (StoreError,), is_done)
-        self.check(abort, (), first=3)
-
-
-def catalog(world: World) -> BucketCatalog:
-    """Return the catalog of a command."""
-    return BucketCatalog(world.store, BUCKET, 1, lambda text: None)
-
-
-def fail(entry: Entry, error: Exception) -> None:
-    """Raise the error of one variant."""
-    raise error
-
-
-async def list_all(world: World) -> object:
-    return [each.key async for page in catalog(world).pages() for each in page.entries]
-
-
-async def list_parts(world: World) -> object:
-    return await list_uploads(world.store, BUCKET, "")
-
-
-async def find(world: World) -> object:
-    return await catalog(world).find(VARIANT.key) is not None
-
-
-async def read_records(world: World) -> object:
-    found = await catalog(world).read_records([ENTRY], fail)
-    return [record for _, record in found if record is not None]
-
-
-async def verify(world: World) -> object:
-    found = (await catalog(world).check(ENTRY, Pace(None))).verdict
-    return None if found in (Verdict.GONE, Verdict.UNKNOWN) else found
-
-
-async def remove(world: World, unchanged: bool = False) -> object:
-    removed: list[Entry] = []
-    await catalog(world).remove([ENTRY], removed.append, fail, unchanged=unchanged)
-    return world.contents if removed else None
-
-
-async def remove_unchanged(world: World) -> object:
-    return await remove(world, True)
-
-
-class CatalogTests(FaultCase):
-    """What commands do with a bucket"""
+        """A variant counts as stored where the store says so, and no part of it is left."""
+        for conversation in (Node.commit, Node.commit_parts):
+            self.check(conversation, (StoreError,), is_done)
+        self.check(Node.abort, (), requests=slice(3, None))
 
     def test_listings(self) -> None:
         """A listing has all objects, or is an error; an empty one is proved."""
-        keys = {VARIANT.key[:-1] + digit: b"" for digit in "01"}
-        self.check(list_all, (CatalogError,), objects=keys)
-        self.check(list_all, (CatalogError,))
-        self.check(list_parts, (StoreError,), asks_again=False)
+        for digits in ("", "01"):
+            keys = {VARIANT.key[:-1] + digit: b"" for digit in digits}
+            self.check(Node.list_all, (CatalogError,), objects=keys)
+        for conversation in (Node.list_parts, Node.list_buckets):
+            self.check(conversation, (StoreError,), asks_again=False)
 
-    def test_look_ups(self) -> None:
-        """A variant has its own record, or none, or is an error."""
-        for run in (find, read_records):
-            self.check(run, (CatalogError,), is_absent, BUCKET_OF_ONE)
-
-    def test_verify(self) -> None:
-        """A variant is called broken where its bytes are, and not for an answer that is."""
-        self.check(verify, (CatalogError,), is_damaged, BUCKET_OF_ONE)
-
-    def test_remove(self) -> None:
-        """A variant counts as removed where the store says so."""
-        for run in (remove, remove_unchanged):
-            self.check(run, (CatalogError,), is_removed, BUCKET_OF_ONE)
+    def test_catalog(self) -> None:
+        """A variant is found, or broken, or removed, where the store says so."""
+        for conversation, says in (
+            (Node.find, is_absent),
+            (Node.read_records, is_absent),
+            (Node.verify, is_damaged),
+            (Node.remove, is_removed),
+            (partial(Node.remove, unchanged=True), is_removed),
+        ):
+            self.check(conversation, (CatalogError,), says, ONE_VARIANT)
 
 
-#: Opens one source of a node, as `SourceStore.open` does.
-Opener: TypeAlias = Callable[..., Coroutine[Any, Any, FarSource]]
-REFUSALS = NotFound, NotConfigured, UpstreamUnavailable, RenderFailed, UndecodableSource
-
-
-def open_object(world: World) -> Opener:
-    """Return the opener of an object."""
-    sources = S3Sources(world.store, world.reading)
-    return partial(sources.open, S3Source(BUCKET, b"a.mp3"))
-
-
-def open_address(world: World, path: bytes = b"a.mp3") -> Opener:
-    """Return the opener of a source at an origin."""
-    client: Any = PlaintextClient(world.client)
-    origins = OriginClient(client, ("origin.test",), world.network)
-    source = parse_https(b"https://origin.test/" + path)
-    return partial(HttpsSources(origins, world.reading).open, source)
-
-
-def open_small(world: World) -> Opener:
-    """Return the opener of a source that its first request brings."""
-    return open_address(world, b"small")
-
-
-def open_moved(world: World) -> Opener:
-    """Return the opener of a source behind a redirect."""
-    return open_address(world, b"moved")
-
-
-async def read(world: World, open_source: Opener) -> bytes:
-    """Return the content of a source."""
-    found = await open_source()
-    try:
-        deadline = Deadline(world.network, PATIENCE)
-        await found.input(deadline)
-        await found.complete(deadline)
-        return await found.read(0, found.size or 0)
-    finally:
-        found.close()
-
-
-class SourceCase(FaultCase):
+class SourceTests(FaultCase):
     """Remote sources"""
 
-    def check_source(
-        self,
-        make: Callable[[World], Opener],
-        objects: Mapping[str, bytes] | None = None,
-        **settings: Any,
-    ) -> None:
-        """Check the requests for a source of which nothing is known."""
+    def check_source(self, path: str) -> None:
+        """Assert that a source is read as it is, in ranges or as a whole, or is an error."""
+        check, objects = partial(self.check, refusals=REFUSALS), {path: SOURCE}
+        check(partial(Node.read_size, path=path), says=is_size, objects=objects)
+        for conversation, requests, has_ranges in (
+            # Its end and its start are requested side by side.
+            (Node.read, slice(2), True),
+            (Node.read, slice(2), False),
+            (Node.read_on, slice(1, None), True),
+            (Node.read_twice, slice(-1, None), True),
+        ):
+            check(
+                partial(conversation, path=path),
+                says=is_whole,
+                objects=objects,
+                requests=requests,
+                has_ranges=has_ranges,
+            )
 
-        async def new(world: World) -> object:
-            return await read(world, make(world))
+    def test_object(self) -> None:
+        """An object is read as it is, in ranges or as a whole, or is an error."""
+        self.check_source("a.mp3")
 
-        self.check(new, REFUSALS, is_whole, objects, **settings)
+    def test_address(self) -> None:
+        """So is a source at an origin."""
+        self.check_source("https://origin.test/a.mp3")
 
-    def check_again(
-        self,
-        make: Callable[[World], Opener],
-        objects: Mapping[str, bytes] | None = None,
-        first: int = 1,
-    ) -> None:
-        """Check the requests for a source whose size is requested before its bytes."""
-
-        async def read_size(world: World) -> object:
-            found = await make(world)(reads=False)
-            found.close()
-            return found.size
-
-        async def read_on(world: World) -> object:
-            open_source = make(world)
-            (await open_source(reads=False)).close()
-            return await read(world, open_source)
-
-        self.check(read_size, REFUSALS, is_size, objects)
-        self.check(read_on, REFUSALS, is_whole, objects, first=first)
-
-    def check_kept(
-        self, make: Callable[[World], Opener], objects: Mapping[str, bytes] | None = None
-    ) -> None:
-        """Check the request for a source whose blocks are kept."""
-
-        async def read_twice(world: World) -> object:
-            open_source = make(world)
-            await read(world, open_source)
-            return await read(world, open_source)
-
-        self.check(read_twice, REFUSALS, is_whole, objects, first=-1)
-
-
-class ObjectTests(SourceCase):
-    """Sources in a bucket"""
-
-    objects: ClassVar = {"a.mp3": SOURCE}
-
-    def test_new(self) -> None:
-        """A source is read as it is, in ranges or as a whole, or is an error."""
-        # The end and the start are requested side by side.
-        self.check_source(open_object, self.objects, stop=2)
-        self.check_source(open_object, self.objects, has_ranges=False)
-        self.check_source(open_object, {"a.mp3": SMALL})
-
-    def test_known(self) -> None:
-        """So is a source that was opened before, and its size is what the store says."""
-        self.check_again(open_object, self.objects)
-        self.check_kept(open_object, self.objects)
-
-    def test_buckets(self) -> None:
-        """Credentials are good where the store lists its buckets."""
-
-        async def list_buckets(world: World) -> object:
-            world.double.before = lambda store, request: Reply(200, b"<Buckets/>")
-            return await S3Sources(world.store, world.reading).request_bucket_list()
-
-        self.check(list_buckets, (StoreError,), asks_again=False)
-
-
-class AddressTests(SourceCase):
-    """Sources at https addresses"""
-
-    def test_new(self) -> None:
-        """A source is read as it is, in ranges or as a whole, or is an error."""
-        self.check_source(open_address, stop=2)
-        self.check_source(open_address, has_ranges=False)
-        self.check_source(open_small)
-
-    def test_known(self) -> None:
-        """So is a source that was opened before, and its size is what the origin says."""
-        self.check_again(open_address)
-        self.check_kept(open_address)
-
-    def test_moved(self) -> None:
-        """So is a source behind a redirect."""
-        self.check_again(open_moved, first=-1)
+    def test_other_addresses(self) -> None:
+        """So is one that its first request brings, and one behind a redirect."""
+        for conversation, says, path, requests in (
+            (Node.read, is_whole, "https://origin.test/small", slice(None)),
+            (Node.read_size, is_size, "https://origin.test/moved", slice(None)),
+            (Node.read_on, is_whole, "https://origin.test/moved", slice(-1, None)),
+        ):
+            self.check(partial(conversation, path=path), REFUSALS, says, requests=requests)
