@@ -66,7 +66,7 @@ class BucketTests(StoreCase):
         for mode, how in (("redirect", ", also by its presigned URL"), ("proxy", "")):
             S3Double(self.network, SECRET, None, datetime(2026, 11, 21, 12, tzinfo=UTC))
             parts: Any = (self.objects, "bucket", AnonymousSpace(), self.network, None)
-            self.variants = S3VariantStore(*parts, redirects=mode == "redirect")
+            self.variants = S3VariantStore(*parts, presign_ttl=60 if mode == "redirect" else None)
             results = self.check(serve_mode=mode)
             self.assertEqual(good("variant store", f"{place}{how}, and removed"), results[0])
 
