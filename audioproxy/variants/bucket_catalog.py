@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -37,7 +36,7 @@ from audioproxy.variants.catalog import (
     Page,
     Verdict,
 )
-from audioproxy.variants.proof import PROOF_PREFIX
+from audioproxy.variants.proof import proof_key
 from audioproxy.variants.record import METADATA_PREFIX, VariantRecord
 
 T = TypeVar("T")
@@ -203,7 +202,7 @@ class BucketCatalog:
 
     async def _prove_listing(self) -> None:
         """Raise `CatalogError` if a listing lacks an object that was just written."""
-        key = f"{PROOF_PREFIX}{uuid.uuid4().hex}"
+        key = proof_key()
         proof = self._object(key)
         try:
             try:
