@@ -84,7 +84,7 @@ class Node:
     def __init__(
         self,
         folder: str,
-        objects: Mapping[str, bytes],
+        objects: Mapping[str, StoredObject],
         has_ranges: bool,
         number: int = -1,
         fault: Callable[[Reply], Answer] = RIGHT,
@@ -94,12 +94,10 @@ class Node:
         self.client = HttpClient(self.network, platformTrust())
         self.double = S3Double(self.network, "secret", None, NOW)
         self.network.scripts = [self._respond] * 200
-        headers = {**VARIANT.headers, **HEADERS.lines()}
-        for key, body in objects.items():
-            self.double.objects[key] = StoredObject(body, headers, NOW)
+        self.double.objects.update(objects)
         store, readers = ObjectStore(SETTINGS, self.client), cast(Any, FakeReaders())
         self.make_variants = partial(
-            S3VariantStore, store, BUCKET, AnonymousSpace(), self.network, execute, redirects=True
+            S3VariantStore, store, BUCKET, AnonymousSpace(), self.network, execute, presign_ttl=300
         )
         self.variants = self.make_variants()
         self.catalog = BucketCatalog(store, BUCKET, 1, lambda text: None)
@@ -122,13 +120,13 @@ class Node:
         if not self._has_ranges:
             lines = tuple(each for each in request.lines if each[0].lower() != "range")
             request = Request(request.method, request.target, lines, request.body)
-        before = copy.deepcopy((self.double.objects, self.double.uploads))
+        is_fault = number == self._number or (self.is_lasting and number > self._number)
+        before = dict(self.double.objects), copy.deepcopy(self.double.uploads) if is_fault else {}
         is_origin = request.headers["host"] == "origin.test"
-        answer = RIGHT(good := serve(request) if is_origin else self.double.respond(request))
-        if number == self._number or (self.is_lasting and number > self._number):
-            answer = self._fault(good)
-            if not answer.is_right:
-                self.double.objects, self.double.uploads = before
+        good = serve(request) if is_origin else self.double.respond(request)
+        answer = (self._fault if is_fault else RIGHT)(good)
+        if is_fault and not answer.is_right:
+            self.double.objects, self.double.uploads = before
         if number == self._number:
             self.answer, self.method = answer, request.method
         peer.send(answer.sent)
@@ -339,7 +337,9 @@ class FaultCase(SynchronousTestCase):
         :param has_ranges: the server serves ranges.
         :param asks_again: a server that is busy for a moment is asked again.
         """
-        make = partial(Node, self.folder, objects or {}, has_ranges)
+        lines = {**VARIANT.headers, **HEADERS.lines()}
+        stored = {key: StoredObject(body, lines, NOW) for key, body in (objects or {}).items()}
+        make = partial(Node, self.folder, stored, has_ranges)
         descriptors, node, found = open_descriptors(), make(), []
         right = node.run(conversation)
         self.assertNotIsInstance(right, Failure)
@@ -351,7 +351,7 @@ class FaultCase(SynchronousTestCase):
                 is_said = not answer.is_right and says(outcome, answer)
                 return "" if outcome == right or is_said else f"taken for right: {outcome!r}"
             is_moment = is_once and answer.status in (429, 503) and answer.body is not None
-            left = [*(node.contents.keys() - (objects or {}).keys()), *node.double.uploads]
+            left = [*(node.contents.keys() - stored.keys()), *node.double.uploads]
             is_absent = isinstance(outcome.value, NotFound)
             for is_wrong, text in (
                 (not isinstance(outcome.value, refusals), "is not documented"),
