@@ -23,13 +23,9 @@ from audioproxy.s3.objects import (
 from tests.support.http import Log
 from tests.support.wire import (
     ClientCase,
-    Peer,
-    Request,
-    chunk,
     error,
     is_signed,
     reply,
-    reply_without_length,
 )
 
 SECRET = "secret"
@@ -63,13 +59,6 @@ COMPLETE = reply(
     b"<CompleteMultipartUploadResult><ETag>&quot;x&quot;</ETag></CompleteMultipartUploadResult>",
 )
 STEPS = [upload_started(), part_accepted(1), part_accepted(2), part_accepted(3), COMPLETE]
-
-
-def send_truncated(peer: Peer, _: Request) -> None:
-    """Send a response that breaks off."""
-    head = reply_without_length(200, b"", {"Transfer-Encoding": "chunked"})
-    peer.send(head, chunk(b"<?xml version='1.0'?>\n"))
-    peer.close()
 
 
 class PartsCase(ClientCase):
@@ -175,25 +164,6 @@ class FailureTests(PartsCase):
             self.exactly(self.put_up_to(0, response), kind)
             self.assertEqual(self.sent_requests(), ["POST uploads="], response)
 
-    def test_each_step(self) -> None:
-        """A failed step raises its error, and the upload is aborted."""
-        failures: list[tuple[Any, type[StoreError], tuple[int, ...]]] = [
-            (reply(403, error("AccessDenied")), Denied, (1, 2, 3, 4)),
-            (reply(500, error("InternalError")), Busy, (1, 2, 3, 4)),
-            (reply(200, error("InternalError")), Unavailable, (1, 2, 3, 4)),
-            (lambda peer, _: peer.close(), Unreachable, (1, 2, 3, 4)),
-            # A part without an ETag.
-            (reply(200), Unavailable, (1, 2, 3)),
-            (send_truncated, Unavailable, (4,)),
-        ]
-        for row, (response, kind, steps) in enumerate(failures):
-            for step in steps:
-                self.network.requests.clear()
-                self.exactly(self.put_up_to(step, response, reply(204)), kind)
-                self.assertEqual(self.sent_requests()[step + 1 :], [ABORT], (row, step))
-                self.assertTrue(is_signed(self.network.requests[-1], SECRET))
-        self.assertEqual(self.warnings(), [])
-
     def test_short_file(self) -> None:
         """A file that is shorter than announced aborts the upload; its part is never complete."""
         self.network.scripts += [*STEPS[:2], reply(204)]
@@ -215,14 +185,6 @@ class FailureTests(PartsCase):
                 ["a multipart upload was not aborted, so its parts remain in the store: {error}"],
             )
             self.assertEqual(self.log.errors, [])
-
-    def test_abort_without_response(self) -> None:
-        """An abort without a response ends after a timeout."""
-        putting = self.put_up_to(2, reply(500))
-        self.assertNoResult(putting)
-        self.network.advance(15)
-        self.exactly(putting, Busy)
-        self.assertEqual(len(self.warnings()), 1)
 
 
 class CancelledTests(PartsCase):

@@ -268,21 +268,13 @@ class OpenRangeTests(VariantCase):
         """
         for tag, response in (
             ('"abc"', reply(412)),
-            ('"abc"', reply(416)),
             ('"abc"', part(b"hello", tag='"abd"')),
-            ('"abc"', part(b"hello", tag=None)),
             ('W/"abc"', part(b"hello", tag='W/"abd"')),
             (None, part(b"hello", tag='"abc"')),
             ('"abc"', part(b"hello", total="6")),
-            ('"abc"', part(b"hello", total="*")),
-            *(
-                ('"abc"', reply(206, b"hel", {"Content-Range": stated, "ETag": '"abc"'}))
-                for stated in ("bytes 0-2/3", "bytes 0-2/5")
-            ),
+            ('"abc"', reply(206, b"hel", {**FIVE_BYTE_RANGE, "Content-Range": "bytes 0-2/5"})),
             ('"abc"', reply(206, b"hello", {**FIVE_BYTE_RANGE, "Content-Encoding": "gzip"})),
-            ('"abc"', part(b"hell")),
             ('"abc"', reply(404)),
-            ('"abc"', reply(403)),
         ):
             found = self.stored(tag=tag)
             self.network.scripts.append(response)
