@@ -11,6 +11,7 @@ import copy
 import gc
 import os
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeAlias, cast
@@ -19,6 +20,7 @@ from typing import Any, TypeAlias, cast
 from twisted.internet import reactor  # noqa: F401
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.ssl import platformTrust
+from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -50,6 +52,7 @@ from audioproxy.variants.s3 import S3VariantStore
 from tests.support.consumers import FakeConsumer
 from tests.support.far_versions import LONG, FakeReaders, PlaintextClient
 from tests.support.faults import ANSWERS, RIGHT, Answer
+from tests.support.http import ResourceHarness, read_response
 from tests.support.processes import open_descriptors
 from tests.support.s3_double import BUCKET, Reply, S3Double, StoredObject, refusal
 from tests.support.variants import HEADERS, StoredVariant
@@ -174,6 +177,22 @@ class Node:
         await (await found.open_range(1, found.size)).send(consumer)
         return bytes(consumer.data)
 
+    async def respond(self) -> object:
+        """Send a whole request for the variant, which is rendered where it is not found."""
+        harness = ResourceHarness()
+        harness.resource._variants = replace(harness.resource._variants, store=self.variants)
+        connection, response = harness.connect(), None
+        connection.send(harness.path(b"/f:mp3/plain/local://piece.wav"))
+        while response is None or not (response.complete or connection.closed):
+            await deferLater(self.network, 1)
+            for render in harness.renders.running.values():
+                render.write_output(VARIANT.data)
+                render.end()
+            harness.renders.running.clear()
+            response = read_response(connection.received, b"GET", connection.closed)
+        is_right = response.status == 200 and VARIANT.data.startswith(response.body)
+        return response.status, response.complete, is_right or response.error
+
     async def commit(self) -> object:
         scratch = await self.variants.create(10)
         try:
@@ -278,6 +297,12 @@ def is_absent(value: Any, answer: Answer) -> bool:
 def is_total(value: Any, answer: Answer) -> bool:
     """Return whether the answer has a range of something of this size, or nothing."""
     return value == answer.total or is_absent(value, answer)
+
+
+def is_response(value: Any, answer: Answer) -> bool:
+    """Return whether a response is torn, or an error; its bytes are right in any case."""
+    torn, errors = (200, False, True), ((502, "upstream_unavailable"), (500, "not_configured"))
+    return value == torn or value in [(status, True, code) for status, code in errors]
 
 
 def is_done(value: Any, answer: Answer) -> bool:
@@ -396,6 +421,7 @@ class StoreTests(FaultCase):
         refusals = UpstreamUnavailable, NotConfigured, VariantChanged
         self.check(Node.look_up, refusals, is_total, ONE_VARIANT)
         self.check(Node.hit, refusals, is_absent, ONE_VARIANT)
+        self.check(Node.respond, (), is_response, ONE_VARIANT)
 
     def test_commit(self) -> None:
         """A variant counts as stored where the store says so, and no part of it is left."""
