@@ -13,8 +13,9 @@ from pathlib import Path
 from tests.support.ceph import Ceph
 from tests.support.juicefs import JuiceFS
 from tests.support.s3 import Gateway
+from tests.support.swift import Swift
 
-_KINDS: dict[str, Callable[[Path, bool], Gateway]] = {"ceph": Ceph, "juicefs": JuiceFS}
+_KINDS: dict[str, Callable[[Path, bool], Gateway]] = {"ceph": Ceph, "juicefs": JuiceFS, "swift": Swift}
 _servers: dict[bool, Gateway] = {}
 
 
