@@ -78,6 +78,8 @@ class Storage:
         if self._servers:
             return
         (self.folder / "device").mkdir(parents=True)
+        # Swift 2.30 reads the packages' file in /etc/swift instead.
+        (self.folder / "swift.conf").write_text("[swift-hash]\nswift_hash_path_suffix = tests\n")
         for kind in _KINDS:
             port, ring = free_port(), f"{self.folder}/{kind}.builder"
             for words in (
