@@ -52,6 +52,7 @@ from audioproxy.sources.dispatcher import Opener, SourceDispatcher, unset
 from audioproxy.sources.interfaces import OpenSource
 from audioproxy.sources.local import LocalSources
 from audioproxy.variants.files import FileVariantStore
+from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable, VariantStore
 
 if TYPE_CHECKING:
@@ -92,8 +93,8 @@ class Engine:
     :ivar store: the variant store, or None.
     :ivar file_store: the same store, if it is a folder: it alone has scratch files of its own, and
         reads small variants at once.
-    :ivar presign: returns the presigned URL of a variant from its cache key and a number of
-        seconds; None where the store is no bucket.
+    :ivar presign: returns the presigned URL of a variant from its cache key, a number of seconds
+        and the headers that its response should have; None where the store is no bucket.
     :ivar disks: the disks of TMPDIR and of a store in a folder.
     :ivar warnings: what may be wrong with the settings. Each is logged too.
     :ivar programs: ffmpeg and ffprobe.
@@ -128,7 +129,7 @@ class Engine:
 
             self._clients = ClientsByBundle(reactor, os.environ.get("SSL_CERT_FILE") or None)
 
-        self.presign: Callable[[str, int], str] | None = None
+        self.presign: Callable[[str, int, VariantHeaders], str] | None = None
         self.store = self._make_store(config)
         self.file_store = self.store if isinstance(self.store, FileVariantStore) else None
         folders = {"tmpdir": self._folder}
@@ -412,7 +413,14 @@ class Engine:
             self.warnings.append(warning)
             _log.warn("{text}", text=str(warning))
         try:
-            bucket = S3VariantStore(store, where.bucket, self._space, self.clock, self._threads)
+            bucket = S3VariantStore(
+                store,
+                where.bucket,
+                self._space,
+                self.clock,
+                self._threads,
+                redirects=config.serve_mode == "redirect",
+            )
         except StoreError as error:
             wanted = f"set {endpoint_prefix}_ADDRESSING to path"
             raise BootError(Problem("AP_VARIANT_STORE", str(error), wanted)) from error

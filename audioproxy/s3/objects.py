@@ -33,8 +33,11 @@ _LABEL = "[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
 _HOST_LABELS = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 # Maximum bytes of a document that are read; real documents are much shorter.
 _MAX_DOCUMENT = 64 * 1024
+# Bytes at the start of a document in which a page in HTML says that it is one.
+_MAX_START = 1024
 _STRONG_ETAG = re.compile(r'"[!#-~]{1,200}"')
 _ERROR_TAG = re.compile(rb"<(?:[\w.-]+:)?Error[\s/>]")
+_HTML = re.compile(rb"<(?:!doctype\s+)?html[\s>]", re.IGNORECASE)
 _ERROR_CODE = re.compile(r"[^<>]{1,100}")
 
 #: Seconds after which a request is sent once more, where the store was unreachable or busy.
@@ -42,9 +45,13 @@ RETRY_DELAY = 1.0
 # Seconds after which a lookup or a read is not repeated: its client does not wait so long.
 _RETRIED_SECONDS = 5.0
 
-# Error codes of status 400 for an invalid name, and for rejected credentials. Any other 400 means
-# that the configuration is wrong, such as the region or the endpoint.
-_BAD_NAMES = re.compile(r"InvalidBucketName|InvalidObjectName|InvalidURI|KeyTooLongError|XMinio\w+")
+# Error codes of status 400 for a name that the store does not take, for an upload that failed on
+# its way, and for rejected credentials. Any other 400 means that the configuration is wrong, such
+# as the region or the endpoint.
+_BAD_NAMES = re.compile(
+    r"Invalid(Argument|BucketName|Key|ObjectName|Path|URI)\w*|KeyTooLong\w*|X(Amz|Minio)\w+"
+)
+_BAD_TRANSFERS = re.compile(r"BadDigest|IncompleteBody|RequestTimeout")
 _BAD_CREDENTIALS = re.compile(r"ExpiredToken|InvalidToken|InvalidAccessKeyId|TokenRefreshRequired")
 # With these, a store rejects a wrong secret or a wrong clock.
 _BAD_SIGNATURES = re.compile(r"SignatureDoesNotMatch|RequestTimeTooSkewed")
@@ -166,6 +173,7 @@ class ObjectStore:
             settings.session_token,
             settings.region,
         )
+        self._has_session = settings.session_token is not None
         self.last_dates: tuple[str, str | None] | None = None
         self._virtual = settings.addressing == "virtual"
         host = urlsplit(self.name).hostname or ""
@@ -196,7 +204,16 @@ class ObjectStore:
         for kind, hint in _CERTIFICATE_HINTS.items():
             if isinstance(error.__cause__, kind):
                 return hint
+        if self.may_reject_secret(error):
+            return f"{otherwise}, with the right secret key and session token"
         return otherwise
+
+    def may_reject_secret(self, error: StoreError) -> bool:
+        """Return whether a denial may mean that the secret key or the session token is wrong.
+
+        Of temporary credentials, radosgw says nothing else than AccessDenied.
+        """
+        return error.code == "AccessDenied" and self._has_session
 
     def object(self, bucket: str, key: bytes) -> StoreObject:
         """Return the object of a key. It need not exist.
@@ -219,9 +236,12 @@ class StoreObject:
     store: ObjectStore
     url: str
 
-    def presign(self, seconds: int) -> str:
-        """Return a URL with which anyone can read the object for a number of seconds."""
-        return self.store.signer.presign("GET", self.url, seconds)
+    def presign(self, seconds: int, query: str = "") -> str:
+        """Return a URL with which anyone can read the object for a number of seconds.
+
+        :param query: percent-encoded parameters of the URL, which are signed too.
+        """
+        return self.store.signer.presign("GET", _with_query(self.url, query), seconds)
 
     async def find(self) -> tuple[int | None, Response]:
         """Return the size of the object in bytes, and a response with its headers.
@@ -245,11 +265,7 @@ class StoreObject:
             status 416. Otherwise, the body is that of the response's range, or the whole object
             where that is None.
         """
-        size, response = await self.retry_once(lambda: self._get_start(count))
-        if response.status == 206 and (response.range is None or response.range.first):
-            response.discard()
-            raise Unavailable("the response has a range that was not requested")
-        return size, response
+        return await self.retry_once(lambda: self._get_start(count))
 
     async def get_all(self) -> Response:
         """Return the response with the whole object."""
@@ -264,7 +280,7 @@ class StoreObject:
         :raises Unavailable: for any other response.
         """
         response = await self.send("GET", headers={"range": f"bytes=-{count}"})
-        if response.status != 206:
+        if response.range is None:
             response.abort()
             raise Unavailable("the response does not have the last bytes")
         return response
@@ -286,6 +302,10 @@ class StoreObject:
             raise Missing("no store has a key with a NUL")
         if status not in (200, 206, 416):
             raise await read_error(response)
+        found = response.range
+        if status == 206 and (found is None or found.first or found.last >= count):
+            response.discard()
+            raise Unavailable("the response has a range that was not requested")
         # An empty object has no range.
         return 0 if status == 416 else response.total, response
 
@@ -340,7 +360,7 @@ class StoreObject:
         :param query: percent-encoded, with an equals sign in each parameter.
         :raises Unavailable: if there is no response.
         """
-        url = f"{self.url}?{query}" if query else self.url
+        url = _with_query(self.url, query)
         request_body, sha256 = None, EMPTY_SHA256
         if body is not None:
             request_body, sha256 = RequestBody(body.source, body.start, body.stop), body.sha256
@@ -354,6 +374,10 @@ class StoreObject:
             raise Unreachable(f"{self.store.name} is unreachable: {error}") from error
         self.store.last_dates = signed["X-Amz-Date"], response.header("date")
         return response
+
+
+def _with_query(url: str, query: str) -> str:
+    return f"{url}?{query}" if query else url
 
 
 def describe_clock_offset(ahead: int) -> str:
@@ -397,7 +421,8 @@ async def read_document(response: Response, limit: int = _MAX_DOCUMENT) -> bytes
 
     :param limit: bytes; a longer document is refused.
     :raises StoreError: if the request failed. A store may report a failure with status 200, if it
-        had to send the status before the request was finished.
+        had to send the status before the request was finished. A page in HTML is from another
+        program, such as a proxy that is being maintained.
     """
     if response.status not in (200, 204):
         raise await read_error(response)
@@ -406,6 +431,8 @@ async def read_document(response: Response, limit: int = _MAX_DOCUMENT) -> bytes
         document = await response.read(limit, extend_timeout=True)
     except (BodyTooLarge, TransportError) as error:
         raise Unavailable(f"the response is incomplete: {error}") from error
+    if _HTML.search(document[:_MAX_START]):
+        raise Unavailable("the response is a page in HTML")
     texts = element_texts(document)
     if "Error" in texts:
         code = _error_code(texts)
@@ -440,7 +467,8 @@ def _error_class(status: int, code: str) -> type[StoreError]:
         return Denied
     if status == 400 and _BAD_NAMES.fullmatch(code):
         return Missing
-    if status in (408, 425, 429, 500, 502, 503, 504):
+    is_lost = status == 400 and _BAD_TRANSFERS.fullmatch(code)
+    if is_lost or status in (408, 425, 429, 500, 502, 503, 504):
         return Busy
     if status in (412, 416):
         return Changed

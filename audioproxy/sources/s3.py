@@ -186,7 +186,10 @@ def _translate(error: StoreError, store: ObjectStore, bucket: str) -> Refusal:
                 hint=store.hint_for(error, "valid credentials are required"),
             )
         elif isinstance(error, Denied):
-            _log.info("the bucket {bucket} refuses a source: {error}", bucket=bucket, error=error)
+            text = str(error)
+            if store.may_reject_secret(error):
+                text += "; the secret key or the session token may be wrong, too"
+            _log.info("the bucket {bucket} refuses a source: {error}", bucket=bucket, error=text)
         # Without this code, the bucket itself may be missing.
         return (NoSuchSource if error.code == "NoSuchKey" else NotFound)(str(error))
     _log.warn("a source in {bucket} cannot be read: {error}", bucket=bucket, error=error)

@@ -194,7 +194,7 @@ class FileVariantStore:
             self._note_use(key)
         return found
 
-    def read_small(self, key: str) -> tuple[VariantHeaders, int | None, bytes] | None:
+    def read_small(self, key: str) -> tuple[int | None, bytes] | None:
         """Return a small variant whole as `audioproxy.variants.stored_file.read_small`.
 
         The result is None, too, for a variant that was not read a moment ago.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from audioproxy.grammar.options import VariantOptions
 
@@ -14,7 +14,8 @@ CACHE_CONTROL = "public, max-age=31536000, immutable, no-transform"
 class VariantHeaders(NamedTuple):
     """Values of response headers; None is a header that is not sent.
 
-    They are compared for each HIT. A dataclass would need Python code for that.
+    A store keeps them with a variant, for whoever reads it there. The service sends its own: a
+    store may change or lose what it keeps.
     """
 
     content_type: str
@@ -26,11 +27,18 @@ class VariantHeaders(NamedTuple):
         """Return the headers of the variant that the options describe."""
         return cls(options.content_type, CACHE_CONTROL, _disposition(options.dl))
 
-    @property
-    def is_printable(self) -> bool:
-        """Whether each value is printable ASCII, as all values that this service writes are."""
-        values = (self.content_type, self.cache_control, self.content_disposition or "")
-        return all(value.isascii() and value.isprintable() for value in values)
+    def lines(self) -> dict[str, str]:
+        """Return the headers by their names in lower case."""
+        return {name.replace("_", "-"): value for name, value in self._asdict().items() if value}
+
+    def response_parameters(self) -> str:
+        """Return the query with which a presigned URL names the headers of its response.
+
+        A variant without a Content-Disposition gets ``inline``, since a store may add one.
+        """
+        values = self._replace(content_disposition=self.content_disposition or "inline")
+        parameters = {f"response-{name}": value for name, value in values.lines().items()}
+        return urlencode(parameters, quote_via=quote)
 
 
 def _disposition(file_name: str | None) -> str | None:

@@ -37,8 +37,6 @@ class StoredVariant(Protocol):
     @property
     def size(self) -> int: ...  # noqa: D102
     @property
-    def headers(self) -> VariantHeaders: ...  # noqa: D102
-    @property
     def stored(self) -> int | None:
         """Unix seconds at which it was stored, by its record; None without one."""
         ...

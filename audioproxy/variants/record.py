@@ -12,16 +12,22 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import count, takewhile
 from typing import Self
 
 from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.grammar.sources import Source
 
-# Metadata of an object has at most 2 KB, which is the number of bytes of all names and values (S3,
-# "Working with object metadata"). A part is left for metadata that is not part of the record.
-_MAX_BYTES = 1900
-_MAX_SOURCE_BYTES = 1500
+#: The most bytes of all names and values of an object's metadata. S3 takes 2 KB ("Working with
+#: object metadata"), and rclone counts some other headers too.
+MAX_METADATA = 1700
+# Those of a record: the rest is for the tag of the source.
+_MAX_BYTES = 1640
+# OpenStack Swift has no longer values (max_meta_value_length).
+_MAX_VALUE = 256
+# Options whose text is longer are recorded without `cb`, so that there is always room for them.
+_MAX_OPTIONS_BYTES = 1000
 
 #: The names of an object's metadata begin with the first of these, and those of its record with the
 #: second.
@@ -39,7 +45,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 class VariantRecord:
     """The record of one variant.
 
-    :ivar options: the canonical options.
+    :ivar options: the canonical options, as far as they are recorded.
     :ivar source_sha256: SHA-256 of the canonical source, in lower-case hex.
     :ivar stored: Unix seconds at which the variant was stored.
     :ivar source: the address of the source (`audioproxy.grammar.sources.Source.address`); None for
@@ -81,8 +87,11 @@ class VariantRecord:
         """
         source = request.source
         lines = () if header is None else header.lines(source.canonical)
+        options = request.canonical
+        if len(options) > _MAX_OPTIONS_BYTES:
+            options = "/".join(each for each in options.split("/") if not each.startswith("cb:"))
         return cls(
-            request.canonical,
+            options,
             digest_of(source),
             int(now),
             source.address,
@@ -93,22 +102,23 @@ class VariantRecord:
 
     @classmethod
     def read(cls, texts: Mapping[str, str]) -> Self | None:
-        """Return the record of the texts that `texts` made; None for any others.
+        """Return the record of what `texts` made, in pieces or not; None for any others.
 
         Texts with other names are skipped: later versions may record more.
         """
         try:
             record = cls(
-                str(texts["options"]),
+                _join(texts, "options"),
                 texts["source-sha256"],
                 int(texts["stored"]),
-                _decode(texts["source"]) if "source" in texts else None,
-                _decode(texts.get("validator", "")),
+                _decode(_join(texts, "source")) or None,
+                _decode(_join(texts, "validator")),
                 texts["sha256"],
-                str(texts.get("build", "")),
+                _join(texts, "build"),
             )
             digests = record.source_sha256, record.sha256
-            return record if all(map(_SHA256.fullmatch, digests)) else None
+            is_record = record.options and all(map(_SHA256.fullmatch, digests))
+            return record if is_record else None
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             return None
 
@@ -120,18 +130,34 @@ class VariantRecord:
             "sha256": self.sha256,
             "stored": str(self.stored),
         }
-        size = sum(len(METADATA_PREFIX + name + text) for name, text in texts.items())
+        size = sum(_metadata_size(name, text) for name, text in texts.items())
         optional = (
             ("source", _encode(self.source or b"")),
             ("validator", _encode(self.validator)),
             ("build", self.build),
         )
         for name, text in optional:
-            added = len(METADATA_PREFIX + name + text)
-            if text and len(text) <= _MAX_SOURCE_BYTES and size + added <= _MAX_BYTES:
+            added = _metadata_size(name, text)
+            if text and size + added <= _MAX_BYTES:
                 texts[name] = text
                 size += added
         return texts
+
+    def metadata(self) -> dict[str, str]:
+        """Return the headers with which an object gets the record, and the tag of its source.
+
+        Long texts are in numbered pieces.
+        """
+        texts = self.texts()
+        lines = {
+            METADATA_PREFIX + name: piece
+            for whole in texts
+            for name, piece in _split(whole, texts[whole])
+        }
+        for header, tag in self.cache_tag:
+            name = header.decode("ascii").removeprefix(OBJECT_METADATA_PREFIX)
+            lines[OBJECT_METADATA_PREFIX + name] = tag.decode("ascii")
+        return lines
 
 
 def digest_of(source: Source) -> str:
@@ -153,3 +179,27 @@ def _decode(text: str) -> bytes:
     if not text.startswith(_BASE64):
         return text.encode("ascii")
     return base64.b64decode(text.removeprefix(_BASE64), validate=True)
+
+
+def _split(name: str, text: str) -> list[tuple[str, str]]:
+    """Return the names and texts of the metadata with one text of a record."""
+    if len(text) <= _MAX_VALUE:
+        return [(name, text)]
+    # Nodes of before December 2026 read no parts. A record without "options" is none for them; the
+    # other texts may be missing, and a part of one would be wrong.
+    first = 0 if name == "options" else 1
+    starts = range(0, len(text), _MAX_VALUE)
+    return [
+        (f"{name}-{number}" if number else name, text[start : start + _MAX_VALUE])
+        for number, start in enumerate(starts, first)
+    ]
+
+
+def _join(texts: Mapping[str, str], name: str) -> str:
+    """Return a text of a record, whether it was split or not; empty where there is none."""
+    numbered = takewhile(texts.__contains__, (f"{name}-{number}" for number in count(1)))
+    return texts.get(name, "") + "".join(texts[each] for each in numbered)
+
+
+def _metadata_size(name: str, text: str) -> int:
+    return sum(len(METADATA_PREFIX + each + part) for each, part in _split(name, text))

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import uuid
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IConsumer, IReactorTime
@@ -29,49 +26,26 @@ from audioproxy.s3.multipart_upload import put_multipart
 from audioproxy.s3.objects import (
     RETRY_DELAY,
     Changed,
-    Denied,
-    Missing,
     ObjectStore,
     StoreError,
     StoreObject,
     Unavailable,
     UploadRange,
-    WrongEndpoint,
 )
 from audioproxy.s3.signing import MAX_PRESIGN_SECONDS
 from audioproxy.variants.headers import VariantHeaders
-from audioproxy.variants.interfaces import Unwritable, VariantChanged
-from audioproxy.variants.record import (
-    METADATA_PREFIX,
-    OBJECT_METADATA_PREFIX,
-    VariantRecord,
-)
+from audioproxy.variants.interfaces import VariantChanged
+from audioproxy.variants.proof import prove
+from audioproxy.variants.record import METADATA_PREFIX, VariantRecord
 
 #: The most bytes of one request, and so of one part of a multipart upload. S3 accepts 5 GiB, and
 #: other stores accept a little less.
 PART_SIZE = 4 * 1024**3
 
-#: The names of all objects of all proofs begin with this.
-PROOF_PREFIX = ".audioproxy-proof-"
-
 # Uploads at a time: each holds its scratch file, and a bucket may be slower than the encoders.
 _MAX_UPLOADS = 32
 
-# What each error of a proof needs. The first class that matches counts.
-_WANTED = {
-    Missing: "the name of a bucket that exists is required",
-    Denied: "credentials that may write, read and delete objects there are required",
-    WrongEndpoint: "the endpoint, the region and the addressing of that bucket are required",
-    Changed: "a store that accepts unconditional writes is required",
-    Unavailable: "a store that can be reached is required",
-}
-
 _log = Logger()
-
-
-def wanted_for(error: StoreError) -> str:
-    """Return what a store needs after an error of its first requests."""
-    return next(text for kind, text in _WANTED.items() if isinstance(error, kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +57,6 @@ class StoredObject:
     """
 
     size: int
-    headers: VariantHeaders
     etag: str | None
     target: StoreObject
     stored: int | None = None
@@ -149,6 +122,7 @@ class S3VariantStore:
 
     :ivar object_store: the store of the bucket.
     :param space: where renders put their output until it is uploaded.
+    :param redirects: clients get presigned URLs.
     :param part_size: bytes; a larger variant is uploaded in parts of this size.
     """
 
@@ -159,6 +133,8 @@ class S3VariantStore:
         space: ScratchSpace,
         clock: IReactorTime,
         run_in_thread: ThreadRunner,
+        *,
+        redirects: bool = False,
         part_size: int = PART_SIZE,
     ) -> None:
         """Use a bucket.
@@ -170,6 +146,8 @@ class S3VariantStore:
         self._space = space
         self._clock = clock
         self._run_in_thread = run_in_thread
+        self._redirects = redirects
+        self._names_headers = False
         self._part_size = part_size
         self._uploads = 0
         self._lookups: SharedCalls[str, StoredObject | None] = SharedCalls()
@@ -180,33 +158,14 @@ class S3VariantStore:
         """The bucket and the origin of its store."""
         return f"s3://{self._bucket} at {self.object_store.name}"
 
-    async def open(
-        self,
-        content: bytes = b"",
-        inspect: Callable[[StoreObject], Coroutine[Any, Any, object]] | None = None,
-    ) -> None:
-        """Prove the bucket writable, by writing, finding and removing an object.
+    async def open(self) -> None:
+        """Prove that the bucket does what the service needs of it, and find out what else it does.
 
-        :param content: bytes of the object.
-        :param inspect: called with the object while it exists.
-        :raises Unwritable: where one of the three steps fails.
+        :raises Unwritable: where it does not.
         """
-        proof = self._object(f"{PROOF_PREFIX}{uuid.uuid4().hex}")
-        with self._proving("writing an object"):
-            await proof.put({}, UploadRange.of(content))
-        with self._proving("finding the object that was written"):
-            try:
-                # Without the right to read, no variant would be found, so every request would start
-                # a render.
-                await proof.find()
-                if inspect is not None:
-                    await inspect(proof)
-            except StoreError:
-                with suppress(StoreError):
-                    await proof.delete()
-                raise
-        with self._proving("removing the object that was written"):
-            await proof.delete()
+        self._names_headers = await prove(
+            self.object_store, self._bucket, redirects=self._redirects
+        )
 
     async def create(self, seconds: float) -> ScratchFile:
         """Return a new scratch file."""
@@ -220,9 +179,13 @@ class S3VariantStore:
         """
         return await self._lookups.join(key, lambda: self._look_up(key))
 
-    def presign(self, key: str, seconds: int) -> str:
-        """Return a URL with which anyone can read the variant of a key for ``seconds``."""
-        return self._object(key).presign(min(seconds, MAX_PRESIGN_SECONDS))
+    def presign(self, key: str, seconds: int, headers: VariantHeaders) -> str:
+        """Return a URL with which anyone can read the variant of a key for ``seconds``.
+
+        :param headers: of the response, where the store takes them from the URL.
+        """
+        query = headers.response_parameters() if self._names_headers else ""
+        return self._object(key).presign(min(seconds, MAX_PRESIGN_SECONDS), query)
 
     async def _look_up(self, key: str) -> StoredObject | None:
         target = self._object(key)
@@ -235,17 +198,12 @@ class S3VariantStore:
                 return None
             _log.warn("a lookup in the variant store failed: {error}", error=error)
             raise error.refusal() from error
-        headers = VariantHeaders(
-            response.header("content-type") or "application/octet-stream",
-            response.header("cache-control") or "no-store",
-            response.header("content-disposition"),
-        )
-        if not size or not headers.is_printable:
-            # This service has not written the object.
+        if not size or response.range is None or response.is_encoded:
+            # The store sent something else, such as a page about itself.
             return None
         record = VariantRecord.read(response.headers_with_prefix(METADATA_PREFIX))
         stored = None if record is None else record.stored
-        return StoredObject(size, headers, response.header("etag"), target, stored)
+        return StoredObject(size, response.header("etag"), target, stored)
 
     async def commit(
         self,
@@ -284,16 +242,7 @@ class S3VariantStore:
             self._run_in_thread(lambda: _hash_parts(scratch, size, self._part_size))
         )
         target = self._object(key)
-        lines = {
-            name.replace("_", "-"): value
-            for name, value in headers._asdict().items()
-            if value is not None
-        }
-        for name, text in replace(record, sha256=sha256).texts().items():
-            lines[METADATA_PREFIX + name] = text
-        for header, tag in record.cache_tag:
-            name = header.decode("ascii").removeprefix(OBJECT_METADATA_PREFIX)
-            lines[OBJECT_METADATA_PREFIX + name] = tag.decode("ascii")
+        lines = {**headers.lines(), **replace(record, sha256=sha256).metadata()}
         put = partial(put_multipart, target, lines, parts)
         if len(parts) == 1:
             put = partial(target.put, lines, parts[0])
@@ -307,14 +256,6 @@ class S3VariantStore:
 
     def _object(self, key: str) -> StoreObject:
         return self.object_store.object(self._bucket, key.encode("ascii"))
-
-    @contextmanager
-    def _proving(self, step: str) -> Iterator[None]:
-        try:
-            yield
-        except StoreError as error:
-            fault = f"{step} in s3://{self._bucket} failed ({error})"
-            raise Unwritable(fault, self.object_store.hint_for(error, wanted_for(error))) from error
 
 
 @dataclass(frozen=True, slots=True)

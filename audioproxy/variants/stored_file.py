@@ -60,8 +60,8 @@ _WARM_SECONDS = 60.0
 # Each key takes some 200 bytes.
 _MOST_KEYS = 16_384
 
-# What a trailer states: the size, the headers, and the time at which the variant was stored.
-_Fields: TypeAlias = tuple[int, VariantHeaders, int | None]
+# What is read of a trailer: the size, and the time at which the variant was stored.
+_Fields: TypeAlias = tuple[int, int | None]
 
 
 class StoredFile:
@@ -71,11 +71,8 @@ class StoredFile:
     :ivar run_read: runs a read of the file, which may block; None to read on the reactor thread.
     """
 
-    def __init__(
-        self, descriptor: int, size: int, headers: VariantHeaders, stored: int | None = None
-    ) -> None:
+    def __init__(self, descriptor: int, size: int, stored: int | None = None) -> None:
         self.size = size
-        self.headers = headers
         self.stored = stored
         self.descriptor = descriptor
         self.run_read: Callable[[Callable[[], object]], Deferred[object]] | None = None
@@ -155,10 +152,10 @@ def load_variant(path: str) -> StoredFile | None:
         found.close()
 
 
-def read_small(path: str) -> tuple[VariantHeaders, int | None, bytes] | None:
+def read_small(path: str) -> tuple[int | None, bytes] | None:
     """Return a small variant whole, in one read; None for anything else.
 
-    :returns: its headers, the time at which it was stored as `StoredFile.stored`, and its bytes.
+    :returns: the time at which it was stored as `StoredFile.stored`, and its bytes.
     """
     try:
         descriptor = os.open(path, _READ_FLAGS)
@@ -176,8 +173,8 @@ def read_small(path: str) -> tuple[VariantHeaders, int | None, bytes] | None:
     found = _parse_trailer(data, len(data))
     if found is None:
         return None
-    size, headers, stored = found
-    return headers, stored, data[:size]
+    size, stored = found
+    return stored, data[:size]
 
 
 def read_trailer(descriptor: int) -> tuple[int, VariantRecord | None] | None:
@@ -224,12 +221,8 @@ def _read_fields(data: bytes) -> _Fields | None:
     try:
         fields = json.loads(data)
         size = int(fields["size"])
-        headers = VariantHeaders(
-            fields["content_type"], fields["cache_control"], fields.get("content_disposition")
-        )
         record = VariantRecord.read(fields)
-        stored = None if record is None else record.stored
-        return (size, headers, stored) if headers.is_printable else None
+        return size, None if record is None else record.stored
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return None
 

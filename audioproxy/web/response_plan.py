@@ -59,15 +59,14 @@ class Stored(NamedTuple):
     """A variant in the store.
 
     :ivar size: in bytes.
-    :ivar presign: returns a URL of the variant with a lifetime in seconds; None in proxy mode
-        (AP_SERVE_MODE).
+    :ivar presign: returns a URL of the variant with a lifetime in seconds, and the headers that
+        the response to it should have; None in proxy mode (AP_SERVE_MODE).
     :ivar presign_ttl: the longest lifetime of the URL, in seconds.
     :ivar stored: Unix seconds at which it was stored, or None.
     """
 
     size: int
-    headers: VariantHeaders
-    presign: Callable[[int], str] | None = None
+    presign: Callable[[int, VariantHeaders], str] | None = None
     presign_ttl: int = 0
     stored: int | None = None
 
@@ -109,8 +108,8 @@ def plan_response(
     :param cache_tag: the header with the tag of the source, or None.
     """
     lines = () if cache_tag is None else cache_tag.lines(request.source.canonical)
+    headers = VariantHeaders.of(request.options)
     if not isinstance(found, Stored):
-        headers = VariantHeaders.of(request.options)
         fields = _variant_headers(request.tag, found, headers, request.exp, now, lines)
         if has_store:
             fields |= _NOT_FOR_SHARED_CACHES
@@ -120,16 +119,17 @@ def plan_response(
     # node that stored the variant may be ahead.
     stored = found.stored if found.stored is not None and 0 <= found.stored <= now else None
     if is_get and conditions.range is None and found.presign is None and request.exp is None:
-        return _plan_whole(request.tag, found.headers, found.size, stored, lines)
-    fields = _variant_headers(request.tag, _HIT, found.headers, request.exp, now, lines)
+        return _plan_whole(request.tag, headers, found.size, stored, lines)
+    fields = _variant_headers(request.tag, _HIT, headers, request.exp, now, lines)
     # A presigned URL cannot live zero seconds, so the last second of ``exp`` is served as in proxy
     # mode (D14).
     seconds = clamp(found.presign_ttl, request.exp, now)
     if found.presign is not None and seconds:
+        limited = headers._replace(cache_control=fields[b"cache-control"].decode("ascii"))
         fields[b"cache-control"] = b"no-store"
         if not is_get:
             fields[b"content-length"] = b"%d" % found.size
-        fields[b"location"] = found.presign(seconds).encode("ascii")
+        fields[b"location"] = found.presign(seconds, limited).encode("ascii")
         fields.setdefault(b"content-length", b"0")
         return ResponsePlan(302, tuple(fields.items()), cache_state=_HIT)
     last_modified = None
@@ -221,7 +221,7 @@ def _format_date(second: int) -> bytes:
 
 
 def _cache_control(value: str, exp: int | None, now: float) -> bytes:
-    """Limit the max-age to the time until ``exp``; the stored value does not change."""
+    """Limit the max-age to the time until ``exp``."""
     if exp is None:
         return value.encode("ascii")
     return _MAX_AGE.sub(lambda match: f"max-age={clamp(int(match[1]), exp, now)}", value).encode(

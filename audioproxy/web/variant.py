@@ -15,6 +15,7 @@ from audioproxy.observe.log_context import Logger
 from audioproxy.render.job import Preparer
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.variants.files import FileVariantStore
+from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import VariantChanged, VariantStore
 from audioproxy.web.conditions import Conditions
 from audioproxy.web.exchange import Exchange
@@ -37,8 +38,8 @@ class VariantHandler:
     :ivar now: Unix time in seconds.
     :ivar presign_ttl: lifetime in seconds of a redirect's presigned URL; None in proxy mode
         (AP_SERVE_MODE).
-    :ivar presign: returns the presigned URL of a variant from its cache key and its lifetime; None
-        in proxy mode.
+    :ivar presign: returns the presigned URL of a variant from its cache key, its lifetime and the
+        headers of its response; None in proxy mode.
     :ivar small_variants: None where a lookup in the store has to wait, and in redirect mode.
     :ivar cache_tag: the header with the tag of the source, or None.
     """
@@ -49,7 +50,7 @@ class VariantHandler:
     store: VariantStore | None
     now: Callable[[], float]
     presign_ttl: int | None = None
-    presign: Callable[[str, int], str] | None = None
+    presign: Callable[[str, int, VariantHeaders], str] | None = None
     small_variants: FileVariantStore | None = None
     cache_tag: CacheTagHeader | None = None
 
@@ -93,9 +94,7 @@ class VariantHandler:
                 self.metrics.hit(request.options.f)
             try:
                 presign = None if self.presign is None else partial(self.presign, request.key)
-                found = Stored(
-                    stored.size, stored.headers, presign, self.presign_ttl or 0, stored.stored
-                )
+                found = Stored(stored.size, presign, self.presign_ttl or 0, stored.stored)
                 plan = self._plan(request, conditions, found)
                 if plan.byte_range is None:
                     exchange.respond(plan)
@@ -156,9 +155,9 @@ class VariantHandler:
         found = self.small_variants and self.small_variants.read_small(request.key)
         if not found:
             return None
-        headers, stored_at, data = found
+        stored_at, data = found
         self.metrics.hit(request.options.f)
-        stored = Stored(len(data), headers, stored=stored_at)
+        stored = Stored(len(data), stored=stored_at)
         plan = plan_response(request, conditions, now, stored, cache_tag=self.cache_tag)
         if plan.byte_range is None:
             return plan, plan.body or b""

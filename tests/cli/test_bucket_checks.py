@@ -27,7 +27,8 @@ from audioproxy.cli.checks.results import CheckResult, Verdict, good
 from audioproxy.config import BucketStore, Config, S3Config
 from audioproxy.files.scratch_files import AnonymousSpace
 from audioproxy.s3.objects import ObjectStore
-from audioproxy.variants.s3 import PROOF_PREFIX, S3VariantStore
+from audioproxy.variants.proof import PROOF_PREFIX
+from audioproxy.variants.s3 import S3VariantStore
 from tests.cli.command import command
 from tests.support.checks import collect, single_result
 from tests.support.s3_double import (
@@ -166,7 +167,7 @@ FAULTS: dict[str, Sequence[Fault]] = {
     "metadata size": [refuse("PUT metadata", 400, "MetadataTooLarge")],
     "overwrite": [Fault("other bytes were sent", before=keep_first)],
     "new ETag": [send("GET etag", '"1" before and "1" after', ETag='"1"')],
-    "empty object": [accept("GET empty", "the size is None", **{"Content-Range": "bytes */0"})],
+    "empty object": [accept("GET empty", "a range that was not", **{"Content-Range": "bytes */0"})],
     "key spelling": [misread("PUT spelling", "%2B", "%20", "status 404, NoSuchKey")],
     "deletion": [accept("DELETE deleted", "status 200"), refuse("DELETE deleted", 403)],
     "missing deletion": [refuse("DELETE never", 500, "InternalError")],
@@ -295,7 +296,7 @@ class CheckTests(BucketCase):
                     words = (
                         f"; should be: {check.checks}. Otherwise, {check.breaks}; {check.remedy}"
                     )
-                    self.assertTrue(result.text.endswith(words), result.text)
+                    self.assertIn(words, result.text)
 
 
 class TrialTests(BucketCase):

@@ -13,18 +13,16 @@ from audioproxy.errors import (
     UndecodableSource,
     UpstreamUnavailable,
 )
-from audioproxy.variants.headers import VariantHeaders
 from tests.fuzz.draws import Draws
-from tests.support.http import MEDIA_CACHE_CONTROL, ResourceHarness
+from tests.support.http import ResourceHarness
 from tests.support.stores import FakeStored
 
 #: Number of input bytes that set up a service: one for each choice in `FuzzFixture`.
-SETUP_BYTES = 10
+SETUP_BYTES = 9
 ORIGINS = (None, "*", "https://app.example")
 #: Alternatives for the stored variants: those whose key ends with one of these digits.
 STORED = ("", "0123456789abcdef", "02468ace")
 VARIANT = bytes(range(100))
-DISPOSITIONS = (None, "attachment; filename=\"a\"; filename*=UTF-8''a")
 #: The size and the validator of every source, and the refusal of its `open`.
 SOURCES: tuple[tuple[int, bytes, Refusal | None], ...] = (
     (1000, b"material", None),
@@ -67,7 +65,6 @@ class FuzzFixture(ResourceHarness):
         )
         self.origin = self.instrumentation.cors
         self._stored = draws.one_of(STORED)
-        self._disposition = draws.one_of(DISPOSITIONS)
         source = draws.one_of(SOURCES)
         self.sources.default_size, self.sources.validator, self.sources.crash = source
         self._output, self._failure = draws.one_of(RENDERS)
@@ -89,8 +86,7 @@ class FuzzFixture(ResourceHarness):
     async def _lookup(self, key: str) -> FakeStored | None:
         if key[-1] not in self._stored:
             return None
-        headers = VariantHeaders("audio/mpeg", MEDIA_CACHE_CONTROL, self._disposition)
-        self._found.append(FakeStored(VARIANT, headers))
+        self._found.append(FakeStored(VARIANT))
         self._found[-1].opened = 1
         return self._found[-1]
 

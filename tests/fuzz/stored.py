@@ -71,12 +71,12 @@ def check_stored(data: bytes, store: Store = open_store) -> None:
         if found is None:
             assert content != WHOLE, "a valid variant is not found"
         else:
-            size, body, headers = found
+            size, body = found
             assert body == content[:size], "the body differs from the file"
             if kind != "sealed":
                 # The body has no checksum: only its length can be verified.
                 trailer = content[size:]
-                assert (size, headers, trailer) == (len(BODY), HEADERS, WHOLE[size:]), content
+                assert (size, trailer) == (len(BODY), WHOLE[size:]), content
         assert not opened_since(before), "a descriptor is left open"
 
 
@@ -87,14 +87,14 @@ def _spliced(draws: Draws) -> bytes:
     return WHOLE[:at] + draws.rest + WHOLE[until:]
 
 
-def _lookup(store: FileVariantStore) -> tuple[int, bytes, VariantHeaders] | None:
-    async def look() -> tuple[int, bytes, VariantHeaders] | None:
+def _lookup(store: FileVariantStore) -> tuple[int, bytes] | None:
+    async def look() -> tuple[int, bytes] | None:
         found = await store.lookup(KEY)
         if found is None:
             return None
         with closing(found):
             assert found.read(found.size, 1) == b"", "the trailer can be read"
-            return found.size, found.read(0, _MORE), found.headers
+            return found.size, found.read(0, _MORE)
 
     results: list[Any] = []
     Deferred.fromCoroutine(look()).addBoth(results.append)

@@ -16,7 +16,6 @@ from audioproxy.media.diagnostics import one_line
 from audioproxy.media.probe import Probe, parse_probe
 from audioproxy.observe.access_log import AccessLogEntry
 from audioproxy.variants.files import FileVariantStore, StoredFile, variant_path
-from audioproxy.variants.headers import VariantHeaders
 from audioproxy.web.conditions import read_range
 from tests.fuzz import corpus
 from tests.fuzz.draws import Draws
@@ -65,7 +64,7 @@ def trusting(root: str) -> FileVariantStore:
 
     async def lookup(key: str) -> StoredFile:
         descriptor = os.open(variant_path(root, key), os.O_RDONLY)
-        return StoredFile(descriptor, len(BODY), VariantHeaders("audio/mpeg", "no-store"))
+        return StoredFile(descriptor, len(BODY))
 
     store.lookup = lookup  # type: ignore[method-assign]
     return store

@@ -51,20 +51,22 @@ class StoreCheckTests(RemoteCase):
         self.assertEqual([], self.stored())
 
     async def test_no_port_before(self) -> None:
-        """No port opens before the check has written, found and deleted a single object."""
+        """No port opens before the check has written, read and deleted a single object."""
         relay = self.relay()
         relay.rule = lambda request: HOLD
         service = self.new_service(variant_s3=self.s3(relay))
         starting = service.startService()
-        for method in ("PUT", "GET", "DELETE"):
+        last = ""
+        while last != "DELETE":
             await until(lambda: relay.stalled, "a request of the store check")
-            self.assertEqual(method, relay.requests[-1].method)
+            last = relay.requests[-1].method
             self.assertEqual((0, 0), (service.port, service.metrics_port))
             relay.release()
             relay.rule = lambda request: HOLD
         await starting
         self.assertTrue(service.port and service.metrics_port)
-        self.assertEqual(["PUT", "GET", "DELETE"], [request.method for request in relay.requests])
+        methods = [request.method for request in relay.requests]
+        self.assertEqual(["PUT", "GET", "DELETE"], list(dict.fromkeys(methods)))
         self.assertEqual(1, len({request.target for request in relay.requests}))
         self.assertEqual([], self.stored())
 

@@ -143,7 +143,7 @@ class SameTests(FastPathCase):
         for options, path in configurations:
             harnesses = self.build(**options)
             for harness in harnesses:
-                harness.store_variant(path, DATA, disposition="attachment; filename=x")
+                harness.store_variant(path, DATA)
                 harness.fetch_signed(path)
                 harness.calls.clear()
             self.assertEqual(["read_small"], self.assert_same(harnesses, path))

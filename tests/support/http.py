@@ -443,19 +443,12 @@ class ResourceHarness(FakeEngine):
         """Sign a path, request it and return the response."""
         return self.fetch(self.path(rest), method, **headers)
 
-    def store_variant(
-        self,
-        rest: bytes,
-        data: bytes,
-        disposition: str | None = None,
-        stored: int | None = None,
-    ) -> FakeStored:
+    def store_variant(self, rest: bytes, data: bytes, stored: int | None = None) -> FakeStored:
         """Store bytes as the variant that an unsigned path names.
 
         :param stored: Unix seconds at which it was stored; None without a record.
         """
-        headers = VariantHeaders("audio/mpeg", MEDIA_CACHE_CONTROL, disposition)
-        variant = self.store.stored[key_of(rest)] = FakeStored(data, headers, stored)
+        variant = self.store.stored[key_of(rest)] = FakeStored(data, stored)
         return variant
 
     def render(self, rest: bytes) -> FakeRender:
@@ -463,7 +456,7 @@ class ResourceHarness(FakeEngine):
         return self.renders.running[key_of(rest)]
 
 
-def presign(key: str, seconds: int) -> str:
+def presign(key: str, seconds: int, headers: VariantHeaders) -> str:
     """Return a URL that states the key and the lifetime."""
     return f"https://store.example/{key}?expires={seconds}"
 

@@ -218,6 +218,9 @@ class S3Double:
         headers = {**stored.headers, "ETag": stored.etag}
         if request.headers.get("if-match", stored.etag) != stored.etag:
             raise _Refused(412, "PreconditionFailed")
+        for name, value in parse_qsl(urlsplit(request.target).query):
+            if name.startswith("response-"):
+                headers[name.removeprefix("response-")] = value
         if "origin" in request.headers:
             headers["Access-Control-Allow-Origin"] = "*"
         size = len(stored.body)

@@ -187,8 +187,8 @@ class FakeStored:
     :ivar opened: the number of lookups; ``closed`` is the number of closes.
     """
 
-    def __init__(self, data: bytes, headers: VariantHeaders, stored: int | None = None) -> None:
-        self.data, self.headers, self.size, self.stored = data, headers, len(data), stored
+    def __init__(self, data: bytes, stored: int | None = None) -> None:
+        self.data, self.size, self.stored = data, len(data), stored
         self.refusal: Exception | None = None
         self.error: Exception | None = None
         self.opened = self.closed = 0
@@ -211,7 +211,7 @@ class FakeStored:
 class FakeStore:
     """`VariantStore` whose commits can wait, fail or never end.
 
-    :ivar stored: the committed variants; ``records`` are their records.
+    :ivar stored: the committed variants; ``headers`` and ``records`` are theirs.
     :ivar lookup_error: raised by `lookup`, if set.
     :ivar refusal: raised by `commit`, if set.
     :ivar create_error: raised by `create`, if set.
@@ -222,6 +222,7 @@ class FakeStore:
 
     def __init__(self, calls: Calls | None = None) -> None:
         self.stored: dict[str, FakeStored] = {}
+        self.headers: dict[str, VariantHeaders] = {}
         self.records: dict[str, VariantRecord] = {}
         self.lookup_error: Exception | None = None
         self.refusal: Exception | None = None
@@ -234,7 +235,7 @@ class FakeStore:
     @property
     def variants(self) -> dict[str, tuple[bytes, VariantHeaders]]:
         """The bytes and headers of the committed variants."""
-        return {key: (stored.data, stored.headers) for key, stored in self.stored.items()}
+        return {key: (stored.data, self.headers[key]) for key, stored in self.stored.items()}
 
     async def create(self, seconds: float = 10) -> AnonymousFile:
         if self.create_error is not None:
@@ -251,10 +252,10 @@ class FakeStore:
             stored.opened += 1
         return stored
 
-    def read_small(self, key: str) -> tuple[VariantHeaders, int | None, bytes] | None:
+    def read_small(self, key: str) -> tuple[int | None, bytes] | None:
         self.calls.append(("read_small", key))
         found = self.stored.get(key)
-        return None if found is None else (found.headers, found.stored, found.data)
+        return None if found is None else (found.stored, found.data)
 
     async def commit(
         self,
@@ -271,7 +272,8 @@ class FakeStore:
             raise self.refusal
         data = os.pread(scratch.descriptor, size, 0)
         assert len(data) == size, "the scratch file is shorter than its stated size"
-        self.stored[key] = FakeStored(data, headers, record.stored)
+        self.stored[key] = FakeStored(data, record.stored)
+        self.headers[key] = headers
         self.records[key] = record
 
     async def open(self) -> None:

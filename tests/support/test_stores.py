@@ -58,7 +58,7 @@ class FakeStoreTests(SynchronousTestCase):
         return self.successResultOf(Deferred.fromCoroutine(self.store.lookup("k")))
 
     def test_round_trip(self) -> None:
-        """A lookup returns a variant, with its headers, once it is committed."""
+        """A lookup returns a variant once it is committed, with its headers."""
         self.store.slow = True
         committing = self.commit()
         self.assertNoResult(committing)
@@ -66,7 +66,8 @@ class FakeStoreTests(SynchronousTestCase):
         self.store.commits[0].callback(None)
         self.successResultOf(committing)
         stored = self.lookup()
-        self.assertEqual((stored.size, stored.headers, stored.read(1, 9)), (3, HEADERS, b"bc"))
+        self.assertEqual((stored.size, stored.read(1, 9)), (3, b"bc"))
+        self.assertEqual({"k": (b"abc", HEADERS)}, self.store.variants)
         consumer = FakeConsumer()
         flow = self.successResultOf(Deferred.fromCoroutine(stored.open_range(1, 2)))
         self.successResultOf(flow.send(consumer))

@@ -10,7 +10,7 @@ from pathlib import Path
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.urls import Variant, read_source
 from audioproxy.variants.headers import VariantHeaders
-from audioproxy.variants.record import METADATA_PREFIX, VariantRecord
+from audioproxy.variants.record import VariantRecord
 from audioproxy.variants.stored_file import make_trailer
 
 HEADERS = VariantHeaders("audio/mpeg", "public, max-age=31536000, immutable")
@@ -58,7 +58,7 @@ class StoredVariant:
     @property
     def headers(self) -> dict[str, str]:
         """The headers of the variant's object in a bucket."""
-        return {METADATA_PREFIX + name: text for name, text in self.record.texts().items()}
+        return self.record.metadata()
 
 
 def neighbors(key: str) -> list[str]:

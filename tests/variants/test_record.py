@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 
@@ -9,12 +11,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.grammar.cache_tag import CacheTagHeader
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.request import VariantRequest, parse_request
-from audioproxy.variants.record import METADATA_PREFIX, VariantRecord
+from audioproxy.grammar.sources import LocalSource
+from audioproxy.variants.record import MAX_METADATA, METADATA_PREFIX, VariantRecord, digest_of
 from tests.support.stores import RECORD
 from tests.support.strategies import DETERMINISTIC
 
 STORED = replace(RECORD, sha256="b" * 64)
+
+
+def options_of(text: str) -> VariantOptions:
+    """Return parsed options."""
+    request = parse_request(f"/{text}/plain/local://a".encode(), None)
+    assert isinstance(request, VariantRequest)
+    return request.options
+
+
+def read_metadata(lines: Mapping[str, str]) -> VariantRecord | None:
+    """Return the record of an object's metadata."""
+    return VariantRecord.read({n.removeprefix(METADATA_PREFIX): text for n, text in lines.items()})
 
 
 class RecordTests(SynchronousTestCase):
@@ -46,33 +63,49 @@ class RecordTests(SynchronousTestCase):
         self.assertEqual(record, VariantRecord.read(record.texts()))
 
     def test_long(self) -> None:
-        """A source of more than 1.5 KB is recorded as its digest alone.
+        """Metadata has values of at most 256 bytes, and 1.7 KB in all; it is read as the texts are.
 
-        So is a shorter one beside options that leave no room in the 2 KB of an object's metadata.
+        A source that has no room is recorded as its digest alone, `cb` not at all.
         """
         for source, options, kept in (
-            (b"a" * 1500, "f:mp3", True),
-            (b"a" * 1501, "f:mp3", False),
-            (b"\xff" * 1200, "f:mp3", False),
-            (b"a" * 1024, "dl:" + "%C3" * 255, False),
-            (b"a" * 500, "dl:" + "%C3" * 255, True),
+            ("a" * 1024, "f:mp3", True),
+            ("\N{HIRAGANA LETTER A}" * 290, "f:mp3", True),
+            ("\N{HIRAGANA LETTER A}" * 341, "f:mp3", False),
+            ("a" * 1500, "f:mp3", False),
+            ("a" * 1024, "dl:" + "%2B" * 255, False),
+            ("a" * 300, "dl:" + "%2B" * 255, True),
+            ("a" * 300, "cb:" + "%2B" * 200 + "/f:mp3", True),
         ):
-            record = replace(STORED, source=source, options=options)
-            texts = record.texts()
-            size = sum(len(METADATA_PREFIX + name + text) for name, text in texts.items())
-            self.assertLessEqual(size, 2048)
-            expected = record if kept else replace(record, source=None)
-            self.assertEqual(expected, VariantRecord.read(texts))
+            request = VariantRequest.of(options_of(options), LocalSource(source.encode()))
+            record = replace(VariantRecord.of(request, b'"tag"', 0), sha256="b" * 64)
+            header = CacheTagHeader("cache-tag", b"salt").lines(b"")
+            metadata = replace(record, cache_tag=header).metadata()
+            size = sum(len(name) + len(text) for name, text in metadata.items())
+            self.assertLessEqual(size, MAX_METADATA)
+            self.assertLessEqual(max(map(len, metadata.values())), 256)
+            found = read_metadata(metadata)
+            self.assertEqual(VariantRecord.read(record.texts()), found)
+            self.assertEqual(record if kept else replace(record, source=None), found)
+        both = options_of("cb:" + "%2B" * 255 + "/dl:" + "%2B" * 255 + "/f:mp3")
+        record = VariantRecord.of(VariantRequest.of(both, LocalSource(b"a")), b"", 0)
+        self.assertEqual("dl:" + "%2B" * 255 + "/f:mp3", record.options)
+
+    def test_older_nodes(self) -> None:
+        """A node that reads no numbered texts reads a shorter record (D58), not a wrong source."""
+        options = "dl:" + "%2B" * 200 + "/f:mp3"
+        request = VariantRequest.of(options_of(options), LocalSource(b"a" * 300))
+        metadata = replace(VariantRecord.of(request, b"v" * 300, 7), sha256="b" * 64).metadata()
+        older = {name: text for name, text in metadata.items() if not re.search(r"-[0-9]+$", name)}
+        found = read_metadata(older)
+        assert found is not None
+        self.assertEqual((options[:256], None, b""), (found.options, found.source, found.validator))
+        self.assertEqual(digest_of(request.source), found.source_sha256)
 
     def test_build(self) -> None:
-        """The build of ffmpeg is recorded where the 2 KB have room; records may have none (D58)."""
+        """The build of ffmpeg is recorded where there is room; records may have none (D58)."""
         build = "9" * 60 + ":0123abcd"
-        for source, validator, kept in (
-            (b"a" * 1024, b"v" * 64, True),
-            (b"a" * 1500, b"", True),
-            (b"a" * 1500, b"v" * 64, False),
-        ):
-            record = replace(STORED, source=source, validator=validator, build=build)
+        for source, kept in ((b"a" * 1024, True), (b"a" * 1120, False)):
+            record = replace(STORED, source=source, validator=b"v" * 64, build=build)
             expected = record if kept else replace(record, build="")
             self.assertEqual(expected, VariantRecord.read(record.texts()))
         self.assertNotIn("build", STORED.texts())

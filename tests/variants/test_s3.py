@@ -33,13 +33,12 @@ from audioproxy.s3.objects import (
     Missing,
     ObjectStore,
     StoreError,
-    StoreObject,
     WrongEndpoint,
 )
 from audioproxy.s3.signing import MAX_PRESIGN_SECONDS
 from audioproxy.variants import s3 as s3_module
 from audioproxy.variants.headers import VariantHeaders
-from audioproxy.variants.interfaces import Unwritable, VariantChanged
+from audioproxy.variants.interfaces import VariantChanged
 from audioproxy.variants.record import METADATA_PREFIX, VariantRecord
 from audioproxy.variants.s3 import S3VariantStore, StoredObject
 from tests.support.consumers import FakeConsumer
@@ -65,9 +64,6 @@ HEADERS = VariantHeaders("audio/mpeg", "public, max-age=31536000, immutable")
 HEADERS_WITH_DISPOSITION = VariantHeaders("audio/flac", "public", 'attachment; filename="a b.flac"')
 KEY = "k" * 43
 
-#: Responses of a store in which an object can be written, found and removed.
-WRITABLE = [reply(200), reply(200), reply(204)]
-
 #: Responses that begin a multipart upload, accept a part, and complete the upload.
 BEGUN = reply(200, b"<UploadId>upload</UploadId>")
 TAGGED = reply(200, headers={"ETag": '"tag"'})
@@ -87,6 +83,13 @@ def part(
     """Return a 206 response with five bytes from ``first`` on, or with another body or length."""
     headers = {"Content-Range": f"bytes {first}-4/{total}"} | ({"ETag": tag} if tag else {})
     return reply(206, body, headers, length)
+
+
+def first_byte(
+    total: object = 5, headers: Mapping[str, str] | None = None, status: int = 206
+) -> bytes:
+    """Return the response to a look-up of an object with ``total`` bytes."""
+    return reply(status, b"x", {"Content-Range": f"bytes 0-0/{total}", **(headers or {})})
 
 
 class VariantCase(ClientCase):
@@ -132,93 +135,11 @@ class VariantCase(ClientCase):
 
     def stored(self, tag: str | None = '"abc"') -> StoredObject:
         """Return a stored variant."""
-        headers = {"Content-Type": "audio/mpeg", "Cache-Control": "public"}
-        return self.found(reply(200, length=5, headers=headers | ({"ETag": tag} if tag else {})))
+        return self.found(first_byte(5, {"ETag": tag} if tag else {}))
 
 
-class OpenTests(VariantCase):
-    """`S3VariantStore.open`"""
-
-    def test_store_check(self) -> None:
-        """At boot, the service writes, finds and removes one object in the bucket.
-
-        It has the given content, and exists until ``inspect`` has returned. Each boot uses another
-        name, so that nodes do not remove each other's objects.
-        """
-        inspected: list[tuple[str, list[str]]] = []
-
-        async def inspect(proof: StoreObject) -> None:
-            inspected.append((proof.url, [request.method for request in self.network.requests]))
-
-        targets = set()
-        for content, arguments in ((b"", ()), (b"content", (b"content", inspect))):
-            self.network.requests.clear()
-            self.network.scripts += WRITABLE
-            self.result_of(self.variants.open(*arguments))
-            put, head, delete = self.network.requests
-            self.assertEqual((put.method, head.method, delete.method), ("PUT", "GET", "DELETE"))
-            self.assertRegex(put.target, r"^/bucket/\.audioproxy-proof-[0-9a-f]{32}$")
-            self.assertEqual((head.target, delete.target), (put.target, put.target))
-            self.assertEqual(
-                (put.body, put.headers["content-length"]), (content, str(len(content)))
-            )
-            digest = hashlib.sha256(content).hexdigest()
-            self.assertEqual(put.headers["x-amz-content-sha256"], digest)
-            self.assertTrue(is_signed(put, SECRET) and is_signed(delete, SECRET))
-            targets.add(put.target)
-        self.assertEqual(len(targets), 2)
-        self.assertEqual([(f"http://s3.test{put.target}", ["PUT", "GET"])], inspected)
-
-    def test_refusals(self) -> None:
-        """The boot error names the failed step, the store's response and what is required.
-
-        If the clock is wrong, it states the difference from the store's Date.
-        """
-        self.patch(auth, "get_current_datetime", lambda: datetime(2026, 11, 21, 12, 20, 3))
-        skewed = "RequestTimeTooSkewed"
-        for status, code, time, wanted in (
-            (404, "NoSuchBucket", None, "a bucket that exists"),
-            (403, "AccessDenied", None, "credentials that may write, read and delete"),
-            (301, "", None, "the endpoint, the region and the addressing"),
-            (503, "SlowDown", None, "a store that can be reached"),
-            (403, skewed, None, "a correct clock is required, here and in the store"),
-            (403, skewed, "12:00:00", "required: this machine's is 1203 s ahead of the store's"),
-            (403, skewed, "13:20:04", "required: this machine's is 3601 s behind the store's"),
-        ):
-            headers = {"Date": f"Sat, 21 Nov 2026 {time} GMT"} if time else {}
-            refusal = reply(status, error(code) if code else b"", headers)
-            said = f"status {status}, {code}" if code else f"status {status}"
-            for responses, step in (
-                ([refusal], "writing an object"),
-                ([reply(200), reply(200), refusal], "removing the object that was written"),
-            ):
-                self.network.scripts[:] = responses
-                text = str(self.error_of(self.variants.open(), Unwritable))
-                self.assertTrue(text.startswith(f"{step} in s3://bucket failed ({said}); "), text)
-                self.assertIn(wanted, text)
-
-    def test_write_only(self) -> None:
-        """Credentials that may write but not read are refused at boot; the object is removed."""
-
-        async def deny(proof: StoreObject) -> None:
-            raise Denied("status 403, AccessDenied")
-
-        for found, inspect, removed in ((403, None, 204), (403, None, 403), (200, deny, 204)):
-            self.network.scripts += [reply(200), reply(found), reply(removed)]
-            checking = self.variants.open(b"", inspect)
-            text = str(self.error_of(checking, Unwritable))
-            self.assertTrue(text.startswith("finding the object that was written in s3://b"), text)
-            self.assertIn("credentials that may write, read and delete", text)
-            self.assertEqual(self.network.requests[-1].method, "DELETE")
-
-    def test_unreachable(self) -> None:
-        """A store that cannot be reached, or that is silent for 30 s, is refused at boot."""
-        for refusal, seconds in ((None, 30), (ConnectionRefusedError(), 1)):
-            self.network.refusal = refusal
-            opening = self.begin(self.variants.open())
-            self.network.advance(seconds)
-            text = str(self.exactly(opening, Unwritable))
-            self.assertIn("http://s3.test is unreachable", text)
+class PlaceTests(VariantCase):
+    """`S3VariantStore.place`"""
 
     def test_place(self) -> None:
         """`place` names the bucket and the endpoint.
@@ -235,20 +156,13 @@ class LookupTests(VariantCase):
     """`S3VariantStore.lookup`"""
 
     def test_found(self) -> None:
-        """A lookup returns the size, headers and ETag of a variant.
-
-        A variant without stored headers is served as octet-stream with ``no-store``.
-        """
-        for kept in (HEADERS, HEADERS_WITH_DISPOSITION):
-            headers = {"Content-Type": kept.content_type, "Cache-Control": kept.cache_control}
-            if kept.content_disposition is not None:
-                headers["Content-Disposition"] = kept.content_disposition
-            found = self.found(reply(200, length=1234, headers=headers | {"ETag": '"abc"'}))
-            self.assertEqual((found.size, found.headers, found.etag), (1234, kept, '"abc"'))
+        """A lookup returns the size and the ETag of a variant, from its first byte (D41)."""
+        for status in (206, 200):
+            found = self.found(first_byte(1234, {"ETag": '"abc"'}, status))
+            self.assertEqual((found.size, found.etag), (1234, '"abc"'))
             found.close()
-        self.assertEqual(self.network.requests[-1].target, f"/bucket/{KEY}")
-        found = self.found(reply(200, length=5))
-        self.assertEqual(found.headers, VariantHeaders("application/octet-stream", "no-store"))
+        asked = self.network.requests[-1]
+        self.assertEqual((asked.target, asked.headers["range"]), (f"/bucket/{KEY}", "bytes=0-0"))
 
     def test_stored(self) -> None:
         """The time in the metadata is that of the variant, not the time of its object (D58).
@@ -262,24 +176,26 @@ class LookupTests(VariantCase):
             ({**modified, **record}, 1_800_000_000),
             ({**modified, **record, METADATA_PREFIX + "stored": "soon"}, None),
         ):
-            found = self.found(reply(200, length=5, headers=headers))
+            found = self.found(first_byte(headers=headers))
             self.assertEqual(stored, found.stored)
 
     def test_missing(self) -> None:
         """A missing, denied, empty or foreign object is a miss, and is not logged.
 
-        An object without a length, or with a header that is not printable ASCII, is foreign.
+        Foreign are a response that is no range of the object, such as a page in HTML, one without
+        the size of the object, and one with a content coding. So is a key that the store refuses.
         """
         for response in (
             reply(404),
             reply(403),
+            *(reply(400, error(code)) for code in ("InvalidArgument", "InvalidURI", "XAmzKey")),
+            reply(416),
             reply(200, length=0),
-            *(
-                reply(200, length=5, headers={name: value})
-                for name in ("Content-Type", "Cache-Control", "Content-Disposition")
-                for value in ("\xe9", "a\x01b", "a\tb", "a\x7f")
-            ),
+            reply(200, b"<html>We are back soon.</html>", {"Content-Type": "text/html"}),
+            reply(200, b"x", {"Content-Range": "bytes 1-1/5"}),
             reply_without_length(200),
+            first_byte("*"),
+            first_byte(headers={"Content-Encoding": "gzip"}),
         ):
             self.assertIsNone(self.looked_up(response), response)
         self.assertEqual(self.lines(), [])
@@ -295,6 +211,8 @@ class LookupTests(VariantCase):
         self.network.advance(1)
         self.exactly(looking, UpstreamUnavailable)
         self.network.refusal = None
+        self.network.scripts.append(reply(206, b"x", {"Content-Range": "bytes 1-1/5"}))
+        self.error_of(self.variants.lookup(KEY), UpstreamUnavailable)
         for status in (500, 503, 429, 301):
             self.log.events.clear()
             self.network.scripts += attempts(status)
@@ -429,17 +347,17 @@ class OpenRangeTests(VariantCase):
         now = [datetime(2026, 11, 21, 12, 0, 0)]
         self.patch(auth, "get_current_datetime", lambda: now[0])
         for seconds in (1, 300, MAX_PRESIGN_SECONDS, MAX_PRESIGN_SECONDS + 1):
-            url = self.variants.presign(KEY, seconds)
+            url = self.variants.presign(KEY, seconds, HEADERS)
             query = parse_qs(urlsplit(url).query)
             self.assertEqual(query["X-Amz-Expires"], [str(min(seconds, MAX_PRESIGN_SECONDS))])
             self.assertEqual(query["X-Amz-Security-Token"], [TOKEN])
             self.assertTrue(url.startswith(f"http://s3.test/bucket/{KEY}?"))
             self.assertTrue(is_presigned("GET", url, SECRET))
-        url = self.variants.presign(KEY, 300)
-        self.assertIs(self.variants.presign(KEY, 300), url)
-        self.assertNotEqual(self.variants.presign(KEY, 299), url)
+        url = self.variants.presign(KEY, 300, HEADERS)
+        self.assertIs(self.variants.presign(KEY, 300, HEADERS), url)
+        self.assertNotEqual(self.variants.presign(KEY, 299, HEADERS), url)
         now[0] += timedelta(seconds=1)
-        self.assertNotEqual(self.variants.presign(KEY, 300), url)
+        self.assertNotEqual(self.variants.presign(KEY, 300, HEADERS), url)
 
 
 def read_metadata(headers: Mapping[str, str]) -> VariantRecord | None:
@@ -624,7 +542,7 @@ class SharedLookupTests(CommitCase):
         lookups = [self.look_up(), self.look_up()]
         other, broken = self.look_up("o" * 43), [self.look_up("b" * 43) for _ in range(2)]
         self.assertEqual(len(self.network.requests), 3)
-        self.answer_request(0, reply(200, length=5))
+        self.answer_request(0, first_byte())
         for looking in lookups:
             found = self.successResultOf(looking)
             assert found is not None
@@ -652,7 +570,7 @@ class SharedLookupTests(CommitCase):
             self.assertEqual([each.method for each in self.network.requests], ["GET", "PUT"])
             self.answer_request(first + 1, reply(status))
             # On the connection of the PUT.
-            self.network.scripts.append(reply(200, length=5))
+            self.network.scripts.append(first_byte())
             self.assertIsNotNone(self.successResultOf(self.look_up()))
             self.answer_request(first, reply(404))
             self.assertIsNone(self.successResultOf(early))

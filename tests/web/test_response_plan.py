@@ -21,10 +21,9 @@ from audioproxy.web.response_plan import (
 
 NOW = 1_800_000_000
 GET, HEAD, RANGE = b"GET", b"HEAD", b"bytes=0-1"
-HEADERS = VariantHeaders("audio/mpeg", CACHE_CONTROL, "attachment")
-STORED = Stored(100, HEADERS)
+STORED = Stored(100)
 URL = "https://store.example/"
-IN_BUCKET = Stored(100, HEADERS, lambda seconds: f"{URL}{seconds}", 300)
+IN_BUCKET = Stored(100, lambda seconds, headers: f"{URL}{seconds}", 300)
 PATH = b"/plain/local://a"
 LONG_CACHE_CONTROL = (b"cache-control", CACHE_CONTROL.encode())
 
@@ -51,7 +50,6 @@ def dated(found: Stored, age: int = 60) -> Stored:
 TAG = (b"etag", request().tag)
 HIT = (b"x-audio-proxy", b"HIT")
 TYPE = (b"content-type", b"audio/mpeg")
-DISPOSITION = (b"content-disposition", b"attachment")
 RANGES = (b"accept-ranges", b"bytes")
 NOT_FOR_SHARED_CACHES = (
     (b"x-accel-expires", b"0"),
@@ -103,9 +101,9 @@ class PlanTests(SynchronousTestCase):
                     )
 
     def test_hit(self) -> None:
-        """A stored variant is sent completely, with its stored headers; HEAD has no body."""
+        """A stored variant is sent completely, with the headers of its URL; HEAD has no body."""
         length = (b"content-length", b"100")
-        headers = (TAG, HIT, TYPE, LONG_CACHE_CONTROL, DISPOSITION, RANGES, length)
+        headers = (TAG, HIT, TYPE, LONG_CACHE_CONTROL, RANGES, length)
         for method, byte_range in ((GET, (0, 100)), (HEAD, None)):
             self.assertEqual(
                 ResponsePlan(200, headers, byte_range=byte_range, cache_state="HIT"),
@@ -200,7 +198,7 @@ class PlanTests(SynchronousTestCase):
 
     def test_redirect(self) -> None:
         """In redirect mode a HIT is a 302 with ``no-store``, even with Range."""
-        start = (TAG, HIT, TYPE, (b"cache-control", b"no-store"), DISPOSITION, RANGES)
+        start = (TAG, HIT, TYPE, (b"cache-control", b"no-store"), RANGES)
         location = (b"location", b"https://store.example/300")
         for method, end in (
             (GET, (location, (b"content-length", b"0"))),
@@ -210,6 +208,24 @@ class PlanTests(SynchronousTestCase):
                 ResponsePlan(302, (*start, *end), cache_state="HIT"),
                 plan(IN_BUCKET, method, range=b"bytes=0-1"),
             )
+
+    def test_headers_of_the_store(self) -> None:
+        """A presigned URL names the headers of the variant, whose max-age ``exp`` limits."""
+        named: list[VariantHeaders] = []
+
+        def presign(seconds: int, headers: VariantHeaders) -> str:
+            named.append(headers)
+            return URL
+
+        for path, age in (
+            (b"/dl:a.ogg/f:ogg", 31536000),
+            (b"/dl:a.ogg/exp:%d/f:ogg" % (NOW + 9), 9),
+        ):
+            plan_response(request(path + PATH), Conditions(GET), NOW, Stored(100, presign, 300))
+            own = VariantHeaders.of(request(path + PATH).options)
+            cache_control = f"public, max-age={age}, immutable, no-transform"
+            self.assertEqual(own._replace(cache_control=cache_control), named.pop())
+            self.assertIn("a.ogg", own.content_disposition or "")
 
     def test_cache_tag(self) -> None:
         """Every response for a source has its tag besides its other headers, refusals not (D59)."""

@@ -86,11 +86,9 @@ MISS: dict[str, bytes | None] = {
     "surrogate-control": b"no-store",
     "cdn-cache-control": b"no-store",
 }
-STORED = VariantHeaders("audio/x-old", "public, max-age=5", "attachment")
 HIT: dict[str, bytes | None] = {
-    "content-type": b"audio/x-old",
-    "cache-control": b"public, max-age=5",
-    "content-disposition": b"attachment",
+    "content-type": b"audio/mpeg",
+    "cache-control": MEDIA_CACHE_CONTROL.encode(),
     "etag": TAG,
     "x-audio-proxy": b"HIT",
     "accept-ranges": b"bytes",
@@ -376,15 +374,14 @@ class MissTests(VariantCase):
 
 
 class HitTests(VariantCase):
-    """HIT in proxy mode: Content-Length, ranges, and the headers of the write-back."""
+    """HIT in proxy mode: Content-Length, ranges, and the headers of a MISS."""
 
     def setUp(self) -> None:
         super().setUp()
         self.stored = self.harness.store_variant(PATH, DATA)
-        self.stored.headers = STORED
 
     def test_responses(self) -> None:
-        """A HIT has its stored headers, Content-Length and Accept-Ranges (Framing by cache state).
+        """A HIT has its own headers, Content-Length and Accept-Ranges (Framing by cache state).
 
         A single byte range is a 206. Several ranges and malformed values are ignored, like a Range
         on HEAD, which has all headers of GET (Hit in proxy mode, 2 and 4; HEAD on signed endpoints,
@@ -427,7 +424,7 @@ class HitTests(VariantCase):
         """
         gone, down = OSError("the disk is gone"), UpstreamUnavailable()
         for refusal, error in ((down, None), (None, down), (None, gone)):
-            stored = self.harness.store_variant(PATH, DATA, disposition="attachment")
+            stored = self.harness.store_variant(PATH, DATA)
             stored.refusal, stored.error = refusal, error
             for headers in ({}, {"range": b"bytes=0-1"}):
                 response = self.harness.fetch_signed(PATH, **headers)
@@ -447,7 +444,7 @@ class HitTests(VariantCase):
             (1, {"range": b"bytes=5-"}, b"x" * 15),
             (2, {}, None),
         ):
-            versions = [FakeStored(data, STORED) for data in (*[DATA] * times, b"x" * 20)]
+            versions = [FakeStored(data) for data in (*[DATA] * times, b"x" * 20)]
             for stored in versions:
                 stored.opened = 1
             for stored in versions[:times]:
@@ -498,7 +495,6 @@ class RedirectTests(VariantCase):
         """
         self.harness = ResourceHarness(presign_ttl=300)
         stored = self.harness.store_variant(PATH, DATA)
-        stored.headers = STORED
         stored.refusal = stored.error = UpstreamUnavailable()
         location = f"https://store.example/{key_of(PATH)}?expires=300".encode()
         for method, length in ((b"GET", b"0"), (b"HEAD", b"768")):
@@ -530,7 +526,7 @@ class CacheTagTests(VariantCase):
             self.harness = ResourceHarness(
                 presign_ttl=presign_ttl, origin="https://a.example", cache_tag=header
             )
-            self.harness.store_variant(PATH, DATA).headers = STORED
+            self.harness.store_variant(PATH, DATA)
             get = self.harness.fetch_signed
             tagged = [get(PATH), get(PATH, range=b"bytes=1-2"), get(PATH, if_none_match=TAG)]
             tagged += [get(PATH, b"HEAD"), get(spelled, b"HEAD"), self.get_miss(spelled)]

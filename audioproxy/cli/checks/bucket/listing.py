@@ -22,7 +22,7 @@ from audioproxy.cli.checks.bucket.writing import SPELLING
 from audioproxy.cli.formatting import format_bytes, format_count
 from audioproxy.s3.listing import list_page, list_uploads
 from audioproxy.s3.objects import Denied, Missing, StoreError, UploadRange, read_document
-from audioproxy.variants.s3 import PROOF_PREFIX
+from audioproxy.variants.proof import PROOF_PREFIX
 
 # Seconds after which an object of another run counts as left by a killed one.
 _ABANDONED = 3600

@@ -20,7 +20,8 @@ from audioproxy.engine import Engine
 from audioproxy.grammar.sources import S3Source
 from audioproxy.s3.objects import StoreError, Unreachable, WrongEndpoint
 from audioproxy.sources.s3 import S3Sources
-from audioproxy.variants.s3 import S3VariantStore, wanted_for
+from audioproxy.variants.proof import wanted_for
+from audioproxy.variants.s3 import S3VariantStore
 
 #: All checks, in the order in which they run.
 CHECKS = (*WRITING, *READING, *ACCESS, *LISTING)

@@ -1,0 +1,254 @@
+"""Proof at boot that a bucket does with an object what the service needs of it.
+
+One object is written, read in each way in which variants are read, and removed. What the store
+merely says of itself does not count.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from audioproxy.concurrency.workers import all_results
+from audioproxy.http_client.bodies import BodyTooLarge
+from audioproxy.http_client.client import Response
+from audioproxy.http_client.errors import TransportError
+from audioproxy.s3.objects import (
+    Busy,
+    Changed,
+    Denied,
+    Missing,
+    ObjectStore,
+    StoreError,
+    StoreObject,
+    Unavailable,
+    Unreachable,
+    UploadRange,
+    WrongEndpoint,
+    read_error,
+    strong_etag,
+)
+from audioproxy.variants.headers import CACHE_CONTROL, VariantHeaders
+from audioproxy.variants.interfaces import Unwritable
+from audioproxy.variants.record import METADATA_PREFIX, VariantRecord
+
+#: The names of all objects of all proofs begin with this.
+PROOF_PREFIX = ".audioproxy-proof-"
+
+_CONTENT_SIZE = 1024
+_INSIDE = 300, 700
+_HEADERS = VariantHeaders(
+    "audio/ogg; codecs=opus",
+    CACHE_CONTROL,
+    "attachment; filename=\"a b.opus\"; filename*=UTF-8''a%20b%C3%A9.opus",
+)
+# What the response to a presigned URL is asked to have in their place.
+_OTHER_HEADERS = VariantHeaders("audio/flac", "public, max-age=60", "attachment; filename=b")
+_OTHER_ETAG = f'"{"0" * 32}"'
+# Seconds for which the presigned URL of a proof works.
+_LIFETIME = 60
+
+# What each error of a request needs. The first class that matches counts.
+_WANTED = {
+    Missing: "the name of a bucket that exists is required",
+    Denied: "credentials that may write, read and delete objects there are required",
+    WrongEndpoint: "the endpoint, the region and the addressing of that bucket are required",
+    Changed: "a store that accepts unconditional writes is required",
+    Unavailable: "a store that can be reached is required",
+}
+_RANGES = "a store that serves ranges with status 206 and Content-Range (RFC 9110, 14) is required"
+_METADATA = "a store that keeps 1.7 KB of metadata, in values of up to 256 bytes, is required"
+_VERSIONS = (
+    "a store that states the ETag of an object in each response, or refuses If-Match for another"
+    " one (412), is required"
+)
+_PRESIGNED = (
+    "a store that answers ranges of presigned URLs (206), with the Content-Type, Cache-Control and"
+    " Content-Disposition of a variant, or AP_SERVE_MODE=proxy, is required"
+)
+
+
+def wanted_for(error: StoreError) -> str:
+    """Return what a store needs after an error of its first requests."""
+    return next(text for kind, text in _WANTED.items() if isinstance(error, kind))
+
+
+# The largest record: its source takes several values, which are as long as any.
+_RECORD = VariantRecord("f:opus", "0" * 64, 0, b"s3://" + b"k" * 1195, b'"0"', "0" * 64)
+
+
+async def prove(store: ObjectStore, bucket: str, *, redirects: bool) -> bool:
+    """Write an object, read it in each way, and remove it.
+
+    :param redirects: clients get presigned URLs.
+    :returns: whether presigned URLs can name the headers of their responses.
+    :raises Unwritable: for the first step that the store does not do as it should.
+    """
+    target = store.object(bucket, f"{PROOF_PREFIX}{uuid.uuid4().hex}".encode("ascii"))
+    proof = _Proof(target, bucket, os.urandom(_CONTENT_SIZE))
+    await proof.write()
+    try:
+        obeys = await proof.read(redirects=redirects)
+    except BaseException:
+        with suppress(StoreError):
+            await target.delete()
+        raise
+    if failure := await proof.attempt("removing the object that was written", target.delete):
+        raise failure
+    return obeys
+
+
+class _Unfit(StoreError):
+    """The store answered, but not as the service needs it."""
+
+
+@dataclass
+class _Proof:
+    """The object of one proof.
+
+    :ivar obeys: presigned URLs can name the headers of their responses.
+    """
+
+    target: StoreObject
+    bucket: str
+    content: bytes
+    obeys: bool = False
+
+    async def attempt(
+        self, step: str, work: Callable[[], Awaitable[Any]], wanted: str | None = None
+    ) -> Unwritable | None:
+        """Do a step, and return its failure.
+
+        :param wanted: what the step needs where the store answers, but wrongly.
+        """
+        try:
+            await work()
+        except StoreError as error:
+            # These say what is wrong with any request.
+            is_general = isinstance(error, Busy | Missing | Denied | WrongEndpoint)
+            if wanted is None or is_general:
+                wanted = self.target.store.hint_for(error, wanted_for(error))
+            failure = Unwritable(f"{step} in s3://{self.bucket} failed ({error})", wanted)
+            failure.__cause__ = error
+            return failure
+        return None
+
+    async def write(self) -> None:
+        """Write the object. If the store refuses it, find out what it refuses of it."""
+        body = UploadRange.of(self.content)
+        headers = {**_HEADERS.lines(), **_RECORD.metadata()}
+        failure = await self.attempt("writing an object", lambda: self.target.put(headers, body))
+        if failure is None:
+            return
+        cause = failure.__cause__
+        is_explained = isinstance(cause, Denied | Unreachable) or "NoSuchBucket" in failure.fault
+        if not is_explained:
+            for what, wanted, kept, part in (
+                ("metadata", _METADATA, _HEADERS.lines(), body),
+                ("a body", "a store that accepts uploads is required", {}, UploadRange.of(b"")),
+            ):
+                with suppress(StoreError):
+                    await self.target.put(kept, part)
+                    with suppress(StoreError):
+                        await self.target.delete()
+                    fault = failure.fault.replace("an object", f"an object with {what}", 1)
+                    raise Unwritable(fault, wanted) from cause
+        raise failure
+
+    async def read(self, *, redirects: bool) -> bool:
+        """Read the object in each way, side by side; see `prove`."""
+        step = "reading another version of the object"
+        steps = [self._read_as_hit(), self.attempt(step, self._read_other, _VERSIONS)]
+        if redirects:
+            step = "reading the object by its presigned URL"
+            steps.append(self.attempt(step, self._read_presigned, _PRESIGNED))
+        for failure in await all_results(steps):
+            if failure is not None:
+                raise failure
+        return self.obeys
+
+    async def _read_as_hit(self) -> Unwritable | None:
+        """Look the object up, and read a part of the version that was found."""
+        found: list[Response] = []
+
+        async def find() -> None:
+            size, response = await self.target.find()
+            found.append(response)
+            self._require("the size", size, _CONTENT_SIZE)
+            if response.range is None or response.is_encoded:
+                raise _Unfit("the whole object was sent, or with a Content-Encoding")
+
+        async def read_metadata() -> None:
+            lines = found[0].headers_with_prefix(METADATA_PREFIX)
+            if VariantRecord.read(lines) != _RECORD:
+                raise _Unfit("the object does not have the metadata that was written")
+
+        async def read_part() -> None:
+            response = await self.target.get_once(*_INSIDE, strong_etag(found[0]))
+            self._require("the ETag", response.header("etag"), found[0].header("etag"))
+            await self._require_bytes(response, *_INSIDE)
+
+        return (
+            await self.attempt("finding the object that was written", find, _RANGES)
+            or await self.attempt("reading the metadata of the object", read_metadata, _METADATA)
+            or await self.attempt("reading a part of the object", read_part, _RANGES)
+        )
+
+    async def _read_other(self) -> None:
+        try:
+            response = await self.target.get_once(*_INSIDE, _OTHER_ETAG)
+        except Changed:
+            return
+        # Some stores ignore If-Match. The service compares the ETag of each response, too.
+        etag = response.header("etag")
+        response.discard()
+        if etag in (None, _OTHER_ETAG):
+            raise _Unfit(f"this version was sent, with the ETag {etag}")
+
+    async def _read_presigned(self) -> None:
+        with suppress(StoreError):
+            query = _OTHER_HEADERS.response_parameters()
+            headers = await self._fetch(self.target.presign(_LIFETIME, query))
+            self.obeys = headers == _OTHER_HEADERS
+            if headers in (_HEADERS, _OTHER_HEADERS):
+                return
+        headers = await self._fetch(self.target.presign(_LIFETIME))
+        for name, found, written in zip(_HEADERS.lines(), headers, _HEADERS, strict=True):
+            self._require(name, found, written)
+
+    async def _fetch(self, url: str) -> VariantHeaders:
+        """Read a part of the object without credentials, and return the response's headers."""
+        start, stop = _INSIDE
+        asked = {"range": f"bytes={start}-{stop - 1}"}
+        try:
+            response = await self.target.store.client.request("GET", url, asked)
+        except TransportError as error:
+            raise Unreachable(f"{self.target.store.name} is unreachable: {error}") from error
+        # A client takes a 200 for the whole variant, whatever its Content-Range.
+        if response.status != 206:
+            raise await read_error(response)
+        await self._require_bytes(response, start, stop)
+        return VariantHeaders(
+            response.header("content-type") or "",
+            response.header("cache-control") or "",
+            response.header("content-disposition"),
+        )
+
+    async def _require_bytes(self, response: Response, start: int, stop: int) -> None:
+        if response.is_encoded:
+            response.abort()
+            raise _Unfit(f"the Content-Encoding is {response.header('content-encoding')}")
+        try:
+            body = await response.read(_CONTENT_SIZE)
+        except (BodyTooLarge, TransportError) as error:
+            raise _Unfit(f"the response is incomplete: {error}") from error
+        if body != self.content[start:stop]:
+            raise _Unfit("other bytes were sent")
+
+    def _require(self, name: str, found: object, written: object) -> None:
+        if found != written:
+            raise _Unfit(f"{name} is {found!r:.100}, not {written!r}")

@@ -1,0 +1,364 @@
+"""What a bucket has to do at boot, and what is said of one that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from botocore import auth
+
+from audioproxy.config import S3Config
+from audioproxy.s3.objects import ObjectStore, UploadRange
+from audioproxy.variants.headers import VariantHeaders
+from audioproxy.variants.interfaces import Unwritable
+from audioproxy.variants.proof import PROOF_PREFIX, prove
+from audioproxy.variants.record import MAX_METADATA
+from tests.support.s3_double import BUCKET, After, Before, Reply, S3Double, key_of, refusal
+from tests.support.wire import ClientCase, Request, error, reply
+
+SECRET, TOKEN = "a-secret-that-nobody-may-see", "a-token-that-nobody-may-see"
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+PRESIGNED = "reading the object by its presigned URL"
+VERSION = "reading another version of the object"
+FIND, PART = "finding the object that was written", "reading a part of the object"
+PAGE = b"<!DOCTYPE html><html><body>We are back soon.</body></html>"
+
+
+def when(is_meant: Callable[[Request], bool], sent: Reply) -> Before:
+    """Return the behaviour of a store that answers some requests with one response."""
+    return lambda store, request: sent if is_meant(request) else request
+
+
+def without(*names: str) -> Before:
+    """Return the behaviour of a store that overlooks headers of requests."""
+
+    def before(store: S3Double, request: Request) -> Request:
+        return replace(request, lines=tuple(each for each in request.lines if kept(each[0])))
+
+    def kept(name: str) -> bool:
+        return not name.lower().startswith(names)
+
+    return before
+
+
+def changed(method: str, change: Callable[[Reply], Reply]) -> After:
+    """Return the behaviour of a store whose successful responses to a method are changed."""
+
+    def after(request: Request, sent: Reply) -> Reply:
+        return change(sent) if request.method == method and sent.status < 300 else sent
+
+    return after
+
+
+def with_lines(**lines: str) -> Callable[[Reply], Reply]:
+    """Return a function that adds headers to a response."""
+    added = {name.replace("_", "-"): value for name, value in lines.items()}
+    return lambda sent: replace(sent, headers={**sent.headers, **added})
+
+
+def is_read(request: Request) -> bool:
+    """Return whether a request reads with the service's credentials."""
+    return request.method == "GET" and "authorization" in request.headers
+
+
+def is_presigned(request: Request) -> bool:
+    """Return whether a request has a presigned URL."""
+    return "X-Amz-Signature" in request.target
+
+
+def has_metadata(request: Request) -> bool:
+    """Return whether a request writes metadata."""
+    return any(name.startswith("x-amz-meta-") for name in request.headers)
+
+
+# Stores that are refused: what they do, the step that fails, what is said of it, what is required.
+Row = tuple[Before | None, After | None, str, str, str]
+UNFIT: dict[str, Row] = {
+    "whole objects": (without("range"), None, FIND, "the whole object", "serves ranges"),
+    "pages": (when(is_read, Reply(200, PAGE)), None, FIND, "the size is 58", "serves ranges"),
+    "no size": (
+        None,
+        changed("GET", with_lines(Content_Range="bytes 0-0/*")),
+        FIND,
+        "the size is None",
+        "serves ranges",
+    ),
+    "no metadata": (
+        without("x-amz-meta-"),
+        None,
+        "reading the metadata of the object",
+        "does not have the metadata",
+        "keeps 1.7 KB of metadata",
+    ),
+    "short metadata": (
+        when(
+            lambda request: any(
+                name.startswith("x-amz-meta-") and len(value) > 200
+                for name, value in request.headers.items()
+            ),
+            refusal(400, "InvalidArgument"),
+        ),
+        None,
+        "writing an object with metadata",
+        "status 400, InvalidArgument",
+        "in values of up to 256 bytes",
+    ),
+    "refused metadata": (
+        when(has_metadata, refusal(500, "InternalError")),
+        None,
+        "writing an object with metadata",
+        "status 500, InternalError",
+        "keeps 1.7 KB of metadata",
+    ),
+    "no bodies": (
+        when(lambda request: bool(request.body), refusal(501, "NotImplemented")),
+        None,
+        "writing an object with a body",
+        "status 501, NotImplemented",
+        "accepts uploads",
+    ),
+    "pages for uploads": (
+        when(lambda request: request.method == "PUT", Reply(200, PAGE)),
+        None,
+        "writing an object",
+        "a page in HTML",
+        "can be reached",
+    ),
+    "zeros": (
+        None,
+        changed("GET", lambda sent: replace(sent, body=bytes(len(sent.body)))),
+        PART,
+        "other bytes",
+        "serves ranges",
+    ),
+    "codings": (
+        None,
+        changed("GET", with_lines(Content_Encoding="gzip")),
+        FIND,
+        "Content-Encoding",
+        "serves ranges",
+    ),
+    "another range": (
+        None,
+        changed("GET", with_lines(Content_Range="bytes 1-400/1024")),
+        FIND,
+        "a range that was not requested",
+        "serves ranges",
+    ),
+    "no tags": (
+        without("if-match"),
+        changed("GET", lambda sent: replace(sent, headers=without_tag(sent))),
+        VERSION,
+        "this version was sent, with the ETag None",
+        "states the ETag",
+    ),
+    "tags of its choice": (
+        without("if-match"),
+        lambda request, sent: with_lines(ETag=request.headers.get("if-match", '"a"'))(sent),
+        VERSION,
+        "this version was sent",
+        "states the ETag",
+    ),
+    "no removal": (
+        when(lambda request: request.method == "DELETE", refusal(403, "AccessDenied")),
+        None,
+        "removing the object that was written",
+        "status 403, AccessDenied",
+        "write, read and delete",
+    ),
+}
+# Stores that are refused in redirect mode alone.
+UNFIT_TO_REDIRECT: dict[str, Row] = {
+    "no presigned URLs": (
+        when(is_presigned, refusal(403, "SignatureDoesNotMatch")),
+        None,
+        PRESIGNED,
+        "status 403",
+        "write, read and delete",
+    ),
+    "lost types": (
+        None,
+        lambda request, sent: (
+            with_lines(**{"content-type": "binary/octet-stream"})(sent)
+            if is_presigned(request)
+            else sent
+        ),
+        PRESIGNED,
+        "content-type is 'binary/octet-stream', not 'audio/ogg; codecs=opus'",
+        "AP_SERVE_MODE=proxy",
+    ),
+    "status 200 for a range": (
+        None,
+        changed("GET", lambda sent: replace(sent, status=200)),
+        PRESIGNED,
+        "status 200",
+        "AP_SERVE_MODE=proxy",
+    ),
+}
+
+
+def without_tag(sent: Reply) -> dict[str, str]:
+    """Return the headers of a response without its entity tag."""
+    return {name: value for name, value in sent.headers.items() if name != "ETag"}
+
+
+class ProofCase(ClientCase):
+    """A bucket, and a store whose behaviour each test chooses."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.patch(auth, "get_current_datetime", lambda: self.double.now().replace(tzinfo=None))
+        settings = S3Config("http://s3.test", "path", None, "AKIA", SECRET, TOKEN, "us-east-1")
+        self.store = ObjectStore(settings, self.client)
+        self.use(None, None)
+
+    def use(self, before: Before | None, after: After | None) -> None:
+        """Replace the store."""
+        self.double = S3Double(self.network, SECRET, TOKEN, NOON)
+        self.double.before = before or self.double.before
+        self.double.after = after or self.double.after
+        self.network.requests.clear()
+
+    def prove(self, *, redirects: bool = False) -> bool:
+        """Return the result of the proof."""
+        return self.result_of(prove(self.store, BUCKET, redirects=redirects))
+
+    def refused(self, *, redirects: bool = False) -> Unwritable:
+        """Return the failure of the proof."""
+        return self.error_of(prove(self.store, BUCKET, redirects=redirects), Unwritable)
+
+
+class ProofTests(ProofCase):
+    """`prove`"""
+
+    def test_good(self) -> None:
+        """One object is written, read as variants are, and removed; each proof has its own name.
+
+        Its metadata is as large as that of a variant can be.
+        """
+        names = set()
+        for redirects, reads in ((False, 3), (True, 4)):
+            self.network.requests.clear()
+            self.assertIs(redirects, self.prove(redirects=redirects))
+            methods = [request.method for request in self.network.requests]
+            self.assertEqual(["PUT", *["GET"] * reads, "DELETE"], methods)
+            put = self.network.requests[0]
+            metadata = {n: v for n, v in put.headers.items() if n.startswith("x-amz-meta-")}
+            self.assertEqual(256, max(map(len, metadata.values())))
+            size = sum(len(name) + len(value) for name, value in metadata.items())
+            self.assertTrue(MAX_METADATA - 100 < size <= MAX_METADATA, size)
+            (name,) = {key_of(request) for request in self.network.requests}
+            self.assertRegex(name, rf"^{PROOF_PREFIX}[0-9a-f]{{32}}$")
+            names.add(name)
+            self.assertEqual({}, self.double.objects)
+        self.assertEqual(2, len(names))
+
+    def test_unfit(self) -> None:
+        """A store that does not do what variants need is refused by name; nothing remains."""
+        for redirects, rows in ((False, UNFIT), (True, UNFIT_TO_REDIRECT)):
+            for name, (before, after, step, found, wanted) in rows.items():
+                self.use(before, after)
+                failure = self.refused(redirects=redirects)
+                self.assertTrue(failure.fault.startswith(f"{step} in s3://{BUCKET} failed"), name)
+                self.assertIn(found, failure.fault, name)
+                self.assertIn(wanted, failure.wanted, name)
+                if name != "no removal":
+                    self.assertEqual({}, self.double.objects, name)
+
+    def test_fit(self) -> None:
+        """A store with other habits is used: each of these is right to the byte.
+
+        A range with status 200 and its Content-Range is a range (D41). If-Match may be ignored
+        where the ETag shows the version. What nothing needs is not asked for.
+        """
+        rows: dict[str, tuple[Before | None, After | None]] = {
+            "status 200": (None, changed("GET", lambda sent: replace(sent, status=200))),
+            "no If-Match": (without("if-match"), None),
+            "no presigned URLs": UNFIT_TO_REDIRECT["no presigned URLs"][:2],
+            "no ranges past the end": (
+                None,
+                lambda request, sent: refusal(500, "InternalError") if sent.status == 416 else sent,
+            ),
+            "identity": (None, changed("GET", with_lines(Content_Encoding="identity"))),
+        }
+        for name, (before, after) in rows.items():
+            self.use(before, after)
+            self.assertIs(False, self.prove(), name)
+
+    def test_named_headers(self) -> None:
+        """A store that ignores or refuses headers in presigned URLs is used without them."""
+
+        def drop(store: S3Double, request: Request) -> Request:
+            return replace(request, target=request.target.replace("response-", "x-"))
+
+        def is_named(request: Request) -> bool:
+            return "response-content-type" in request.target
+
+        for before in (drop, when(is_named, refusal(400, "InvalidRequest"))):
+            self.use(before, None)
+            self.assertIs(False, self.prove(redirects=True))
+
+    def test_refusals(self) -> None:
+        """The failure names the step, the store's response and what is required.
+
+        If the clock is wrong, it states the difference from the store's Date.
+        """
+        self.patch(auth, "get_current_datetime", lambda: datetime(2026, 11, 21, 12, 20, 3))
+        skewed = "RequestTimeTooSkewed"
+        rows: tuple[tuple[int, str, str | None, str], ...] = (
+            (404, "NoSuchBucket", None, "a bucket that exists"),
+            (403, "AccessDenied", None, "credentials that may write, read and delete objects"),
+            (403, "AccessDenied", None, "with the right secret key and session token"),
+            (301, "", None, "the endpoint, the region and the addressing"),
+            (503, "SlowDown", None, "a store that can be reached"),
+            (403, skewed, None, "a correct clock is required, here and in the store"),
+            (403, skewed, "12:00:00", "required: this machine's is 1203 s ahead of the store's"),
+            (403, skewed, "13:20:04", "required: this machine's is 3601 s behind the store's"),
+        )
+        for status, code, time, wanted in rows:
+            headers = {"Date": f"Sat, 21 Nov 2026 {time} GMT"} if time else {}
+            self.network.scripts[:] = [reply(status, error(code) if code else b"", headers)] * 3
+            failure = self.refused()
+            said = f"status {status}, {code}" if code else f"status {status}"
+            self.assertEqual(f"writing an object in s3://{BUCKET} failed ({said})", failure.fault)
+            self.assertIn(wanted, failure.wanted)
+
+    def test_no_right_to_read(self) -> None:
+        """Credentials that may write but not read are refused, and the object is removed."""
+        self.use(when(is_read, refusal(403, "AccessDenied")), None)
+        failure = self.refused()
+        self.assertTrue(failure.fault.startswith(FIND), failure.fault)
+        self.assertIn("credentials that may write, read and delete", failure.wanted)
+        self.assertEqual("DELETE", self.network.requests[-1].method)
+
+    def test_unreachable(self) -> None:
+        """A store that cannot be reached, or that is silent, is refused within 30 s."""
+        for refused, seconds in ((None, 30), (ConnectionRefusedError(), 1)):
+            self.network.refusal, self.network.scripts[:] = refused, []
+            proving = self.begin(prove(self.store, BUCKET, redirects=True))
+            self.network.advance(seconds)
+            text = str(self.exactly(proving, Unwritable))
+            self.assertIn("http://s3.test is unreachable", text)
+
+
+class HeaderTests(ProofCase):
+    """`VariantHeaders.response_parameters`"""
+
+    def test_sent(self) -> None:
+        """A store that obeys sends the headers of the URL, and `inline` in place of none."""
+        key, written = "0" * 64, {"content-type": "a/b"}
+        target = self.store.object(BUCKET, key.encode())
+        disposition = "attachment; filename=\"a b+.mp3\"; filename*=UTF-8''%C3%A9%26.mp3"
+        for sent in (disposition, None):
+            headers = VariantHeaders("audio/ogg; codecs=opus", "public, max-age=5", sent)
+            self.use(None, None)
+            self.result_of(target.put(written, UploadRange.of(b"bytes")))
+            url = target.presign(60, headers.response_parameters())
+            response = self.result_of(self.client.request("GET", url, {}))
+            self.assertEqual(200, response.status)
+            found = {name: response.header(name) for name in headers.lines()}
+            self.assertEqual(headers.lines(), found)
+            self.assertEqual(sent or "inline", response.header("content-disposition"))
+            response.discard()
