@@ -77,16 +77,17 @@ class StoredObject:
         return _RangeStream(response.stream(stop - start))
 
     def _check_range(self, response: Response, stop: int) -> None:
-        """Raise `Changed` for a range of another object, or one that ends before ``stop``.
+        """Raise `Changed` for a range of another object, one that ends before ``stop``, or coded.
 
         A store may ignore If-Match.
         """
         etag, total, found = response.header("etag"), response.total, response.range
-        if (etag, total) != (self.etag, self.size) or found is None or found.last + 1 != stop:
+        is_same = (etag, total, response.is_encoded) == (self.etag, self.size, False)
+        if not is_same or found is None or found.last + 1 != stop:
             response.discard()
             raise Changed(
                 f"the object has {total} bytes and the ETag {etag}, and had {self.size} bytes and"
-                f" the ETag {self.etag} in its lookup, or its range is too short"
+                f" the ETag {self.etag} in its lookup, or its range is too short or has a coding"
             )
 
     def close(self) -> None:

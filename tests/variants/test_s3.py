@@ -262,7 +262,8 @@ class OpenRangeTests(VariantCase):
         """A response of another object than was looked up is refused before its first byte.
 
         The object has another ETag, or another number of bytes, or is too short for the range, or
-        was removed. The store may ignore If-Match. So is a part of the range alone.
+        was removed. The store may ignore If-Match. So is a part of the range alone, or one that
+        has a content coding.
         """
         for tag, response in (
             ('"abc"', reply(412)),
@@ -277,6 +278,7 @@ class OpenRangeTests(VariantCase):
                 ('"abc"', reply(206, b"hel", {"Content-Range": stated, "ETag": '"abc"'}))
                 for stated in ("bytes 0-2/3", "bytes 0-2/5")
             ),
+            ('"abc"', reply(206, b"hello", {**FIVE_BYTE_RANGE, "Content-Encoding": "gzip"})),
             ('"abc"', reply(404)),
             ('"abc"', reply(403)),
         ):
