@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import getpass
 import os
+import socket
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from secrets import token_hex
@@ -72,6 +74,7 @@ class Storage:
     def __init__(self, folder: Path) -> None:
         self.folder, self.cache_port = folder, free_port()
         self._servers: list[Server] = []
+        self._ports = [self.cache_port]
 
     def start(self) -> None:
         """Start the servers unless they run already; they run until this process ends."""
@@ -89,11 +92,23 @@ class Storage:
                 ("rebalance",),
             ):
                 command = ["swift-ring-builder", ring, *words]
-                subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
+                done = subprocess.run(
+                    command, env=self._environment(), capture_output=True, timeout=PATIENCE
+                )
+                assert done.returncode == 0, f"{words}: {done.stdout[-2000:]!r}"
             self._servers.append(self.serve(kind, port, _STORAGE.format(kind=kind)))
+            self._ports.append(port)
 
         cache = ("memcached", "-l", "127.0.0.1", "-p", str(self.cache_port), "-u", getpass.getuser())
         self._servers.append(self._run(cache, self.folder / "memcached.log"))
+
+    def ready(self) -> bool:
+        """Return whether all servers accept connections. A proxy avoids one that did not."""
+        with suppress(OSError):
+            for port in self._ports:
+                socket.create_connection(("127.0.0.1", port)).close()
+            return True
+        return False
 
     def serve(self, kind: str, port: int, configuration: str) -> Server:
         """Start one of Swift's servers."""
@@ -103,7 +118,11 @@ class Storage:
         return self._run((f"swift-{kind}-server", str(file), "--verbose"), file.with_suffix(".log"))
 
     def _run(self, command: Sequence[str], log: Path) -> Server:
-        return Server(command, {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}, log)
+        return Server(command, self._environment(), log)
+
+    def _environment(self) -> dict[str, str]:
+        # Trial's PYTHONPATH is for another Python than that of the system's packages.
+        return {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
 
 
 @cache
@@ -138,3 +157,7 @@ class Swift(Gateway):
             secret=self.secret_key,
         )
         return self._storage.serve("proxy", port, configuration)
+
+    def ready(self) -> bool:
+        """Return whether the proxy and the servers behind it are ready for tests."""
+        return self._storage.ready() and super().ready()

@@ -32,5 +32,6 @@ class BucketTests(TestCase):
         unsigned = self.server.fetch(self.server.url(self.bucket, "a"))
         wrong = {"x-amz-content-sha256": "0" * 64}
         other_body = self.server.request("PUT", self.bucket, "c", body=b"abc", headers=wrong)
-        self.assertEqual((403, 400), (unsigned.status, other_body.status))
+        self.assertIn(unsigned.status, (400, 403))
+        self.assertEqual(400, other_body.status)
         self.assertEqual([b"a"], self.server.keys(self.bucket))
