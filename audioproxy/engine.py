@@ -419,7 +419,7 @@ class Engine:
                 self._space,
                 self.clock,
                 self._threads,
-                redirects=config.serve_mode == "redirect",
+                presign_ttl=config.presign_ttl if config.serve_mode == "redirect" else None,
             )
         except StoreError as error:
             wanted = f"set {endpoint_prefix}_ADDRESSING to path"

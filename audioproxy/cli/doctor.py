@@ -70,7 +70,8 @@ it names neither buckets nor endpoints.
 
 Run it as the user of the service, since file permissions and limits depend on the user. Root is
 noted as a risk: ffmpeg reads untrusted files. With --env-file it is not, since often only root can
-read the file; then it is noted if other users can read that file.
+read the file; then it is noted if other users can read that file. PATH, SSL_CERT_FILE and TMPDIR
+are those of the file, or else of this shell: what a unit itself sets is not known here.
 
 examples:
   audioproxy doctor
@@ -136,8 +137,9 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     elif arguments.source or arguments.names:
         raise UsageError("--source and --names need --bucket")
     else:
-        run(lambda reactor: check_all(reactor, environment, report), LogLevel.error)
-        report_access(arguments.env_file, os.geteuid(), report)
+        file = arguments.env_file
+        run(lambda reactor: check_all(reactor, environment, report, file), LogLevel.error)
+        report_access(file, os.geteuid(), report)
     for result in check_urls(read_lines(arguments.urls), environment):
         report(result)
     failed = any(result.verdict is Verdict.BAD for result in results)
@@ -176,11 +178,16 @@ def check_urls(urls: Iterable[str], environment: Mapping[str, str]) -> Iterator[
 
 
 async def check_all(
-    reactor: Any, environment: Mapping[str, str], report: Callable[[CheckResult], None]
+    reactor: Any,
+    environment: Mapping[str, str],
+    report: Callable[[CheckResult], None],
+    env_file: str | None = None,
 ) -> None:
     """Run all checks.
 
     :param report: called with each result as soon as it is known.
+    :param env_file: the settings of a unit, which may have another limit and folder than this
+        process; results say so.
     """
     report(good("audioproxy", f"{_versions()}, as {_user()}"))
     settings, engine = _build(reactor, environment, report)
@@ -188,13 +195,13 @@ async def check_all(
     try:
         for name, check in (
             # This check is first: with too few descriptors, the check of ffmpeg fails too.
-            ("open files", check_open_files(config)),
+            ("open files", check_open_files(config, env_file)),
             ("ffmpeg", check_programs(engine)),
             ("local sources", check_local_sources(config)),
             ("variant store", check_stores(settings, engine)),
             ("builds", check_builds(reactor, config, engine)),
             ("certificates", check_certificates(reactor, settings)),
-            ("temporary files", check_temporary_files(config)),
+            ("temporary files", check_temporary_files(config, env_file)),
             ("ports", check_ports(reactor, settings)),
         ):
             try:

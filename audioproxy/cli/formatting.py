@@ -38,8 +38,10 @@ def format_time(seconds: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text as one line, with control characters escaped."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    """Return text as one line, with what no terminal or stdout shows escaped."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return line.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def paint(text: str, colour: Colour, stream: TextIO) -> str:

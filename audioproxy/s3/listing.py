@@ -1,4 +1,4 @@
-"""Listings of a bucket by ListObjectsV2, one page at a time."""
+"""Listings of a bucket by ListObjectsV2, one page at a time, and the bucket's settings."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ async def list_uploads(store: ObjectStore, bucket: str, prefix: str) -> list[Lis
     """
     query = urlencode({"encoding-type": "url", "prefix": prefix, "uploads": ""}, quote_via=quote)
     response = await store.object(bucket, b"").send("GET", query)
-    _, rows, is_encoded = _parse(await read_document(response, _MAX_PAGE), "Upload")
+    document = await read_document(response, _MAX_PAGE)
+    _, rows, is_encoded = _parse(document, "ListMultipartUploadsResult", "Upload")
     with _malformed():
         return [
             ListedUpload(
@@ -97,33 +98,63 @@ async def list_uploads(store: ObjectStore, bucket: str, prefix: str) -> list[Lis
         ]
 
 
+async def read_setting(store: ObjectStore, bucket: str, query: str, root: str) -> Element:
+    """Return the document of a bucket's setting.
+
+    :param query: such as ``versioning``.
+    :param root: the name of its root element, such as ``VersioningConfiguration``.
+    :raises StoreError: as `list_page` does.
+    """
+    response = await store.object(bucket, b"").send("GET", f"{query}=")
+    return _root(await read_document(response), root)
+
+
+def element_name(element: Element) -> str:
+    """Return the name of an element without its namespace."""
+    return element.tag.rpartition("}")[2]
+
+
 def _parse_page(document: bytes) -> tuple[list[ListedObject], str | None]:
-    texts, rows, is_encoded = _parse(document, "Contents")
+    texts, rows, is_encoded = _parse(document, "ListBucketResult", "Contents")
     with _malformed():
         found = [
             ListedObject(_key(row, is_encoded), int(row["Size"]), _seconds(row["LastModified"]))
             for row in rows
         ]
-        return found, texts["NextContinuationToken"] if texts["IsTruncated"] == "true" else None
+        is_last = texts["IsTruncated"] != "true"
+    following = None if is_last else texts.get("NextContinuationToken")
+    if following is None and not is_last:
+        raise Unavailable("it goes on without a NextContinuationToken, as ListObjectsV2 has")
+    return found, following
 
 
-def _parse(document: bytes, tag: str) -> tuple[dict[str, str], list[dict[str, str]], bool]:
+def _parse(
+    document: bytes, root: str, tag: str
+) -> tuple[dict[str, str], list[dict[str, str]], bool]:
     """Return the texts of a listing, those of each of its rows, and whether keys are encoded."""
-    with _malformed():
-        root = fromstring(document.strip())
-    texts = _texts(root)
-    rows = [_texts(element) for element in root if _name(element) == tag]
+    listing = _root(document, root)
+    texts = _texts(listing)
+    rows = [_texts(element) for element in listing if element_name(element) == tag]
     return texts, rows, texts.get("EncodingType") == "url"
+
+
+def _root(document: bytes, name: str) -> Element:
+    """Return the root element of a document; a store may overlook the query of its request."""
+    with _malformed():
+        root: Element = fromstring(document.strip())
+    if element_name(root) != name:
+        raise Unavailable(f"the response is <{element_name(root):.50}> in place of <{name}>")
+    return root
 
 
 @contextmanager
 def _malformed() -> Iterator[None]:
-    """Raise `Unavailable` for a listing that is not well-formed, or lacks a value."""
+    """Raise `Unavailable` for a document that is not well-formed, or lacks a value."""
     try:
         yield
     except (SyntaxError, ValueError, LookupError) as error:
         # As in `element_texts`, and for a value that is missing or malformed.
-        raise Unavailable(f"the listing is malformed ({error!r})") from error
+        raise Unavailable(f"the document is malformed ({error!r})") from error
 
 
 def _key(row: Mapping[str, str], is_encoded: bool) -> str:
@@ -135,8 +166,4 @@ def _seconds(text: str) -> float:
 
 
 def _texts(parent: Element) -> dict[str, str]:
-    return {_name(element): element.text or "" for element in parent}
-
-
-def _name(element: Element) -> str:
-    return element.tag.rpartition("}")[2]
+    return {element_name(element): element.text or "" for element in parent}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -16,7 +17,15 @@ from audioproxy.concurrency.workers import for_each
 from audioproxy.http_client.client import Response
 from audioproxy.http_client.errors import TransportError
 from audioproxy.s3.listing import ListedObject, list_page
-from audioproxy.s3.objects import Changed, Denied, Missing, ObjectStore, StoreError, StoreObject
+from audioproxy.s3.objects import (
+    Changed,
+    Denied,
+    Missing,
+    ObjectStore,
+    StoreError,
+    StoreObject,
+    UploadRange,
+)
 from audioproxy.variants.catalog import (
     KEY,
     CatalogError,
@@ -27,6 +36,7 @@ from audioproxy.variants.catalog import (
     Page,
     Verdict,
 )
+from audioproxy.variants.proof import proof_key
 from audioproxy.variants.record import METADATA_PREFIX, VariantRecord
 
 T = TypeVar("T")
@@ -41,15 +51,24 @@ class BucketCatalog:
     """The variants in a bucket: the objects that are named by a key.
 
     :param most: requests at a time.
+    :param warn: called with a text where it is unknown whether listings are complete.
     """
 
-    def __init__(self, store: ObjectStore, bucket: str, most: int) -> None:
+    def __init__(
+        self, store: ObjectStore, bucket: str, most: int, warn: Callable[[str], object]
+    ) -> None:
         self._store = store
         self._bucket = bucket
         self._most = most
+        self._warn = warn
+        self._is_proved = False
 
     async def pages(self) -> AsyncGenerator[Page]:
-        """Yield the variants of one page of a listing at a time."""
+        """Yield the variants of one page of a listing at a time.
+
+        If there are none, an object is written, listed and removed: some stores list nothing of
+        what they have, such as of a bucket with versions.
+        """
         waiting: list[tuple[str, str | None]] = [(prefix, None) for prefix in _PREFIXES]
         running: set[Deferred[Any]] = set()
         # In tuples, since a queue cannot keep a bare Failure until somebody waits (Twisted 26.10).
@@ -73,8 +92,10 @@ class BucketCatalog:
                 entries = [
                     Entry(each.key, each.size, each.modified)
                     for each in objects
-                    if KEY.fullmatch(each.key)
+                    # A store that ignores the prefix lists each variant for all of them.
+                    if KEY.fullmatch(each.key) and each.key.startswith(prefix)
                 ]
+                self._is_proved = self._is_proved or bool(entries)
                 if token is None:
                     covered[prefix] = 1.0
                 else:
@@ -85,6 +106,8 @@ class BucketCatalog:
         finally:
             for fetching in list(running):
                 fetching.cancel()
+        if not self._is_proved:
+            await self._prove_listing()
 
     async def find(self, key: str) -> Entry | None:
         """Return the variant of a key."""
@@ -166,6 +189,32 @@ class BucketCatalog:
             right = "; the right ListBucket is required" if isinstance(error, Denied) else ""
             raise CatalogError(f"it cannot be listed ({error}){right}") from error
         return prefix, *found
+
+    async def _prove_listing(self) -> None:
+        """Raise `CatalogError` if a listing lacks an object that was just written."""
+        key = proof_key()
+        proof = self._object(key)
+        try:
+            try:
+                await proof.retry_once(lambda: proof.put({}, UploadRange.of(b"proof")))
+            except StoreError as error:
+                self._warn(
+                    "the store's listing is empty, and cannot be proved complete, since no object"
+                    f" can be written ({error})"
+                )
+                return
+            # By a part of the key, as variants are listed.
+            _, objects, _ = await self._list(key[:-1], None)
+        finally:
+            with suppress(StoreError):
+                await proof.retry_once(proof.delete)
+        if key not in [each.key for each in objects]:
+            raise CatalogError(
+                "its listing is empty, and lacks an object that was just written, so its variants"
+                " are unknown; a store with consistent listings (ListObjectsV2) is required, and a"
+                " bucket without versions"
+            )
+        self._is_proved = True
 
     async def _check(
         self, target: StoreObject, entry: Entry, size: int, record: VariantRecord, pace: Pace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -41,6 +42,8 @@ class VariantHeaders(NamedTuple):
         return urlencode(parameters, quote_via=quote)
 
 
+# It is needed for each HIT.
+@lru_cache(1024)
 def _disposition(file_name: str | None) -> str | None:
     """Return the Content-Disposition for a value of ``dl`` (D10, RFC 6266)."""
     if file_name is None:

@@ -49,8 +49,6 @@ _HEADERS = VariantHeaders(
 # What the response to a presigned URL is asked to have in their place.
 _OTHER_HEADERS = VariantHeaders("audio/flac", "public, max-age=60", "attachment; filename=b")
 _OTHER_ETAG = f'"{"0" * 32}"'
-# Seconds for which the presigned URL of a proof works.
-_LIFETIME = 60
 
 # What each error of a request needs. The first class that matches counts.
 _WANTED = {
@@ -67,8 +65,8 @@ _VERSIONS = (
     " one (412), is required"
 )
 _PRESIGNED = (
-    "a store that answers ranges of presigned URLs (206), with the Content-Type, Cache-Control and"
-    " Content-Disposition of a variant, or AP_SERVE_MODE=proxy, is required"
+    "a store and an AP_PRESIGN_TTL with which presigned URLs send ranges (206), with Content-Type,"
+    " Cache-Control and Content-Disposition as written, are required, or AP_SERVE_MODE=proxy"
 )
 
 
@@ -77,22 +75,27 @@ def wanted_for(error: StoreError) -> str:
     return next(text for kind, text in _WANTED.items() if isinstance(error, kind))
 
 
-# The largest record: its source takes several values, which are as long as any.
-_RECORD = VariantRecord("f:opus", "0" * 64, 0, b"s3://" + b"k" * 1195, b'"0"', "0" * 64)
+#: The largest record: its source takes several values, which are as long as any.
+LARGEST_RECORD = VariantRecord("f:opus", "0" * 64, 0, b"s3://" + b"k" * 1195, b'"0"', "0" * 64)
 
 
-async def prove(store: ObjectStore, bucket: str, *, redirects: bool) -> bool:
+def proof_key() -> str:
+    """Return the name of a new object, which no variant has."""
+    return f"{PROOF_PREFIX}{uuid.uuid4().hex}"
+
+
+async def prove(store: ObjectStore, bucket: str, presign_ttl: int | None) -> bool:
     """Write an object, read it in each way, and remove it.
 
-    :param redirects: clients get presigned URLs.
+    :param presign_ttl: seconds for which clients get presigned URLs; None in proxy mode.
     :returns: whether presigned URLs can name the headers of their responses.
     :raises Unwritable: for the first step that the store does not do as it should.
     """
-    target = store.object(bucket, f"{PROOF_PREFIX}{uuid.uuid4().hex}".encode("ascii"))
+    target = store.object(bucket, proof_key().encode("ascii"))
     proof = _Proof(target, bucket, os.urandom(_CONTENT_SIZE))
     await proof.write()
     try:
-        obeys = await proof.read(redirects=redirects)
+        obeys = await proof.read(presign_ttl)
     except BaseException:
         with suppress(StoreError):
             await target.delete()
@@ -140,13 +143,17 @@ class _Proof:
     async def write(self) -> None:
         """Write the object. If the store refuses it, find out what it refuses of it."""
         body = UploadRange.of(self.content)
-        headers = {**_HEADERS.lines(), **_RECORD.metadata()}
+        headers = {**_HEADERS.lines(), **LARGEST_RECORD.metadata()}
         failure = await self.attempt("writing an object", lambda: self.target.put(headers, body))
         if failure is None:
             return
         cause = failure.__cause__
         is_explained = isinstance(cause, Denied | Unreachable) or "NoSuchBucket" in failure.fault
         if not is_explained:
+            with suppress(StoreError):
+                # It may have been busy.
+                await self.target.retry_once(lambda: self.target.put(headers, body))
+                return
             for what, wanted, kept, part in (
                 ("metadata", _METADATA, _HEADERS.lines(), body),
                 ("a body", "a store that accepts uploads is required", {}, UploadRange.of(b"")),
@@ -159,13 +166,13 @@ class _Proof:
                     raise Unwritable(fault, wanted) from cause
         raise failure
 
-    async def read(self, *, redirects: bool) -> bool:
+    async def read(self, presign_ttl: int | None) -> bool:
         """Read the object in each way, side by side; see `prove`."""
         step = "reading another version of the object"
         steps = [self._read_as_hit(), self.attempt(step, self._read_other, _VERSIONS)]
-        if redirects:
-            step = "reading the object by its presigned URL"
-            steps.append(self.attempt(step, self._read_presigned, _PRESIGNED))
+        if presign_ttl is not None:
+            step, read = "reading the object by its presigned URL", self._read_presigned
+            steps.append(self.attempt(step, lambda: read(presign_ttl), _PRESIGNED))
         for failure in await all_results(steps):
             if failure is not None:
                 raise failure
@@ -184,7 +191,7 @@ class _Proof:
 
         async def read_metadata() -> None:
             lines = found[0].headers_with_prefix(METADATA_PREFIX)
-            if VariantRecord.read(lines) != _RECORD:
+            if VariantRecord.read(lines) != LARGEST_RECORD:
                 raise _Unfit("the object does not have the metadata that was written")
 
         async def read_part() -> None:
@@ -209,14 +216,17 @@ class _Proof:
         if etag in (None, _OTHER_ETAG):
             raise _Unfit(f"this version was sent, with the ETag {etag}")
 
-    async def _read_presigned(self) -> None:
+    async def _read_presigned(self, seconds: int) -> None:
         with suppress(StoreError):
             query = _OTHER_HEADERS.response_parameters()
-            headers = await self._fetch(self.target.presign(_LIFETIME, query))
+            headers = await self._fetch(self.target.presign(seconds, query))
             self.obeys = headers == _OTHER_HEADERS
             if headers in (_HEADERS, _OTHER_HEADERS):
                 return
-        headers = await self._fetch(self.target.presign(_LIFETIME))
+        try:
+            headers = await self._fetch(self.target.presign(seconds))
+        except Denied as error:
+            raise _Unfit(str(error)) from error
         for name, found, written in zip(_HEADERS.lines(), headers, _HEADERS, strict=True):
             self._require(name, found, written)
 

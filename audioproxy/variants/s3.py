@@ -123,7 +123,7 @@ class S3VariantStore:
 
     :ivar object_store: the store of the bucket.
     :param space: where renders put their output until it is uploaded.
-    :param redirects: clients get presigned URLs.
+    :param presign_ttl: seconds for which clients get presigned URLs; None in proxy mode.
     :param part_size: bytes; a larger variant is uploaded in parts of this size.
     """
 
@@ -135,7 +135,7 @@ class S3VariantStore:
         clock: IReactorTime,
         run_in_thread: ThreadRunner,
         *,
-        redirects: bool = False,
+        presign_ttl: int | None = None,
         part_size: int = PART_SIZE,
     ) -> None:
         """Use a bucket.
@@ -147,7 +147,7 @@ class S3VariantStore:
         self._space = space
         self._clock = clock
         self._run_in_thread = run_in_thread
-        self._redirects = redirects
+        self._presign_ttl = presign_ttl
         self._names_headers = False
         self._part_size = part_size
         self._uploads = 0
@@ -164,9 +164,7 @@ class S3VariantStore:
 
         :raises Unwritable: where it does not.
         """
-        self._names_headers = await prove(
-            self.object_store, self._bucket, redirects=self._redirects
-        )
+        self._names_headers = await prove(self.object_store, self._bucket, self._presign_ttl)
 
     async def create(self, seconds: float) -> ScratchFile:
         """Return a new scratch file."""

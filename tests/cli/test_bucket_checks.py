@@ -144,7 +144,22 @@ def keep_first(store: S3Double, request: Request) -> Request | Reply:
     return request
 
 
+def overlook(query: str) -> list[Fault]:
+    """Return the faults of stores that do not tell a setting of the bucket."""
+    words, text = f"GET {query}=", "not checked, since the store does not tell"
+    page = b"<html><Status>Enabled</Status><AbortIncompleteMultipartUpload/></html>"
+    listing = b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
+    refusals = ((501, "NotImplemented"), (404, "NoSuchBucket"), (404, "NoSuchKey"))
+    return [
+        *(accept(words, text, body) for body in (b"", page, listing)),
+        *(replace(refuse(words, *refusal), words=text) for refusal in refusals),
+    ]
+
+
 OTHER_BYTES = b"x" * 64 * 1024
+VERSIONS = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+RULE = b"<LifecycleConfiguration><Rule>%s</Rule></LifecycleConfiguration>"
+DISABLED = RULE % b"<Status>Disabled</Status><AbortIncompleteMultipartUpload/>"
 #: The faults of each check.
 FAULTS: dict[str, Sequence[Fault]] = {
     "write": [refuse("PUT sample", 403, "AccessDenied"), refuse("PUT sample", 503, "SlowDown")],
@@ -205,10 +220,18 @@ FAULTS: dict[str, Sequence[Fault]] = {
     ],
     "listing pages": [misread("GET list-type=2", "continuation-token", "x", "not advance")],
     "listing prefix": [misread("GET list-type=2", "delimiter", "x", "'inner/below'.* were listed")],
-    "versioning": [accept("versioning=", "hidden versions", b"<V><Status>Enabled</Status></V>")],
+    "versioning": [
+        accept("versioning=", "hidden versions", VERSIONS),
+        *overlook("versioning"),
+    ],
     "lifecycle": [
-        replace(refuse("lifecycle=", 404), words="no lifecycle rule removes"),
-        accept("lifecycle=", "no lifecycle rule removes", b"<Rule/>"),
+        replace(
+            refuse("lifecycle=", 404, "NoSuchLifecycleConfiguration"),
+            words="no lifecycle rule removes",
+        ),
+        accept("lifecycle=", "no lifecycle rule removes", RULE % b""),
+        accept("lifecycle=", "no lifecycle rule removes", DISABLED),
+        *overlook("lifecycle"),
     ],
     "speed": [refuse("PUT speed", 403, "QuotaExceeded")],
     "left-overs": [refuse("GET uploads=", 501, "NotImplemented")],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -135,6 +136,7 @@ class MachineTests(SynchronousTestCase):
         ):
             self.patch(resource, "getrlimit", lambda which, limit=limit: (limit, limit))
             self.assert_result(check_open_files(config), verdict, words)
+        self.assert_result(check_open_files(config, "a.env"), BAD, "shell .a unit has LimitNOFILE=")
 
     def test_settings_file(self) -> None:
         """A settings file that other users may read or change is a note with what fixes it."""
@@ -244,6 +246,16 @@ class MachineTests(SynchronousTestCase):
         self.patch(os, "environ", {"TMPDIR": "/nowhere"})
         words = "/nowhere.*; set TMPDIR to a writable directory"
         self.assert_result(check_temporary_files(config), BAD, words)
+
+    def test_whose_temporary_files(self) -> None:
+        """A folder that the settings of a unit do not name is called that of the shell."""
+        config = Config(allow_insecure=True, max_variant_bytes=1)
+        file, folder = self.folder / "a.env", str(self.folder)
+        self.patch(os, "environ", {"TMPDIR": folder})
+        for text, shown in (("", f", of this shell, since {file} has no TMPDIR"), ("TMPDIR=x", "")):
+            file.write_text(text)
+            words = re.escape(f"{folder} ({filesystem_of(folder)}{shown}) is writable")
+            self.assert_result(check_temporary_files(config, str(file)), GOOD, words)
 
     def test_certificates(self) -> None:
         """The bundle that verifies https sources is named; without such sources, none is needed."""

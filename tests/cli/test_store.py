@@ -7,12 +7,12 @@ import json
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import replace
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tqdm import tqdm
 from twisted.internet.defer import Deferred, execute
@@ -20,6 +20,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.cli.main import build_parser
+from audioproxy.cli.store.ls import Listing
 from audioproxy.cli.store.prune import LeastRecentlyUsed, PruneOutcome, age_limit, prune
 from audioproxy.cli.store.purge import purge
 from audioproxy.cli.store.purge_outcome import PurgeOutcome
@@ -34,6 +35,7 @@ from audioproxy.sources.local import LocalSources
 from audioproxy.urls import Variant
 from audioproxy.variants.catalog import Entry
 from audioproxy.variants.folder_catalog import FolderCatalog, exclusive_prune
+from audioproxy.variants.record import VariantRecord
 from audioproxy.variants.usage import StoreUsage
 from tests.cli.command import command
 from tests.support.folders import short_folder
@@ -42,6 +44,9 @@ from tests.support.strategies import DETERMINISTIC
 from tests.support.variants import StoredVariant
 
 NOW = 1_800_000_000
+
+#: What a field of a record may be in the JSON of a file.
+ODD = st.text(max_size=20) | st.sampled_from(["", "base64:/w==", "f:mp3", "local://\ud800"])
 
 
 class StoreCase(SynchronousTestCase):
@@ -393,6 +398,43 @@ class OutputTests(SynchronousTestCase):
                 remaining = "1 variant, 1 kB" if is_listed else "unknown"
                 lines = ["would be removed: 0 variants, 0 B", f"remaining: {remaining}"]
                 self.assertEqual(lines, rest)
+
+    @settings(DETERMINISTIC, max_examples=200)
+    @given(
+        texts=st.fixed_dictionaries(
+            {
+                "stored": st.just("5") | st.integers(),
+                **dict.fromkeys(("options", "source", "build"), ODD),
+            }
+        ),
+        size=st.integers(0, 2**63),
+        times=st.tuples(*[st.floats(-(2.0**63), 2.0**63)] * 2),
+    )
+    def test_odd_records(
+        self, texts: dict[str, Any], size: int, times: tuple[float, float]
+    ) -> None:
+        """Whatever can be read of a record is printed, in a terminal of any encoding."""
+        digests = {"source-sha256": "a" * 64, "sha256": "b" * 64}
+        record = VariantRecord.read({**digests, **texts})
+        assume(record is not None)
+        entry, bar = Entry("0" * 64, size, *times), tqdm(disable=True)
+        arguments = build_parser(["store"]).parse_args(["store", "purge", "--prefix", "local://"])
+        plan = PurgePlan.of(arguments)
+        plan.wanted.accepts(record)
+        for as_json, encoding in product((True, False), ("utf-8", "ascii")):
+            with redirect_stdout(TextIOWrapper(BytesIO(), encoding)) as out:
+                purged = PurgeOutcome(as_json, bar, plan)
+                purged.use_tags(Config(key=b"k" * 32, salt=b"s", cache_tag_header="xkey"))
+                purged.removed(entry, record)
+                for outcome in (purged, Listing(as_json, bar, 0), StoreStatistics(as_json, bar, 0)):
+                    if outcome is not purged:
+                        outcome.add(entry, record)
+                    outcome.print_report(interrupted=False)
+                out.flush()
+            lines = out.buffer.getvalue().decode(encoding).splitlines()
+            self.assertIn(entry.key, "".join(lines))
+            for line in lines if as_json else ():
+                json.loads(line)
 
     def test_builds(self) -> None:
         """`stat` counts the variants of each build of ffmpeg, in columns of their width (D78)."""

@@ -66,7 +66,7 @@ class BucketTests(StoreCase):
         for mode, how in (("redirect", ", also by its presigned URL"), ("proxy", "")):
             S3Double(self.network, SECRET, None, datetime(2026, 11, 21, 12, tzinfo=UTC))
             parts: Any = (self.objects, "bucket", AnonymousSpace(), self.network, None)
-            self.variants = S3VariantStore(*parts, redirects=mode == "redirect")
+            self.variants = S3VariantStore(*parts, presign_ttl=60 if mode == "redirect" else None)
             results = self.check(serve_mode=mode)
             self.assertEqual(good("variant store", f"{place}{how}, and removed"), results[0])
 
@@ -117,6 +117,15 @@ class SourceTests(StoreCase):
             failure = f"http://s3.test: listing buckets failed (status {status}, {code}); "
             self.assertTrue(result.text.startswith(failure), result.text)
             self.assertTrue(result.text.endswith(required), result.text)
+
+    def test_temporary_credentials(self) -> None:
+        """AccessDenied does not accept temporary credentials: radosgw denies a wrong secret so."""
+        self.sources = S3Sources(
+            ObjectStore(replace(SETTINGS, session_token="t"), self.client), cast(Any, None)
+        )
+        result = self.check(reply(403, error("AccessDenied")))
+        self.assertIs(Verdict.NOTE, result.verdict)
+        self.assertTrue(result.text.endswith("the right secret key and session token"), result.text)
 
     def test_encryption(self) -> None:
         """A cleartext connection to a store gets a note, unless it is local."""

@@ -7,6 +7,9 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+from twisted.web.resource import Resource
+from twisted.web.server import Site
+
 from audioproxy.cli.main import build_parser
 from audioproxy.cli.progress import progress_bar
 from audioproxy.cli.store.prune import PruneOutcome, prune
@@ -113,6 +116,70 @@ class FolderTests(ServiceCase):
             self.assertIn("1 variant, ", process.stdout)
 
 
+class SilentStore(Resource):
+    """Store that accepts whatever is written, and lists nothing.
+
+    :ivar is_read_only: whether it denies writing.
+    """
+
+    isLeaf = True
+    is_read_only = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: list[str] = []
+
+    def render(self, request: Any) -> bytes:
+        """Respond to a request."""
+        self.requests.append(request.method.decode())
+        if request.method == b"GET":
+            return b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
+        request.setResponseCode(403 if self.is_read_only else 200)
+        return b""
+
+
+class SilentStoreTests(ServiceCase):
+    """Commands on a bucket whose listing is empty, although it has objects"""
+
+    def start(self, *words: str) -> tuple[SilentStore, Process]:
+        """Start a command on a new bucket."""
+        store = SilentStore()
+        port = reactor.listenTCP(0, Site(store), interface="127.0.0.1")
+        self.addCleanup(port.stopListening)
+        names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION")
+        endpoint = f"http://127.0.0.1:{port.getHost().port}"
+        variables = {**dict.fromkeys(names, "a"), "AP_VARIANT_STORE": "s3://bucket"}
+        return store, start(self, *words, AP_S3_ENDPOINT=endpoint, **variables)
+
+    async def test_unlisted(self) -> None:
+        """Each command says so, and ends with 1: nothing is known of the variants."""
+        rows: dict[str, dict[str, Any]] = {
+            "stat": {"variants": 0},
+            "ls": {},
+            "prune --max-bytes 1": {"remaining": None},
+            "purge local://one.wav": {"removed": []},
+            "verify": {"good": 0},
+        }
+        for words, values in rows.items():
+            store, process = self.start(*words.split(), "--json")
+            self.assertEqual(1, await process.end(), words)
+            error = "audioproxy: the store: its listing is empty, and lacks an object that was just"
+            self.assertIn(error, process.stderr)
+            documents = [json.loads(line) for line in process.stdout.splitlines()]
+            for document in documents:
+                self.assertEqual(document, {**document, **values, "failed": 1})
+            self.assertEqual(bool(values), len(documents))
+            self.assertEqual(["PUT", "GET", "DELETE"], store.requests[-3:])
+
+    async def test_read_only(self) -> None:
+        """Credentials that only read prove nothing: a message says so, and the status is 0."""
+        store, process = self.start("stat")
+        store.is_read_only = True
+        self.assertEqual(0, await process.end())
+        self.assertIn("cannot be proved complete, since no object", process.stderr)
+        self.assertTrue(process.stdout.startswith("0 variants, 0 B\n"), process.stdout)
+
+
 class BucketTests(RemoteCase):
     """Commands on a bucket"""
 
@@ -126,7 +193,7 @@ class BucketTests(RemoteCase):
         engine = Engine(config, reactor)
         self.addCleanup(engine.close)
         assert isinstance(engine.store, S3VariantStore)
-        catalog = BucketCatalog(engine.store.object_store, self.variants, 4)
+        catalog = BucketCatalog(engine.store.object_store, self.variants, 4, self.fail)
         return StoreSession(config, engine, catalog, 4, progress_bar("variants", quiet=True))
 
     async def test_commands(self) -> None:

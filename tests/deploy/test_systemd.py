@@ -24,7 +24,7 @@ FOLDER = PROJECT / "deploy/systemd"
 ALIASES = {"AWS_DEFAULT_REGION"}
 
 #: Variables that modules other than `audioproxy.config` read.
-OTHERS = {"SSL_CERT_FILE"}
+OTHERS = {"SSL_CERT_FILE", "TMPDIR"}
 
 
 def unit(name: str) -> dict[str, list[str]]:
@@ -291,6 +291,11 @@ class SettingsTests(SynchronousTestCase):
             presign_ttl=21_600,
         )
         self.assertEqual(wanted, config)
+
+    def test_temporary_folder(self) -> None:
+        """`doctor --env-file` checks the unit's folder of scratch files, which is not changed."""
+        folder = environment(self.text)["TMPDIR"]
+        self.assertIn(f"TMPDIR={folder}", unit("audioproxy.service")["Environment"])
 
     def test_defaults(self) -> None:
         """Every commented-out value is the default: removing its # changes nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 import re
 from typing import Any
@@ -16,7 +17,9 @@ from audioproxy.errors import NotFound
 from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.sources import read_source
 from audioproxy.observe.access_log import AccessLogEntry, log_request
+from audioproxy.observe.logs import LineObserver
 from tests.support.http import Log
+from tests.support.service import PROJECT
 from tests.support.strategies import DETERMINISTIC, encoded, option_segments, sources
 
 PLAIN = AccessLogEntry(
@@ -37,6 +40,59 @@ LINE_PATTERN = re.compile(
     r"(( opts=[!-~]*)? src=[!-~]*)?( cache=(MISS|COALESCED|HIT))?"
     r" \d+ bytes in \d+ms"
 )
+
+
+#: The patterns with which the pages search the log.
+PATTERNS = re.findall(
+    r"journalctl -t .*--grep '([^']+)'", (PROJECT / "docs/operations.md").read_text()
+)
+#: The texts of all events.
+SOURCE = "".join(path.read_text() for path in (PROJECT / "audioproxy").rglob("*.py"))
+
+
+class RunbookTests(SynchronousTestCase):
+    """The searches of the log in the runbook"""
+
+    def lines(self, **parts: Any) -> str:
+        """Return the log of one request."""
+        stream = io.StringIO()
+        LineObserver(stream, "debug").request(PLAIN._replace(**parts))
+        return stream.getvalue()
+
+    def test_found(self) -> None:
+        """Each search finds lines of requests, or other events."""
+        self.assertGreater(len(PATTERNS), 9)
+        log = [
+            self.lines(status=status, error_code=code, cache=cache)
+            for status, code, cache in (
+                (200, None, "MISS"),
+                (415, "undecodable_source", None),
+                (429, "queue_full", None),
+                (504, "render_timeout", None),
+            )
+        ]
+        for pattern in PATTERNS:
+            texts = [*log, SOURCE.replace('",\n', "\n")]
+            self.assertTrue(any(re.search(pattern, text, re.M) for text in texts), pattern)
+
+    @DETERMINISTIC
+    @given(st.data())
+    def test_not_forged(self, data: st.DataObject) -> None:
+        """No search finds a hit for what its client has named a request or a source."""
+        pattern = data.draw(st.sampled_from(PATTERNS))
+        text = data.draw(
+            st.from_regex(pattern, fullmatch=True, alphabet=st.characters(codec="ascii"))
+        )
+        word = "".join(c for c in text if "!" <= c <= "~")
+        line = self.lines(
+            request_id=word,
+            options=f"cb:{word}",
+            source=f"local://{text} {word}".encode(),
+            cache="HIT",
+            sent=429,
+        )
+        # journalctl ignores case where the pattern has none.
+        self.assertIsNone(re.search(pattern, line, re.I if pattern == pattern.lower() else 0), line)
 
 
 class AccessLogEntryTests(SynchronousTestCase):

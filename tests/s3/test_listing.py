@@ -60,16 +60,20 @@ class ListPageTests(ClientCase):
     def test_uploads(self) -> None:
         """Unfinished uploads are listed with their keys and queries."""
         row = "<Key>a%61</Key><UploadId>i/d</UploadId><Initiated>2026-11-21T12:00:00Z</Initiated>"
-        head = "<L><EncodingType>url</EncodingType><IsTruncated>false</IsTruncated>"
+        head = "<EncodingType>url</EncodingType><IsTruncated>false</IsTruncated>"
         work = list_uploads(self.store, "bucket", "a b")
-        self.network.scripts[:] = [reply(200, f"{head}<Upload>{row}</Upload></L>".encode())]
+        root = "ListMultipartUploadsResult"
+        document = f"<{root}>{head}<Upload>{row}</Upload></{root}>"
+        self.network.scripts[:] = [reply(200, document.encode())]
         expected = ListedUpload("aa", "uploadId=i%2Fd", 1_795_262_400.0)
         self.assertEqual([expected], self.result_of(work))
         request = self.network.requests[-1]
         self.assertTrue(is_signed(request, SECRET))
         self.assertEqual("/bucket/?encoding-type=url&prefix=a%20b&uploads=", request.target)
-        self.network.scripts[:] = [reply(200, b"<L><Upload><Key>a</Key></Upload></L>")]
-        self.error_of(list_uploads(self.store, "bucket", ""), Unavailable)
+        # The second is of a store that overlooks `uploads`.
+        for response in (document.replace("UploadId", "Id"), LAST):
+            self.network.scripts[:] = [reply(200, response.encode())]
+            self.error_of(list_uploads(self.store, "bucket", ""), Unavailable)
 
     def test_refused(self) -> None:
         """An error, and anything that is no listing, ends the command: nothing is left out."""
@@ -77,15 +81,20 @@ class ListPageTests(ClientCase):
         for document in (
             "",
             "<html>",
+            LAST.replace("ListBucketResult", "html"),
             PAGE[:-9],
             bomb,
             LAST.replace("IsTruncated", "Truncated"),
-            PAGE.replace("NextContinuationToken", "Token"),
             *(PAGE.replace(old, "") for old in ("<Size>5</Size>", "2026-11-21")),
         ):
             work = list_page(self.store, "bucket", "a", None)
             self.network.scripts[:] = [reply(200, document.encode())]
             self.error_of(work, Unavailable)
+        # As ListObjects sends it, without a version.
+        old = PAGE.replace("NextContinuationToken", "NextMarker")
+        self.network.scripts[:] = [reply(200, old.encode())]
+        found = self.error_of(list_page(self.store, "bucket", "a", None), Unavailable)
+        self.assertIn("as ListObjectsV2 has", str(found))
         for response, kind in (
             (reply(403, error("AccessDenied")), Denied),
             (reply(200, error("InternalError")), Unavailable),

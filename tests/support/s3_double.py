@@ -149,7 +149,8 @@ class S3Double:
         if "versioning" in query:
             return Reply(200, b"<VersioningConfiguration/>")
         if "lifecycle" in query:
-            return Reply(200, b"<Rule><AbortIncompleteMultipartUpload/></Rule>")
+            rule = "<Rule><AbortIncompleteMultipartUpload/></Rule>"
+            return Reply(200, f"<LifecycleConfiguration>{rule}</LifecycleConfiguration>".encode())
         prefix = query["prefix"]
         if "uploads" in query:
             rows = [
@@ -158,7 +159,7 @@ class S3Double:
                 for upload, each in self.uploads.items()
                 if each.key.startswith(prefix)
             ]
-            return self._listing(rows, "")
+            return self._listing("ListMultipartUploadsResult", rows, "")
         after, most = query.get("continuation-token", ""), int(query["max-keys"])
         keys = [key for key in sorted(self.objects) if key.startswith(prefix) and key > after]
         keys = [key for key in keys if "delimiter" not in query or "/" not in key]
@@ -167,12 +168,13 @@ class S3Double:
             f"<LastModified>{self.objects[key].modified.isoformat()}</LastModified></Contents>"
             for key in keys[:most]
         ]
-        return self._listing(rows, keys[most - 1] if len(keys) > most else "")
+        return self._listing("ListBucketResult", rows, keys[most - 1] if len(keys) > most else "")
 
-    def _listing(self, rows: list[str], token: str) -> Reply:
+    def _listing(self, root: str, rows: list[str], token: str) -> Reply:
         following = f"<NextContinuationToken>{escape(token)}</NextContinuationToken>"
         head = f"<IsTruncated>{str(bool(token)).lower()}</IsTruncated>{following}"
-        return Reply(200, f"<L><EncodingType>url</EncodingType>{head}{''.join(rows)}</L>".encode())
+        text = f"<EncodingType>url</EncodingType>{head}{''.join(rows)}"
+        return Reply(200, f"<{root}>{text}</{root}>".encode())
 
     def _write(self, request: Request, key: str, query: Mapping[str, str]) -> Reply:
         headers = {

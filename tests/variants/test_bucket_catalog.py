@@ -7,11 +7,14 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from xml.sax.saxutils import escape
 
+from twisted.internet.defer import CancelledError
+
 from audioproxy.config import S3Config
 from audioproxy.s3 import objects
 from audioproxy.s3.objects import ObjectStore
 from audioproxy.variants.bucket_catalog import BucketCatalog
 from audioproxy.variants.catalog import CatalogError, Entry, Pace, Page, Verdict
+from audioproxy.variants.proof import PROOF_PREFIX
 from tests.support.variants import StoredVariant, neighbors
 from tests.support.wire import ClientCase, Peer, Request, Script, error, reply
 
@@ -21,13 +24,28 @@ TAG = {"ETag": '"1"'}
 MISSING = reply(404, error("NoSuchKey"))
 
 
+def listing(*keys: str, token: str = "") -> bytes:
+    """Return a page of a listing."""
+    rows = "".join(
+        f"<Contents><Key>{escape(key)}</Key><Size>7</Size>"
+        "<LastModified>2026-11-21T12:00:00Z</LastModified></Contents>"
+        for key in keys
+    )
+    following = f"<NextContinuationToken>{token}</NextContinuationToken>" if token else ""
+    head = f"<IsTruncated>{'true' if token else 'false'}</IsTruncated>{following}"
+    return f"<ListBucketResult>{head}{rows}</ListBucketResult>".encode()
+
+
 class CatalogCase(ClientCase):
     """A bucket."""
 
     def setUp(self) -> None:
         super().setUp()
         self.patch(objects, "RETRY_DELAY", 0)
-        self.catalog = BucketCatalog(ObjectStore(SETTINGS, self.client), "bucket", 3)
+        self.warnings: list[str] = []
+        self.catalog = BucketCatalog(
+            ObjectStore(SETTINGS, self.client), "bucket", 3, self.warnings.append
+        )
         self.failed: list[tuple[str, str]] = []
 
     def fail_with(self, entry: Entry, error: Exception) -> None:
@@ -42,6 +60,10 @@ class CatalogCase(ClientCase):
         result = self.result_of(work)
         self.assertEqual([], self.network.scripts)
         return result
+
+    async def keys(self) -> list[str]:
+        """Return the keys of all variants."""
+        return [entry.key async for page in self.catalog.pages() for entry in page.entries]
 
     @property
     def sent(self) -> list[tuple[str, str]]:
@@ -62,15 +84,8 @@ class PagesTests(CatalogCase):
             names = [name for name in names if "/" not in name]
             start = int(query.get("continuation-token", ["0"])[0])
             page, rest = names[start : start + per_page], names[start + per_page :]
-            rows = "".join(
-                f"<Contents><Key>{escape(name)}</Key><Size>7</Size>"
-                "<LastModified>2026-11-21T12:00:00Z</LastModified></Contents>"
-                for name in page
-            )
-            following = start + per_page
-            token = f"<NextContinuationToken>{following}</NextContinuationToken>" if rest else ""
-            truncated = f"<IsTruncated>{'true' if rest else 'false'}</IsTruncated>"
-            peer.send(reply(200, f"<List>{truncated}{token}{rows}</List>".encode()))
+            token = str(start + per_page) if rest else ""
+            peer.send(reply(200, listing(*page, token=token)))
 
         return respond
 
@@ -96,6 +111,11 @@ class PagesTests(CatalogCase):
         self.assertEqual((sorted(covered), 1.0), (covered, covered[-1]))
         self.assertEqual(3, len(self.network.peers))
 
+    def test_prefix_ignored(self) -> None:
+        """Variants are listed once where the store lists all of them for each prefix."""
+        page = reply(200, listing(ONE.key, TWO.key))
+        self.assertCountEqual([ONE.key, TWO.key], self.answered(self.keys(), *[page] * 16))
+
     def test_refused(self) -> None:
         """A page that is refused ends the listing, and the other requests."""
         self.network.scripts = [reply(403, error("AccessDenied"))]
@@ -111,6 +131,72 @@ class PagesTests(CatalogCase):
         self.network.run()
         self.error_of(anext(pages), CatalogError)
         self.network.run()
+
+
+class ProofTests(CatalogCase):
+    """A listing without variants"""
+
+    def list_nothing(self, *responses: Script) -> None:
+        """List a bucket without variants; these are the responses after the listing."""
+        pages = [reply(200, listing("other.wav"))] * 16
+        self.assertEqual([], self.answered(self.keys(), *pages, *responses))
+
+    def show_proof(self, peer: Peer, request: Request) -> None:
+        """List the object that was written before."""
+        key = self.network.requests[16].target.removeprefix("/bucket/")
+        prefix = parse_qs(urlsplit(request.target).query)["prefix"][0]
+        self.assertTrue(key.startswith(prefix) and key != prefix)
+        peer.send(reply(200, listing(key)))
+
+    @property
+    def proofs(self) -> list[str]:
+        """The methods of the last requests for objects that prove a listing."""
+        return [method for method, target in self.sent if f"/bucket/{PROOF_PREFIX}" in target]
+
+    def test_empty(self) -> None:
+        """An object that is listed proves that there are no variants, once."""
+        self.list_nothing(reply(200), self.show_proof, reply(204))
+        self.assertEqual(["PUT", "DELETE"], self.proofs)
+        self.list_nothing()
+
+    def test_emptied(self) -> None:
+        """A listing that has had variants before needs no proof."""
+        self.answered(self.keys(), *[reply(200, listing(ONE.key))] * 16)
+        self.list_nothing()
+
+    def test_incomplete(self) -> None:
+        """An object that is not listed is an error with what is required, and is removed."""
+        pages = [reply(200, listing())] * 16
+        for last, words in (
+            (reply(200, listing()), "lacks an object that was just written.*ListObjectsV2"),
+            (reply(403, error("AccessDenied")), "it cannot be listed"),
+        ):
+            self.network.requests.clear()
+            self.network.scripts[:] = [*pages, reply(200), last, reply(403)]
+            self.assertRegex(str(self.error_of(self.keys(), CatalogError)), words)
+            self.assertEqual(["PUT", "DELETE"], self.proofs)
+        self.assertEqual([], self.warnings)
+
+    def test_read_only(self) -> None:
+        """Credentials that cannot write prove nothing, which is said and is no failure."""
+        self.list_nothing(reply(403, error("AccessDenied")), reply(403))
+        (warning,) = self.warnings
+        self.assertIn("cannot be proved complete, since no object can be written", warning)
+        self.assertIn("AccessDenied", warning)
+
+    def test_interrupted(self) -> None:
+        """The object is removed by Ctrl-C, too."""
+        hang: Script = lambda peer, request: None  # noqa: E731
+        for responses in ([hang], [reply(200), hang]):
+            self.network.requests.clear()
+            self.network.scripts[:] = [*[reply(200, listing())] * 16, *responses]
+            listing_all = self.begin(self.keys())
+            self.network.run()
+            self.network.scripts[:] = [reply(204)]
+            listing_all.cancel()
+            self.network.run()
+            self.failureResultOf(listing_all, CancelledError)
+            self.assertEqual(["PUT", "DELETE"], self.proofs)
 
 
 class EntryTests(CatalogCase):
@@ -141,7 +227,9 @@ class EntryTests(CatalogCase):
         """A record is read of the metadata; an object may have none, be gone, or be denied."""
         keys = (ONE.key, TWO.key, "0" * 64, "1" * 64)
         entries = [Entry(key, 10, 0) for key in keys]
-        catalog = BucketCatalog(ObjectStore(SETTINGS, self.client), "bucket", 1)
+        catalog = BucketCatalog(
+            ObjectStore(SETTINGS, self.client), "bucket", 1, self.warnings.append
+        )
         responses = (self.stored(ONE), reply(200, b"x", TAG), MISSING, reply(403))
         found = self.answered(catalog.read_records(entries, self.fail_with), *responses)
         expected = [(ONE.key, '"1"', ONE.record), (TWO.key, '"1"', None)]
@@ -202,6 +290,8 @@ class EntryTests(CatalogCase):
             self.assertEqual(gone, removed)
         self.answered(remove(one, unchanged=True), MISSING)
         self.assertEqual([], removed)
-        self.catalog = BucketCatalog(ObjectStore(SETTINGS, self.client), "bucket", 1)
+        self.catalog = BucketCatalog(
+            ObjectStore(SETTINGS, self.client), "bucket", 1, self.warnings.append
+        )
         self.answered(remove(one, two), reply(403), reply(204))
         self.assertEqual(([two], [(ONE.key, "status 403")]), (removed, self.failed))

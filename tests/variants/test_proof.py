@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from botocore import auth
 
 from audioproxy.config import S3Config
+from audioproxy.s3 import objects
 from audioproxy.s3.objects import ObjectStore, UploadRange
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable
@@ -176,7 +177,17 @@ UNFIT_TO_REDIRECT: dict[str, Row] = {
         None,
         PRESIGNED,
         "status 403",
-        "write, read and delete",
+        "AP_PRESIGN_TTL",
+    ),
+    "a clock that is six minutes ahead": (
+        when(
+            lambda request: "X-Amz-Expires=300" in request.target,
+            refusal(403, "AccessDenied"),
+        ),
+        None,
+        PRESIGNED,
+        "status 403, AccessDenied",
+        "AP_PRESIGN_TTL",
     ),
     "lost types": (
         None,
@@ -209,6 +220,7 @@ class ProofCase(ClientCase):
 
     def setUp(self) -> None:
         super().setUp()
+        self.patch(objects, "RETRY_DELAY", 0)
         self.patch(auth, "get_current_datetime", lambda: self.double.now().replace(tzinfo=None))
         settings = S3Config("http://s3.test", "path", None, "AKIA", SECRET, TOKEN, "us-east-1")
         self.store = ObjectStore(settings, self.client)
@@ -223,11 +235,11 @@ class ProofCase(ClientCase):
 
     def prove(self, *, redirects: bool = False) -> bool:
         """Return the result of the proof."""
-        return self.result_of(prove(self.store, BUCKET, redirects=redirects))
+        return self.result_of(prove(self.store, BUCKET, 300 if redirects else None))
 
     def refused(self, *, redirects: bool = False) -> Unwritable:
         """Return the failure of the proof."""
-        return self.error_of(prove(self.store, BUCKET, redirects=redirects), Unwritable)
+        return self.error_of(prove(self.store, BUCKET, 300 if redirects else None), Unwritable)
 
 
 class ProofTests(ProofCase):
@@ -319,11 +331,17 @@ class ProofTests(ProofCase):
         )
         for status, code, time, wanted in rows:
             headers = {"Date": f"Sat, 21 Nov 2026 {time} GMT"} if time else {}
-            self.network.scripts[:] = [reply(status, error(code) if code else b"", headers)] * 3
+            self.network.scripts[:] = [reply(status, error(code) if code else b"", headers)] * 5
             failure = self.refused()
             said = f"status {status}, {code}" if code else f"status {status}"
             self.assertEqual(f"writing an object in s3://{BUCKET} failed ({said})", failure.fault)
             self.assertIn(wanted, failure.wanted)
+
+    def test_busy(self) -> None:
+        """A store that is busy for a moment is used."""
+        waiting = [refusal(503, "SlowDown"), refusal(500, "InternalError")]
+        self.use(lambda store, request: waiting.pop() if waiting else request, None)
+        self.assertIs(False, self.prove())
 
     def test_no_right_to_read(self) -> None:
         """Credentials that may write but not read are refused, and the object is removed."""
@@ -337,7 +355,7 @@ class ProofTests(ProofCase):
         """A store that cannot be reached, or that is silent, is refused within 30 s."""
         for refused, seconds in ((None, 30), (ConnectionRefusedError(), 1)):
             self.network.refusal, self.network.scripts[:] = refused, []
-            proving = self.begin(prove(self.store, BUCKET, redirects=True))
+            proving = self.begin(prove(self.store, BUCKET, 300))
             self.network.advance(seconds)
             text = str(self.exactly(proving, Unwritable))
             self.assertIn("http://s3.test is unreachable", text)

@@ -110,6 +110,12 @@ class RecordTests(SynchronousTestCase):
             self.assertEqual(expected, VariantRecord.read(record.texts()))
         self.assertNotIn("build", STORED.texts())
 
+    def test_empty_source(self) -> None:
+        """A record whose source is empty has none, as no source is empty."""
+        for text in ("", "base64:"):
+            found = VariantRecord.read({**STORED.texts(), "source": text})
+            self.assertEqual(replace(STORED, source=None), found)
+
     def test_others(self) -> None:
         """Texts that no version of this service writes are no record."""
         texts = STORED.texts()

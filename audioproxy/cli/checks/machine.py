@@ -17,6 +17,7 @@ from typing import Any
 
 from audioproxy.cli.checks.results import CheckResult, Verdict, bad, good, note
 from audioproxy.cli.checks.settings import UsableSettings
+from audioproxy.cli.env_file import read_environment
 from audioproxy.cli.formatting import format_bytes, format_count
 from audioproxy.config import Config, FileStore
 from audioproxy.config.values import listed
@@ -134,16 +135,21 @@ async def check_certificates(reactor: Any, settings: UsableSettings) -> AsyncIte
         yield good("certificates", f"https sources are verified against {path}")
 
 
-async def check_temporary_files(config: Config) -> AsyncIterator[CheckResult]:
+async def check_temporary_files(
+    config: Config, env_file: str | None = None
+) -> AsyncIterator[CheckResult]:
     """Check that temporary files can be created, and that the disk has space for them."""
-    folder = temporary_folder(os.environ)
+    folder, whose = temporary_folder(os.environ), ""
+    if env_file is not None and "TMPDIR" not in read_environment({}, env_file):
+        whose = f", of this shell, since {env_file} has no TMPDIR"
     try:
         with closing(AnonymousFile(folder=folder)) as file:
             os.write(file.descriptor, bytes(4096))
     except OSError as error:
         yield bad(
             "temporary files",
-            f"cannot be created in {folder} ({error.strerror}); set TMPDIR to a writable directory",
+            f"cannot be created in {folder}{whose} ({error.strerror}); set TMPDIR to a writable"
+            " directory",
         )
         return
     renders, needed, files = config.max_concurrency, 0, []
@@ -159,19 +165,21 @@ async def check_temporary_files(config: Config) -> AsyncIterator[CheckResult]:
         needed,
         f"{renders} renders at a time (AP_MAX_CONCURRENCY), with {listed(files or ['nothing'])},",
         "free some space, set TMPDIR to a larger disk, or lower one of these settings",
+        whose,
     )
 
 
 def check_free_space(
-    check: str, path: str, needed: int, consumers: str, advice: str
+    check: str, path: str, needed: int, consumers: str, advice: str, whose: str = ""
 ) -> CheckResult:
     """Compare the free space of a directory with the space that renders may need.
 
     :param needed: the maximum, in bytes.
     :param consumers: what needs the space; "may take 2 GB" follows it in the message.
+    :param whose: why this directory is checked.
     """
     free = DiskSpace.of(path).free
-    text = f"{path} ({filesystem_of(path)}) is writable and has {format_bytes(free)} free"
+    text = f"{path} ({filesystem_of(path)}{whose}) is writable and has {format_bytes(free)} free"
     if free < needed:
         return note(check, f"{text}; {consumers} may take {format_bytes(needed)}; {advice}")
     return good(check, text)
@@ -194,12 +202,16 @@ def filesystem_of(path: str) -> str:
     return kind
 
 
-async def check_open_files(config: Config) -> AsyncIterator[CheckResult]:
+async def check_open_files(
+    config: Config, env_file: str | None = None
+) -> AsyncIterator[CheckResult]:
     """Check the limit of open files, which determines the maximum number of clients."""
     raise_descriptor_limit()
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     clients = max_clients(config.max_concurrency + config.max_probe_concurrency)
     most = "without limit" if limit == resource.RLIM_INFINITY else f"{limit} at most"
+    if env_file is not None:
+        most += " in this shell (a unit has LimitNOFILE=)"
     text = f"{most}, which is enough for {format_count(clients, 'client')} at a time"
     advice = "raise the limit: LimitNOFILE=16384 in the service's unit, or ulimit -Hn 16384"
     if clients <= _TOO_FEW_CLIENTS:

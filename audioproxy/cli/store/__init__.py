@@ -8,7 +8,8 @@ The service may run meanwhile, on any number of nodes.
 
 A command reads and removes nothing but variants: files and objects whose name is a cache key, in
 the place of a cache key. Whatever else is beside them stays. In a bucket, the identity needs the
-right ListBucket.
+right ListBucket. If a bucket lists no variant, an object is written, listed and removed: a store
+that does not list it would seem empty, so the command fails.
 
 Each command shows its progress on a terminal. Ctrl-C ends it at any point, and it prints what it
 has done. Nothing is half removed then.

@@ -6,6 +6,7 @@ import re
 import statistics
 import time
 from collections.abc import Awaitable, Callable
+from xml.etree.ElementTree import Element
 
 from audioproxy.cli.checks.bucket.trial import (
     PREFIX,
@@ -20,8 +21,8 @@ from audioproxy.cli.checks.bucket.trial import (
 )
 from audioproxy.cli.checks.bucket.writing import SPELLING
 from audioproxy.cli.formatting import format_bytes, format_count
-from audioproxy.s3.listing import list_page, list_uploads
-from audioproxy.s3.objects import Denied, Missing, StoreError, UploadRange, read_document
+from audioproxy.s3.listing import element_name, list_page, list_uploads, read_setting
+from audioproxy.s3.objects import Denied, StoreError, UploadRange, read_document
 from audioproxy.variants.proof import PROOF_PREFIX
 
 # Seconds after which an object of another run counts as left by a killed one.
@@ -84,8 +85,8 @@ async def _require_listing(
 
 
 async def _read_versioning(trial: Trial) -> str | None:
-    document = await _read_setting(trial, "versioning")
-    if b"<Status>Enabled</Status>" in document:
+    document = await _read_setting(trial, "versioning", "VersioningConfiguration")
+    if document is not None and _has(document, "Status", "Enabled"):
         raise Noted(
             "removed and replaced variants remain as hidden versions, and cost money; turn"
             " versioning off, or set a lifecycle rule for noncurrent versions"
@@ -94,11 +95,11 @@ async def _read_versioning(trial: Trial) -> str | None:
 
 
 async def _read_lifecycle(trial: Trial) -> str | None:
-    try:
-        document = await _read_setting(trial, "lifecycle")
-    except Missing:
-        document = b""
-    if b"AbortIncompleteMultipartUpload" not in document:
+    document = await _read_setting(trial, "lifecycle", "LifecycleConfiguration")
+    if not any(
+        _has(rule, "AbortIncompleteMultipartUpload") and not _has(rule, "Status", "Disabled")
+        for rule in document or ()
+    ):
         raise Noted(
             "no lifecycle rule removes the parts of unfinished uploads; set one as in"
             " docs/providers.md, unless the store removes them itself"
@@ -106,13 +107,22 @@ async def _read_lifecycle(trial: Trial) -> str | None:
     return None
 
 
-async def _read_setting(trial: Trial, name: str) -> bytes:
+async def _read_setting(trial: Trial, query: str, root: str) -> Element | None:
+    """Return a setting of the bucket; None where the store says that it is not set."""
     try:
-        return await read_document(await trial.root().send("GET", f"{name}="))
-    except Missing:
-        raise
+        return await read_setting(trial.objects, trial.bucket, query, root)
     except StoreError as error:
+        if error.code == f"NoSuch{root}":
+            return None
         raise Noted(f"not checked, since the store does not tell ({error})") from error
+
+
+def _has(document: Element, name: str, text: str | None = None) -> bool:
+    """Return whether an element with a name, and with a text, is anywhere in a document."""
+    return any(
+        element_name(each) == name and text in (None, (each.text or "").strip())
+        for each in document.iter()
+    )
 
 
 async def _measure(trial: Trial) -> str | None:

@@ -21,7 +21,8 @@ from audioproxy.cli.checks.bucket.trial import (
 )
 from audioproxy.s3.multipart_upload import put_part
 from audioproxy.s3.objects import StoreObject, UploadRange
-from audioproxy.variants.record import METADATA_PREFIX, OBJECT_METADATA_PREFIX
+from audioproxy.variants.proof import LARGEST_RECORD
+from audioproxy.variants.record import METADATA_PREFIX
 
 #: The headers of the sample. The service writes such ones, some of them non-ASCII names of files.
 HEADERS = {
@@ -39,8 +40,6 @@ _LAST_PART = 1024
 
 # All visible characters of ASCII: values of the service's metadata consist of these.
 _VISIBLE = bytes(range(0x21, 0x7F)).decode("ascii")
-# Bytes of all names and values of metadata. The service's own have at most as many.
-_MOST_METADATA = 2000
 
 
 async def write(trial: Trial) -> str | None:
@@ -109,9 +108,7 @@ async def _keep_metadata(trial: Trial) -> str | None:
 
 
 async def _keep_much_metadata(trial: Trial) -> str | None:
-    names = [METADATA_PREFIX + "source", OBJECT_METADATA_PREFIX + "cache-tag"]
-    size = _MOST_METADATA // len(names)
-    await _require_metadata(trial, {name: "x" * (size - len(name)) for name in names})
+    await _require_metadata(trial, LARGEST_RECORD.metadata())
     return None
 
 
@@ -238,9 +235,9 @@ WRITING = (
     ),
     Check(
         "metadata size",
-        f"{_MOST_METADATA} bytes of metadata are kept",
+        "1.7 KB of metadata are kept, in values of up to 256 bytes",
         "variants of sources with long names are not stored",
-        "use a store that accepts 2 KB of metadata, as S3 does",
+        "use a store that accepts as much metadata, such as S3",
         _keep_much_metadata,
     ),
     Check(
