@@ -98,9 +98,11 @@ class Gateway:
     :ivar domain: a request to the host ``BUCKET.domain`` is for that bucket.
     :ivar ca_bundle: the file with the authority of its certificate; None if it has no TLS.
     :ivar checks: its checks beyond those that every server does.
+    :ivar fails: the checks of ``doctor --bucket`` that it fails.
     """
 
     checks: frozenset[Check]
+    fails: frozenset[str] = frozenset()
     port = 0
     domain = "s3.test"
     region = "us-east-1"

@@ -42,9 +42,10 @@ pipeline = {kind}-server
 use = egg:swift#{kind}
 """
 
-# Swift requires the order of the pipeline. slo is for uploads in parts.
+# Uploads in parts need slo. There are no CORS rules of a bucket.
 _PROXY = """\
 {tls}
+cors_allow_origin = *
 [pipeline:main]
 pipeline = catch_errors cache s3api tempauth slo proxy-server
 [app:proxy-server]
@@ -99,7 +100,15 @@ class Storage:
             self._servers.append(self.serve(kind, port, _STORAGE.format(kind=kind)))
             self._ports.append(port)
 
-        cache = ("memcached", "-l", "127.0.0.1", "-p", str(self.cache_port), "-u", getpass.getuser())
+        cache = (
+            "memcached",
+            "-l",
+            "127.0.0.1",
+            "-p",
+            str(self.cache_port),
+            "-u",
+            getpass.getuser(),
+        )
         self._servers.append(self._run(cache, self.folder / "memcached.log"))
 
     def ready(self) -> bool:
