@@ -44,8 +44,8 @@ _ACTIONS: Mapping[Rights, tuple[str, ...]] = {
     "nothing": (),
 }
 
-#: Checks that only some servers perform. All servers check the secret, the expiry and the digest of
-#: a body.
+#: Checks that only some servers perform. All servers check the secret and the expiry, and all but
+#: rclone the digest of a body.
 Check = Literal["region", "session token"]
 
 
