@@ -70,15 +70,19 @@ class StoreError(Exception):
 
     :cvar refusal: the refusal that clients get.
     :ivar code: of the store's error document; empty where there is none.
+    :ivar message: the text of the error document; empty where there is none.
     :ivar retry_after: seconds after which the store accepts the request again; None where it says
         nothing.
     """
 
     refusal: type[Refusal]
 
-    def __init__(self, text: str, code: str = "", retry_after: float | None = None) -> None:
+    def __init__(
+        self, text: str, code: str = "", message: str = "", retry_after: float | None = None
+    ) -> None:
         super().__init__(text)
         self.code = code
+        self.message = message
         self.retry_after = retry_after
 
 
@@ -86,6 +90,10 @@ class Missing(StoreError):
     """There is no such object or bucket."""
 
     refusal = NotFound
+
+
+class InvalidName(Missing):
+    """The store does not take the name of the bucket or the object, or a header of the request."""
 
 
 class Denied(StoreError):
@@ -97,6 +105,14 @@ class Denied(StoreError):
     def rejects_credentials(self) -> bool:
         """Whether the credentials or the clock are wrong, so that all requests are rejected."""
         return bool(_BAD_CREDENTIALS.fullmatch(self.code) or _BAD_SIGNATURES.fullmatch(self.code))
+
+    @property
+    def may_reject_credentials(self) -> bool:
+        """Whether nothing tells rejected credentials from a denied access.
+
+        With its STS, radosgw says no more than AccessDenied of a wrong secret key, without a text.
+        """
+        return self.code == "AccessDenied" and not self.message
 
 
 class WrongEndpoint(StoreError):
@@ -173,7 +189,6 @@ class ObjectStore:
             settings.session_token,
             settings.region,
         )
-        self._has_session = settings.session_token is not None
         self.last_dates: tuple[str, str | None] | None = None
         self._virtual = settings.addressing == "virtual"
         host = urlsplit(self.name).hostname or ""
@@ -204,16 +219,9 @@ class ObjectStore:
         for kind, hint in _CERTIFICATE_HINTS.items():
             if isinstance(error.__cause__, kind):
                 return hint
-        if self.may_reject_secret(error):
+        if isinstance(error, Denied) and error.may_reject_credentials:
             return f"{otherwise}, with the right secret key and session token"
         return otherwise
-
-    def may_reject_secret(self, error: StoreError) -> bool:
-        """Return whether a denial may mean that the secret key or the session token is wrong.
-
-        Of temporary credentials, radosgw says nothing else than AccessDenied.
-        """
-        return error.code == "AccessDenied" and self._has_session
 
     def object(self, bucket: str, key: bytes) -> StoreObject:
         """Return the object of a key. It need not exist.
@@ -446,12 +454,13 @@ async def read_error(response: Response) -> StoreError:
         # The body is an object, not an error document.
         response.discard()
         return Unavailable(f"the response has status {response.status}, which was not expected")
-    code = ""
+    texts: Mapping[str, str] = {}
     with suppress(BodyTooLarge, TransportError):
-        code = _error_code(element_texts(await response.read(_MAX_DOCUMENT)))
+        texts = element_texts(await response.read(_MAX_DOCUMENT))
+    code = _error_code(texts)
     kind = _error_class(response.status, code)
     text = f"status {response.status}{f', {code}' if code else ''}"
-    return kind(text, code, response.retry_after)
+    return kind(text, code, texts.get("Message", ""), response.retry_after)
 
 
 def _error_code(texts: Mapping[str, str]) -> str:
@@ -466,7 +475,7 @@ def _error_class(status: int, code: str) -> type[StoreError]:
     if status in (401, 403) or (status == 400 and _BAD_CREDENTIALS.fullmatch(code)):
         return Denied
     if status == 400 and _BAD_NAMES.fullmatch(code):
-        return Missing
+        return InvalidName
     is_lost = status == 400 and _BAD_TRANSFERS.fullmatch(code)
     if is_lost or status in (408, 425, 429, 500, 502, 503, 504):
         return Busy

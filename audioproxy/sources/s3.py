@@ -187,7 +187,7 @@ def _translate(error: StoreError, store: ObjectStore, bucket: str) -> Refusal:
             )
         elif isinstance(error, Denied):
             text = str(error)
-            if store.may_reject_secret(error):
+            if error.may_reject_credentials:
                 text += "; the secret key or the session token may be wrong, too"
             _log.info("the bucket {bucket} refuses a source: {error}", bucket=bucket, error=text)
         # Without this code, the bucket itself may be missing.

@@ -21,6 +21,7 @@ from audioproxy.s3.objects import (
     Busy,
     Changed,
     Denied,
+    InvalidName,
     Missing,
     ObjectStore,
     StoreError,
@@ -52,6 +53,7 @@ _OTHER_ETAG = f'"{"0" * 32}"'
 
 # What each error of a request needs. The first class that matches counts.
 _WANTED = {
+    InvalidName: "a bucket name that the store takes, and credentials of its kind, are required",
     Missing: "the name of a bucket that exists is required",
     Denied: "credentials that may write, read and delete objects there are required",
     WrongEndpoint: "the endpoint, the region and the addressing of that bucket are required",

@@ -26,6 +26,7 @@ from audioproxy.s3.objects import (
     Busy,
     Changed,
     Denied,
+    InvalidName,
     Missing,
     ObjectStore,
     StoreError,
@@ -270,9 +271,9 @@ REFUSALS: list[tuple[int, str, type[StoreError]]] = [
     (status, code, kind)
     for kind, status, codes in (
         (Missing, 404, ("NoSuchKey", "NoSuchBucket", "")),
-        (Missing, 400, ("InvalidBucketName", "InvalidURI", "KeyTooLongError", "KeyTooLong")),
-        (Missing, 400, ("InvalidObjectName", "XMinioInvalidObjectName", "InvalidArgument")),
-        (Missing, 400, ("InvalidKey", "InvalidPath", "XAmzContentSHA256Mismatch")),
+        (InvalidName, 400, ("InvalidBucketName", "InvalidURI", "KeyTooLongError", "KeyTooLong")),
+        (InvalidName, 400, ("InvalidObjectName", "XMinioInvalidObjectName", "InvalidArgument")),
+        (InvalidName, 400, ("InvalidKey", "InvalidPath", "XAmzContentSHA256Mismatch")),
         (Busy, 400, ("BadDigest", "IncompleteBody", "RequestTimeout")),
         (Denied, 403, ("AccessDenied", "SignatureDoesNotMatch", "RequestTimeTooSkewed", "")),
         (Denied, 401, ("",)),

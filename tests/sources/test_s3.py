@@ -236,7 +236,7 @@ class OpenTests(SourceCase):
             (NotFound, denied, 403, ""),
             (NotFound, denied, 401, ""),
             (NotFound, None, 400, "InvalidBucketName"),
-            (NotFound, denied, 403, "AllAccessDisabled"),
+            (NotFound, denied, 403, "AccessDenied"),
             *((NotFound, None, 400, code) for code in ("InvalidArgument", "InvalidURI", "XAmzKey")),
             (NotFound, rejected, 400, "ExpiredToken"),
             (NotFound, rejected, 403, "InvalidAccessKeyId"),

@@ -119,7 +119,8 @@ def chunk(data: bytes) -> bytes:
 
 def error(code: str) -> bytes:
     """Return an object store's error document."""
-    return f"<?xml version='1.0'?>\n<Error><Code>{code}</Code><Key>/</Key></Error>".encode()
+    texts = f"<Code>{code}</Code><Message>Not done.</Message><Key>/</Key>"
+    return f"<?xml version='1.0'?>\n<Error>{texts}</Error>".encode()
 
 
 def attempts(status: int, body: bytes = b"") -> list[bytes]:

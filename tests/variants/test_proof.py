@@ -322,7 +322,7 @@ class ProofTests(ProofCase):
         rows: tuple[tuple[int, str, str | None, str], ...] = (
             (404, "NoSuchBucket", None, "a bucket that exists"),
             (403, "AccessDenied", None, "credentials that may write, read and delete objects"),
-            (403, "AccessDenied", None, "with the right secret key and session token"),
+            (400, "InvalidArgument", None, "a bucket name that the store takes"),
             (301, "", None, "the endpoint, the region and the addressing"),
             (503, "SlowDown", None, "a store that can be reached"),
             (403, skewed, None, "a correct clock is required, here and in the store"),
@@ -342,6 +342,12 @@ class ProofTests(ProofCase):
         waiting = [refusal(503, "SlowDown"), refusal(500, "InternalError")]
         self.use(lambda store, request: waiting.pop() if waiting else request, None)
         self.assertIs(False, self.prove())
+
+    def test_unclear_denial(self) -> None:
+        """A wrong secret is AccessDenied without a text in radosgw with STS."""
+        denial = reply(403, b"<Error><Code>AccessDenied</Code></Error>")
+        self.network.scripts[:] = [denial]
+        self.assertIn("with the right secret key and session token", self.refused().wanted)
 
     def test_no_right_to_read(self) -> None:
         """Credentials that may write but not read are refused, and the object is removed."""
