@@ -32,7 +32,6 @@ workers = 0
 swift_dir = {folder}
 devices = {folder}
 mount_check = false
-fallocate_reserve = 0
 """
 
 _STORAGE = """\
@@ -42,17 +41,15 @@ pipeline = {kind}-server
 use = egg:swift#{kind}
 """
 
-# Uploads in parts need slo. There are no CORS rules of a bucket.
+# The proxy adds what else it needs to the pipeline. Uploads in parts need slo.
 _PROXY = """\
 {tls}
 cors_allow_origin = *
 [pipeline:main]
-pipeline = catch_errors cache s3api tempauth slo proxy-server
+pipeline = cache s3api tempauth slo proxy-server
 [app:proxy-server]
 use = egg:swift#proxy
 account_autocreate = true
-[filter:catch_errors]
-use = egg:swift#catch_errors
 [filter:cache]
 use = egg:swift#memcache
 memcache_servers = 127.0.0.1:{cache}
@@ -60,7 +57,6 @@ memcache_servers = 127.0.0.1:{cache}
 use = egg:swift#s3api
 location = {region}
 storage_domain = {domain}
-auth_pipeline_check = false
 [filter:tempauth]
 use = egg:swift#tempauth
 user_tests_owner = {secret} .admin
@@ -99,16 +95,8 @@ class Storage:
                 assert done.returncode == 0, f"{words}: {done.stdout[-2000:]!r}"
             self._servers.append(self.serve(kind, port, _STORAGE.format(kind=kind)))
             self._ports.append(port)
-
-        cache = (
-            "memcached",
-            "-l",
-            "127.0.0.1",
-            "-p",
-            str(self.cache_port),
-            "-u",
-            getpass.getuser(),
-        )
+        cache = ("memcached", *("-l", "127.0.0.1"), *("-p", str(self.cache_port)))
+        cache += ("-u", getpass.getuser())
         self._servers.append(self._run(cache, self.folder / "memcached.log"))
 
     def ready(self) -> bool:
