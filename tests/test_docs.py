@@ -34,6 +34,11 @@ from audioproxy.process.warm import MOST_FORKS
 from audioproxy.web.metrics_resource import exposition
 from bench.blocks import BLOCK
 from tests.observe.test_metrics import full
+from tests.support.ceph import Ceph
+from tests.support.juicefs import JuiceFS
+from tests.support.rclone import Rclone
+from tests.support.s3 import Gateway
+from tests.support.swift import Swift
 from tools.site_api import MODULES, reference
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -219,25 +224,32 @@ class ExampleTests(SynchronousTestCase):
         """
         secrets = {"AP_KEY": "00" * 32, "AP_SALT": "01"}
         settings = code(PAGES["providers"], "ini")
-        self.assertEqual(7, len(settings))
+        self.assertEqual(10, len(settings))
         for text in settings:
             lines = dict(line.split("=", 1) for line in text.splitlines())
             config, warnings = load(secrets | lines)
-            self.assertEqual((21_600, ()), (config.presign_ttl, warnings), text)
+            expires_early = config.serve_mode == "redirect" and config.presign_ttl != 21_600
+            self.assertEqual((False, ()), (expires_early, warnings), text)
         policy = (ROOT / "deploy/compose/policy.json").read_text()
         documents = [json.loads(text) for text in code(PAGES["providers"], "json")]
         self.assertIn(json.loads(policy), documents)
 
     def test_shown_by(self) -> None:
-        """Every provider has a row: with a date and tests that exist, or with neither."""
+        """Every provider has a row: with a date and tests that exist, or with neither.
+
+        It has the checks of a bucket that fail in these tests.
+        """
         shown = rows("providers", "Provider")
         headings = re.findall(r"^## (.+)$", PAGES["providers"], re.MULTILINE)
         self.assertLessEqual({row[0] for row in shown}, {*headings})
         self.assertEqual(len(code(PAGES["providers"], "ini")), len(shown))
-        for provider, proof, day in shown:
+        gateways = {"MinIO": JuiceFS, "Ceph": Ceph, "OpenStack Swift": Swift, "rclone": Rclone}
+        for provider, proof, failing, day in shown:
             names = re.findall(r"`(tests\.[\w.]+)`", proof)
             self.assertTrue(all(map(exists, names)), provider)
             self.assertEqual(bool(names), bool(day and date.fromisoformat(day)), provider)
+            gateway = gateways.get(provider, Gateway)
+            self.assertEqual(gateway.fails, {*re.findall("`([^`]+)`", failing)}, provider)
 
     def test_bucket_checks(self) -> None:
         """The table of the checks of a bucket has the texts that they print."""

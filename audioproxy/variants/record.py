@@ -122,8 +122,11 @@ class VariantRecord:
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             return None
 
-    def texts(self) -> dict[str, str]:
-        """Return the record as texts of visible ASCII by name."""
+    def texts(self, room: int = _MAX_BYTES) -> dict[str, str]:
+        """Return the record as texts of visible ASCII by name.
+
+        :param room: the most bytes of an object's metadata with them.
+        """
         texts = {
             "options": self.options,
             "source-sha256": self.source_sha256,
@@ -138,17 +141,19 @@ class VariantRecord:
         )
         for name, text in optional:
             added = _metadata_size(name, text)
-            if text and size + added <= _MAX_BYTES:
+            if text and size + added <= room:
                 texts[name] = text
                 size += added
         return texts
 
-    def metadata(self) -> dict[str, str]:
+    def metadata(self, beside: int = 0) -> dict[str, str]:
         """Return the headers with which an object gets the record, and the tag of its source.
 
         Long texts are in numbered pieces.
+
+        :param beside: bytes of the object's Content-Disposition, which rclone counts too.
         """
-        texts = self.texts()
+        texts = self.texts(_MAX_BYTES - beside)
         lines = {
             METADATA_PREFIX + name: piece
             for whole in texts

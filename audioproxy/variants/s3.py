@@ -241,7 +241,8 @@ class S3VariantStore:
             self._run_in_thread(lambda: _hash_parts(scratch, size, self._part_size))
         )
         target = self._object(key)
-        lines = {**headers.lines(), **replace(record, sha256=sha256).metadata()}
+        beside = len(headers.content_disposition or "")
+        lines = {**headers.lines(), **replace(record, sha256=sha256).metadata(beside)}
         put = partial(put_multipart, target, lines, parts)
         if len(parts) == 1:
             put = partial(target.put, lines, parts[0])

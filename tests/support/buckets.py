@@ -1,7 +1,7 @@
 """Real S3 servers: one per test process with TLS and one without, started at the first use.
 
 `s3_server` returns JuiceFS's server, which installs as a Python package in seconds. With
-``AUDIOPROXY_S3=ceph`` in the environment, it returns Ceph's server.
+``AUDIOPROXY_S3`` in the environment, such as ``ceph``, it returns another one.
 """
 
 from __future__ import annotations
@@ -12,9 +12,16 @@ from pathlib import Path
 
 from tests.support.ceph import Ceph
 from tests.support.juicefs import JuiceFS
+from tests.support.rclone import Rclone
 from tests.support.s3 import Gateway
+from tests.support.swift import Swift
 
-_KINDS: dict[str, Callable[[Path, bool], Gateway]] = {"ceph": Ceph, "juicefs": JuiceFS}
+_KINDS: dict[str, Callable[[Path, bool], Gateway]] = {
+    "ceph": Ceph,
+    "juicefs": JuiceFS,
+    "rclone": Rclone,
+    "swift": Swift,
+}
 _servers: dict[bool, Gateway] = {}
 
 

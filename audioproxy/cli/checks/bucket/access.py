@@ -31,11 +31,6 @@ _EXPIRED, _MOST_WAIT = 3, 15
 _REFUSALS = (400, 401, 403)
 
 
-def _is_presigning(config: Config) -> bool:
-    """Return whether clients or ffmpeg get presigned URLs."""
-    return config.serve_mode == "redirect" or config.source_s3.configured
-
-
 def _is_redirecting(config: Config) -> bool:
     return config.serve_mode == "redirect"
 
@@ -137,10 +132,10 @@ ACCESS = (
     Check(
         "presigned URL",
         "a presigned URL returns a range of the object, without credentials",
-        "clients of redirects get errors, and sources do not render",
+        "clients of redirects get errors",
         "use a store and an AP_PRESIGN_TTL that allow presigned URLs",
         _fetch_presigned,
-        _is_presigning,
+        _is_redirecting,
         reads_only=True,
     ),
     Check(
@@ -166,7 +161,7 @@ ACCESS = (
         "a client of a redirect can remove variants",
         "use a store that verifies signatures, or set AP_SERVE_MODE=proxy",
         _use_other_method,
-        _is_presigning,
+        _is_redirecting,
     ),
     Check(
         "altered URL",
@@ -182,7 +177,7 @@ ACCESS = (
         "clients keep access for longer than AP_PRESIGN_TTL and exp allow",
         "use a store that verifies the expiry, or set AP_SERVE_MODE=proxy",
         _expire,
-        _is_presigning,
+        _is_redirecting,
         reads_only=True,
     ),
     Check(
