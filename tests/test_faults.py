@@ -98,7 +98,7 @@ class Node:
         self.double = S3Double(self.network, "secret", None, NOW)
         self.network.scripts = [self._respond] * 200
         self.double.objects.update(objects)
-        # This takes long, and other tests verify them.
+        # Other tests verify signatures, which takes long.
         self.double.ignored = frozenset({"signature"})
         store, readers = ObjectStore(SETTINGS, self.client), cast(Any, FakeReaders())
         self.make_variants = partial(
