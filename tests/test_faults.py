@@ -417,7 +417,7 @@ class StoreTests(FaultCase):
 
     def test_proof(self) -> None:
         """A store is refused at boot where it does not do what it says, and nothing is left."""
-        self.check(Node.prove, (Unwritable,), is_done, asks_again=False)
+        self.check(Node.prove, (Unwritable,), is_done)
 
     def test_hit(self) -> None:
         """A variant is sent as it was stored, or rendered, or an error."""

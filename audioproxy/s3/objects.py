@@ -85,6 +85,15 @@ class StoreError(Exception):
         self.message = message
         self.retry_after = retry_after
 
+    @property
+    def may_reject_credentials(self) -> bool:
+        """Whether rejected credentials may be the cause, which nothing else tells.
+
+        With its STS, radosgw says AccessDenied of a wrong secret key, without a text. Without it, a
+        session token is an InvalidArgument.
+        """
+        return self.code == "InvalidArgument" or (self.code == "AccessDenied" and not self.message)
+
 
 class Missing(StoreError):
     """There is no such object or bucket."""
@@ -105,14 +114,6 @@ class Denied(StoreError):
     def rejects_credentials(self) -> bool:
         """Whether the credentials or the clock are wrong, so that all requests are rejected."""
         return bool(_BAD_CREDENTIALS.fullmatch(self.code) or _BAD_SIGNATURES.fullmatch(self.code))
-
-    @property
-    def may_reject_credentials(self) -> bool:
-        """Whether nothing tells rejected credentials from a denied access.
-
-        With its STS, radosgw says no more than AccessDenied of a wrong secret key, without a text.
-        """
-        return self.code == "AccessDenied" and not self.message
 
 
 class WrongEndpoint(StoreError):
@@ -219,7 +220,7 @@ class ObjectStore:
         for kind, hint in _CERTIFICATE_HINTS.items():
             if isinstance(error.__cause__, kind):
                 return hint
-        if isinstance(error, Denied) and error.may_reject_credentials:
+        if error.may_reject_credentials:
             return f"{otherwise}, with the right secret key and session token"
         return otherwise
 
@@ -327,9 +328,9 @@ class StoreObject:
         try:
             return await attempt()
         except Busy as busy:
+            if clock.seconds() - start > _RETRIED_SECONDS:
+                raise
             delay = max(RETRY_DELAY, min(busy.retry_after or 0, _RETRIED_SECONDS))
-        if clock.seconds() - start > _RETRIED_SECONDS:
-            raise Unavailable(f"{self.store.name} does not respond in time")
         await deferLater(clock, delay)
         return await attempt()
 

@@ -14,6 +14,7 @@ from audioproxy.s3.objects import (
     Busy,
     Changed,
     Denied,
+    InvalidName,
     ObjectStore,
     StoreError,
     StoreObject,
@@ -186,7 +187,7 @@ def _translate(error: StoreError, store: ObjectStore, bucket: str) -> Refusal:
                 error=error,
                 hint=store.hint_for(error, "valid credentials are required"),
             )
-        elif isinstance(error, Denied):
+        elif isinstance(error, Denied | InvalidName):
             text = str(error)
             if error.may_reject_credentials:
                 text += "; the secret key or the session token may be wrong, too"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -196,7 +195,7 @@ class BucketCatalog:
         :raises CatalogError: also for a response that is not about an object, such as a page.
         """
         size, response = await _translated(self._object(key).find())
-        if size is None or (size and response.range is None):
+        if size is None or (size and response.range is None) or response.is_encoded:
             raise CatalogError("the store did not return the first byte of an object")
         return size, response
 
@@ -216,8 +215,10 @@ class BucketCatalog:
             # By a part of the key, as variants are listed.
             _, objects, _ = await self._list(key[:-1], None)
         finally:
-            with suppress(StoreError):
+            try:
                 await proof.retry_once(proof.delete)
+            except StoreError as error:
+                self._warn(f"the object {key} was written, and cannot be removed ({error})")
         if key not in [each.key for each in objects]:
             raise CatalogError(
                 "its listing is empty, and lacks an object that was just written, so its variants"

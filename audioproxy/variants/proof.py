@@ -1,16 +1,16 @@
 """Proof at boot that a bucket does with an object what the service needs of it.
 
-One object is written, read in each way in which variants are read, and removed. What the store
-merely says of itself does not count.
+One object is written, read in each way in which variants are read, and removed.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from audioproxy.concurrency.workers import all_results
@@ -43,7 +43,7 @@ PROOF_PREFIX = ".audioproxy-proof-"
 _CONTENT_SIZE = 1024
 _INSIDE = 300, 700
 _HEADERS = VariantHeaders(
-    "audio/ogg; codecs=opus",
+    "audio/ogg",
     CACHE_CONTROL,
     "attachment; filename=\"a b.opus\"; filename*=UTF-8''a%20b%C3%A9.opus",
 )
@@ -51,16 +51,23 @@ _HEADERS = VariantHeaders(
 _OTHER_HEADERS = VariantHeaders("audio/flac", "public, max-age=60", "attachment; filename=b")
 _OTHER_ETAG = f'"{"0" * 32}"'
 
-# What each error of a request needs. The first class that matches counts.
+_REACHED = "a store that can be reached is required"
+# What each error of a first request needs. The first class that matches counts.
 _WANTED = {
     InvalidName: "a bucket name that the store takes, and credentials of its kind, are required",
     Missing: "the name of a bucket that exists is required",
     Denied: "credentials that may write, read and delete objects there are required",
     WrongEndpoint: "the endpoint, the region and the addressing of that bucket are required",
     Changed: "a store that accepts unconditional writes is required",
-    Unavailable: "a store that can be reached is required",
+    Unavailable: _REACHED,
 }
-_RANGES = "a store that serves ranges with status 206 and Content-Range (RFC 9110, 14) is required"
+_KEPT = "a store that keeps Cache-Control and Content-Disposition is required"
+_UPLOADS = "a store that accepts uploads is required"
+_RANGES = (
+    "a store that serves ranges with status 206, Content-Range (RFC 9110, 14) and ETag is required"
+)
+_CONSISTENCY = "a store that finds an object as soon as it is written is required"
+_REMOVAL = "a store that removes objects is required"
 _METADATA = "a store that keeps 1.7 KB of metadata, in values of up to 256 bytes, is required"
 _VERSIONS = (
     "a store that states the ETag of an object in each response, or refuses If-Match for another"
@@ -77,8 +84,11 @@ def wanted_for(error: StoreError) -> str:
     return next(text for kind, text in _WANTED.items() if isinstance(error, kind))
 
 
-#: The largest record: its source takes several values, which are as long as any.
-LARGEST_RECORD = VariantRecord("f:opus", "0" * 64, 0, b"s3://" + b"k" * 1195, b'"0"', "0" * 64)
+# Seconds after which nothing more is tried to find out what a store refuses.
+_TIME_TO_TRY = 5.0
+
+#: A large record: its source takes several values, which are as long as any.
+LARGE_RECORD = VariantRecord("f:opus", "0" * 64, 0, b"s3://" + b"k" * 1195, b'"0"', "0" * 64)
 
 
 def proof_key() -> str:
@@ -95,20 +105,32 @@ async def prove(store: ObjectStore, bucket: str, presign_ttl: int | None) -> boo
     """
     target = store.object(bucket, proof_key().encode("ascii"))
     proof = _Proof(target, bucket, os.urandom(_CONTENT_SIZE))
-    await proof.write()
+    is_written = False
     try:
+        await proof.write()
+        is_written = True
         obeys = await proof.read(presign_ttl)
-    except BaseException:
-        with suppress(StoreError):
-            await target.delete()
+    except BaseException as error:
+        # A store that has not responded to the upload would not respond to this either.
+        if is_written or not isinstance(error.__cause__, Unreachable):
+            with suppress(StoreError):
+                await target.delete()
         raise
-    if failure := await proof.attempt("removing the object that was written", target.delete):
+    step = "removing the object that was written"
+    if failure := await proof.attempt(step, target.delete, _REMOVAL):
         raise failure
     return obeys
 
 
 class _Unfit(StoreError):
-    """The store answered, but not as the service needs it."""
+    """The store answered, but not as the service needs it.
+
+    :ivar wanted: what would be right; None for what its step needs.
+    """
+
+    def __init__(self, text: str, wanted: str | None = None) -> None:
+        super().__init__(text)
+        self.wanted = wanted
 
 
 @dataclass
@@ -124,48 +146,55 @@ class _Proof:
     obeys: bool = False
 
     async def attempt(
-        self, step: str, work: Callable[[], Awaitable[Any]], wanted: str | None = None
+        self, step: str, work: Callable[[], Coroutine[Any, Any, Any]], wanted: str | None = None
     ) -> Unwritable | None:
-        """Do a step, and return its failure.
+        """Do a step, once more if the store is busy, and return its failure.
 
-        :param wanted: what the step needs where the store answers, but wrongly.
+        :param wanted: what the step needs; None for the first one, which needs all.
         """
         try:
-            await work()
+            await self.target.retry_once(work)
         except StoreError as error:
-            # These say what is wrong with any request.
-            is_general = isinstance(error, Busy | Missing | Denied | WrongEndpoint)
-            if wanted is None or is_general:
-                wanted = self.target.store.hint_for(error, wanted_for(error))
-            failure = Unwritable(f"{step} in s3://{self.bucket} failed ({error})", wanted)
+            hint = wanted or wanted_for(error)
+            if isinstance(error, Busy):
+                hint = _REACHED
+            elif isinstance(error, Denied):
+                hint = _WANTED[Denied]
+            elif isinstance(error, _Unfit):
+                hint = error.wanted or hint
+            hint = self.target.store.hint_for(error, hint)
+            failure = Unwritable(f"{step} in s3://{self.bucket} failed ({error})", hint)
             failure.__cause__ = error
             return failure
         return None
 
     async def write(self) -> None:
         """Write the object. If the store refuses it, find out what it refuses of it."""
-        body = UploadRange.of(self.content)
-        headers = {**_HEADERS.lines(), **LARGEST_RECORD.metadata()}
-        failure = await self.attempt("writing an object", lambda: self.target.put(headers, body))
+        body, kept = UploadRange.of(self.content), _HEADERS.lines()
+        headers = {**kept, **LARGE_RECORD.metadata()}
+        clock = self.target.store.client.clock
+        start = clock.seconds()
+        write = partial(self.target.put, headers, body)
+        failure = await self.attempt("writing an object", write)
         if failure is None:
-            return
+            return None
         cause = failure.__cause__
-        is_explained = isinstance(cause, Denied | Unreachable) or "NoSuchBucket" in failure.fault
-        if not is_explained:
+        assert isinstance(cause, StoreError)
+        is_clear = isinstance(cause, Denied | Unreachable) or cause.code == "NoSuchBucket"
+        for what, wanted, lines, part in (
+            ("metadata", _METADATA, kept, body),
+            ("headers", _KEPT, {}, body),
+            ("a body", _UPLOADS, {}, UploadRange.of(b"")),
+        ):
+            if is_clear or clock.seconds() - start > _TIME_TO_TRY:
+                break
             with suppress(StoreError):
-                # It may have been busy.
-                await self.target.retry_once(lambda: self.target.put(headers, body))
-                return
-            for what, wanted, kept, part in (
-                ("metadata", _METADATA, _HEADERS.lines(), body),
-                ("a body", "a store that accepts uploads is required", {}, UploadRange.of(b"")),
-            ):
+                await self.target.put(lines, part)
+                # A store that was busy takes all of it now.
                 with suppress(StoreError):
-                    await self.target.put(kept, part)
-                    with suppress(StoreError):
-                        await self.target.delete()
-                    fault = failure.fault.replace("an object", f"an object with {what}", 1)
-                    raise Unwritable(fault, wanted) from cause
+                    return await write()
+                fault = failure.fault.replace("an object", f"an object with {what}", 1)
+                raise Unwritable(fault, wanted) from cause
         raise failure
 
     async def read(self, presign_ttl: int | None) -> bool:
@@ -185,7 +214,10 @@ class _Proof:
         found: list[Response] = []
 
         async def find() -> None:
-            size, response = await self.target.find()
+            try:
+                size, response = await self.target.find()
+            except Missing as error:
+                raise _Unfit(str(error), _CONSISTENCY) from error
             found.append(response)
             self._require("the size", size, _CONTENT_SIZE)
             if response.range is None or response.is_encoded:
@@ -193,12 +225,15 @@ class _Proof:
 
         async def read_metadata() -> None:
             lines = found[0].headers_with_prefix(METADATA_PREFIX)
-            if VariantRecord.read(lines) != LARGEST_RECORD:
+            if VariantRecord.read(lines) != LARGE_RECORD:
                 raise _Unfit("the object does not have the metadata that was written")
 
         async def read_part() -> None:
             response = await self.target.get_once(*_INSIDE, strong_etag(found[0]))
-            self._require("the ETag", response.header("etag"), found[0].header("etag"))
+            etag = found[0].header("etag")
+            if etag is None or response.header("etag") != etag:
+                response.discard()
+                raise _Unfit(f"the ETag is {response.header('etag')}, and was {etag}")
             await self._require_bytes(response, *_INSIDE)
 
         return (
@@ -219,9 +254,9 @@ class _Proof:
             raise _Unfit(f"this version was sent, with the ETag {etag}")
 
     async def _read_presigned(self, seconds: int) -> None:
+        named = self.target.presign(seconds, _OTHER_HEADERS.response_parameters())
         with suppress(StoreError):
-            query = _OTHER_HEADERS.response_parameters()
-            headers = await self._fetch(self.target.presign(seconds, query))
+            headers = await self.target.retry_once(lambda: self._fetch(named))
             self.obeys = headers == _OTHER_HEADERS
             if headers in (_HEADERS, _OTHER_HEADERS):
                 return
@@ -256,8 +291,10 @@ class _Proof:
             raise _Unfit(f"the Content-Encoding is {response.header('content-encoding')}")
         try:
             body = await response.read(_CONTENT_SIZE)
-        except (BodyTooLarge, TransportError) as error:
-            raise _Unfit(f"the response is incomplete: {error}") from error
+        except BodyTooLarge as error:
+            raise _Unfit("more bytes were sent") from error
+        except TransportError as error:
+            raise Unreachable(f"the response is incomplete: {error}") from error
         if body != self.content[start:stop]:
             raise _Unfit("other bytes were sent")
 

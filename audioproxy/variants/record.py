@@ -11,7 +11,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, takewhile
 from typing import Self
 
@@ -19,11 +19,9 @@ from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.grammar.sources import Source
 
-#: The most bytes of all names and values of an object's metadata. S3 takes 2 KB ("Working with
-#: object metadata"), and rclone counts some other headers too.
-MAX_METADATA = 1700
-# Those of a record: the rest is for the tag of the source.
-_MAX_BYTES = 1640
+# Metadata of an object has at most 2 KB, which is the number of bytes of all names and values (S3,
+# "Working with object metadata"). A part is left for metadata that is not part of the record.
+_MAX_BYTES = 1900
 # OpenStack Swift has no longer values (max_meta_value_length).
 _MAX_VALUE = 256
 # Options whose text is longer are recorded without `cb`, so that there is always room for them.
@@ -122,11 +120,8 @@ class VariantRecord:
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             return None
 
-    def texts(self, room: int = _MAX_BYTES) -> dict[str, str]:
-        """Return the record as texts of visible ASCII by name.
-
-        :param room: the most bytes of an object's metadata with them.
-        """
+    def texts(self) -> dict[str, str]:
+        """Return the record as texts of visible ASCII by name."""
         texts = {
             "options": self.options,
             "source-sha256": self.source_sha256,
@@ -141,19 +136,23 @@ class VariantRecord:
         )
         for name, text in optional:
             added = _metadata_size(name, text)
-            if text and size + added <= room:
+            if text and size + added <= _MAX_BYTES:
                 texts[name] = text
                 size += added
         return texts
 
-    def metadata(self, beside: int = 0) -> dict[str, str]:
+    @property
+    def least(self) -> Self:
+        """The record as far as the service and the removal of a source need it."""
+        options = _without_names(self.options)
+        return replace(self, options=options, source=None, validator=b"", build="")
+
+    def metadata(self) -> dict[str, str]:
         """Return the headers with which an object gets the record, and the tag of its source.
 
         Long texts are in numbered pieces.
-
-        :param beside: bytes of the object's Content-Disposition, which rclone counts too.
         """
-        texts = self.texts(_MAX_BYTES - beside)
+        texts = self.texts()
         lines = {
             METADATA_PREFIX + name: piece
             for whole in texts
@@ -186,24 +185,29 @@ def _decode(text: str) -> bytes:
     return base64.b64decode(text.removeprefix(_BASE64), validate=True)
 
 
+def _without_names(options: str) -> str:
+    """Return canonical options without those whose values may be long."""
+    return "/".join(each for each in options.split("/") if not each.startswith(("cb:", "dl:")))
+
+
 def _split(name: str, text: str) -> list[tuple[str, str]]:
     """Return the names and texts of the metadata with one text of a record."""
     if len(text) <= _MAX_VALUE:
         return [(name, text)]
-    # Nodes of before December 2026 read no parts. A record without "options" is none for them; the
-    # other texts may be missing, and a part of one would be wrong.
-    first = 0 if name == "options" else 1
     starts = range(0, len(text), _MAX_VALUE)
-    return [
-        (f"{name}-{number}" if number else name, text[start : start + _MAX_VALUE])
-        for number, start in enumerate(starts, first)
+    pieces = [
+        (f"{name}-{number}", text[start : start + _MAX_VALUE])
+        for number, start in enumerate(starts, 1)
     ]
+    # Nodes of before December 2026 read no pieces. They need options; the other texts may be
+    # missing, and a part of one would be wrong.
+    return [(name, _without_names(text)), *pieces] if name == "options" else pieces
 
 
 def _join(texts: Mapping[str, str], name: str) -> str:
     """Return a text of a record, whether it was split or not; empty where there is none."""
     numbered = takewhile(texts.__contains__, (f"{name}-{number}" for number in count(1)))
-    return texts.get(name, "") + "".join(texts[each] for each in numbered)
+    return "".join(texts[each] for each in numbered) or texts.get(name, "")
 
 
 def _metadata_size(name: str, text: str) -> int:

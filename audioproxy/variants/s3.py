@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from functools import partial
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IConsumer, IReactorTime
@@ -26,11 +24,13 @@ from audioproxy.s3.multipart_upload import put_multipart
 from audioproxy.s3.objects import (
     RETRY_DELAY,
     Changed,
+    InvalidName,
     ObjectStore,
     StoreError,
     StoreObject,
     Unavailable,
     UploadRange,
+    WrongEndpoint,
 )
 from audioproxy.s3.signing import MAX_PRESIGN_SECONDS
 from audioproxy.variants.headers import VariantHeaders
@@ -44,6 +44,11 @@ PART_SIZE = 4 * 1024**3
 
 # Uploads at a time: each holds its scratch file, and a bucket may be slower than the encoders.
 _MAX_UPLOADS = 32
+
+# Error codes of status 400 for more metadata than a store takes, and for a body that was damaged on
+# its way.
+_TOO_LARGE = ("MetadataTooLarge", "InvalidArgument", "InvalidRequest")
+_DAMAGED = "XAmzContentSHA256Mismatch"
 
 _log = Logger()
 
@@ -165,6 +170,11 @@ class S3VariantStore:
         :raises Unwritable: where it does not.
         """
         self._names_headers = await prove(self.object_store, self._bucket, self._presign_ttl)
+        if self._presign_ttl is not None and not self._names_headers:
+            _log.info(
+                "{place} ignores headers in presigned URLs: redirects have those that it has kept",
+                place=self.place,
+            )
 
     async def create(self, seconds: float) -> ScratchFile:
         """Return a new scratch file."""
@@ -241,18 +251,29 @@ class S3VariantStore:
             self._run_in_thread(lambda: _hash_parts(scratch, size, self._part_size))
         )
         target = self._object(key)
-        beside = len(headers.content_disposition or "")
-        lines = {**headers.lines(), **replace(record, sha256=sha256).metadata(beside)}
-        put = partial(put_multipart, target, lines, parts)
-        if len(parts) == 1:
-            put = partial(target.put, lines, parts[0])
-        with suppress(Unavailable):
-            await put()
+
+        async def put(record: VariantRecord) -> None:
+            lines = {**headers.lines(), **record.metadata()}
+            if len(parts) == 1:
+                await target.put(lines, parts[0])
+            else:
+                await put_multipart(target, lines, parts)
+
+        record = replace(record, sha256=sha256)
+        try:
+            await put(record)
             return
-        # The store may have closed the connection just then, or have had too many requests for a
-        # moment.
+        except Unavailable:
+            # The store may have closed the connection just then, or have had too many requests for
+            # a moment.
+            pass
+        except (InvalidName, WrongEndpoint) as error:
+            if error.code in _TOO_LARGE:
+                record = record.least
+            elif error.code != _DAMAGED:
+                raise
         await deferLater(self._clock, RETRY_DELAY)
-        await put()
+        await put(record)
 
     def _object(self, key: str) -> StoreObject:
         return self.object_store.object(self._bucket, key.encode("ascii"))

@@ -20,6 +20,7 @@ from audioproxy.cli.checks.stores import (
 )
 from audioproxy.config import BucketStore, Config, S3Config
 from audioproxy.files.scratch_files import AnonymousSpace
+from audioproxy.s3 import objects
 from audioproxy.s3.objects import ObjectStore
 from audioproxy.sources.s3 import S3Sources
 from audioproxy.variants.s3 import S3VariantStore
@@ -36,6 +37,7 @@ class StoreCase(ClientCase):
 
     def setUp(self) -> None:
         super().setUp()
+        self.patch(objects, "RETRY_DELAY", 0)
         self.objects = ObjectStore(SETTINGS, self.client)
         parts: Any = ("bucket", AnonymousSpace(), self.network, None)
         self.variants = S3VariantStore(self.objects, *parts)
@@ -74,8 +76,8 @@ class BucketTests(StoreCase):
         """An unusable bucket is reported as at boot, with the cause and the requirement."""
         for code, required, *responses in (
             ("unreachable", "that can be reached"),
-            ("NoSuchBucket", "a bucket that exists", reply(404, error("NoSuchBucket"))),
-            ("AccessDenied", "credentials that may write", reply(403, error("AccessDenied"))),
+            ("NoSuchBucket", "a bucket that exists", *[reply(404, error("NoSuchBucket"))] * 2),
+            ("AccessDenied", "credentials that may", *[reply(403, error("AccessDenied"))] * 2),
         ):
             self.network.unknown = set() if responses else {"s3.test"}
             results = self.check(*responses)
@@ -159,5 +161,5 @@ class ClockTests(StoreCase):
             for store, sources in ((self.variants, None), (None, self.sources)):
                 proxy: Any = SimpleNamespace(store=store, bucket_sources=sources)
                 checking = check_stores(settings, proxy)
-                results = self.results(checking, reply(404, error("NoSuchBucket"), headers))
+                results = self.results(checking, *[reply(404, error("NoSuchBucket"), headers)] * 2)
                 self.assertEqual(expected, [each for each in results if each.check == "clock"])

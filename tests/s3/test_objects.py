@@ -572,7 +572,7 @@ class RetryTests(StoreCase):
                     self.network.peers[-1].send(reply(503))
                     self.network.run()
                 if not again:
-                    self.exactly(begun, Unavailable)
+                    self.assertIsInstance(self.failureResultOf(begun).value, Busy)
                     continue
                 self.network.scripts.append(reply(404))
                 self.network.advance(1)

@@ -177,11 +177,11 @@ class ProofTests(CatalogCase):
             self.network.scripts[:] = [*pages, reply(200), last, reply(403)]
             self.assertRegex(str(self.error_of(self.keys(), CatalogError)), words)
             self.assertEqual(["PUT", "DELETE"], self.proofs)
-        self.assertEqual([], self.warnings)
+            self.assertIn("was written, and cannot be removed (status 403)", self.warnings.pop())
 
     def test_read_only(self) -> None:
         """Credentials that cannot write prove nothing, which is said and is no failure."""
-        self.list_nothing(reply(403, error("AccessDenied")), reply(403))
+        self.list_nothing(reply(403, error("AccessDenied")), reply(204))
         (warning,) = self.warnings
         self.assertIn("cannot be proved complete, since no object can be written", warning)
         self.assertIn("AccessDenied", warning)

@@ -619,6 +619,23 @@ class RetryTests(CommitCase):
             self.successResultOf(committing)
             self.assertEqual([each.body for each in self.network.requests], [b"hello"] * 2)
 
+    def test_less_metadata(self) -> None:
+        """A store that refuses the metadata of a variant gets the least record of it.
+
+        A body that was damaged on its way is sent again.
+        """
+        for code, options in (
+            *((code, "f:mp3") for code in ("MetadataTooLarge", "InvalidArgument")),
+            ("XAmzContentSHA256Mismatch", "dl:a/f:mp3"),
+        ):
+            self.network.scripts[:] = [reply(400, error(code)), reply(200)]
+            committing = self.commit(record=replace(RECORD, options="dl:a/f:mp3"))
+            self.network.advance(1)
+            self.successResultOf(committing)
+            record = read_metadata(self.network.requests[-1].headers)
+            assert record is not None
+            self.assertEqual((options, RECORD.stored), (record.options, record.stored), code)
+
     def test_not_twice(self) -> None:
         """A commit is retried only once, and not at all after a permanent error.
 

@@ -15,7 +15,6 @@ from audioproxy.config import BucketStore, Config, FileStore, S3Config
 from audioproxy.engine import Engine
 from audioproxy.files.disk_space import DiskSpace
 from audioproxy.s3.objects import (
-    Denied,
     ObjectStore,
     StoreError,
     Unreachable,
@@ -146,7 +145,7 @@ async def check_bucket_sources(config: Config, sources: S3Sources) -> AsyncItera
         await sources.request_bucket_list()
     except StoreError as error:
         failure = error
-    if isinstance(failure, Denied) and failure.may_reject_credentials:
+    if failure is not None and failure.may_reject_credentials:
         hint = objects.hint_for(failure, "valid credentials are required, if sources fail")
         yield note("bucket sources", f"{objects.name}: listing buckets failed ({failure}); {hint}")
     elif failure is None or failure.code in _LISTING_REFUSED:

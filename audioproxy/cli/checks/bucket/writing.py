@@ -21,12 +21,12 @@ from audioproxy.cli.checks.bucket.trial import (
 )
 from audioproxy.s3.multipart_upload import put_part
 from audioproxy.s3.objects import StoreObject, UploadRange
-from audioproxy.variants.proof import LARGEST_RECORD
+from audioproxy.variants.proof import LARGE_RECORD
 from audioproxy.variants.record import METADATA_PREFIX
 
 #: The headers of the sample. The service writes such ones, some of them non-ASCII names of files.
 HEADERS = {
-    "content-type": "audio/ogg; codecs=opus",
+    "content-type": "audio/ogg",
     "cache-control": "public, max-age=31536000, immutable, no-transform",
     "content-disposition": "attachment; filename=\"a b.opus\"; filename*=UTF-8''a%20b%C3%A9.opus",
 }
@@ -108,7 +108,7 @@ async def _keep_metadata(trial: Trial) -> str | None:
 
 
 async def _keep_much_metadata(trial: Trial) -> str | None:
-    await _require_metadata(trial, LARGEST_RECORD.metadata())
+    await _require_metadata(trial, LARGE_RECORD.metadata())
     return None
 
 
