@@ -101,7 +101,7 @@ class StoredTests(RemoteCase):
         source = S3Source(self.sources, name.encode())
         self.put(name, short_flac())
         service = await self.boot()
-        for options, kept in (("f:opus", True), ("f:opus/dl:" + quote("\u97f3" * 40), False)):
+        for options, kept in (("f:opus", True), ("f:opus/dl:" + quote("\u97f3" * 85), False)):
             path = self.url(name, options)
             miss = await fetch(service.port, path)
             hit = await until_hit(service.port, path)
