@@ -105,7 +105,7 @@ class Node:
             S3VariantStore, store, BUCKET, AnonymousSpace(), self.network, execute, presign_ttl=300
         )
         self.variants = self.make_variants()
-        self.catalog = BucketCatalog(store, BUCKET, 1, lambda text: None)
+        self.catalog = BucketCatalog(store, BUCKET, 1)
         self.files = FarFiles(folder, self.network, execute, 2_000_000)
         reading = FarReading(
             readers, self.network, self.files, execute, self._can_preload, 2_000_000, PATIENCE

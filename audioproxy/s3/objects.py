@@ -128,6 +128,10 @@ class Unavailable(StoreError):
     refusal = UpstreamUnavailable
 
 
+class NotAStore(Unavailable):
+    """Another program responded, such as a console, or a proxy that is being maintained."""
+
+
 class Changed(Unavailable):
     """The object is not the version that was requested."""
 
@@ -220,8 +224,6 @@ class ObjectStore:
         for kind, hint in _CERTIFICATE_HINTS.items():
             if isinstance(error.__cause__, kind):
                 return hint
-        if error.may_reject_credentials:
-            return f"{otherwise}, with the right secret key and session token"
         return otherwise
 
     def object(self, bucket: str, key: bytes) -> StoreObject:
@@ -314,7 +316,7 @@ class StoreObject:
         found = response.range
         if status == 206 and (found is None or found.first or found.last >= count):
             response.discard()
-            raise Unavailable("the response has a range that was not requested")
+            raise Unavailable("the response does not have the range that was requested")
         # An empty object has no range.
         return 0 if status == 416 else response.total, response
 
@@ -346,7 +348,7 @@ class StoreObject:
         if found is None or found.first != start or found.last >= stop:
             response.discard()
             # The object may have become shorter.
-            raise Changed("the response has a range that was not requested")
+            raise Changed("the response does not have the range that was requested")
         return response
 
     async def put(self, headers: Mapping[str, str], body: UploadRange) -> None:
@@ -441,7 +443,7 @@ async def read_document(response: Response, limit: int = _MAX_DOCUMENT) -> bytes
     except (BodyTooLarge, TransportError) as error:
         raise Unavailable(f"the response is incomplete: {error}") from error
     if _HTML.search(document[:_MAX_START]):
-        raise Unavailable("the response is a page in HTML")
+        raise NotAStore("the response is a page in HTML")
     texts = element_texts(document)
     if "Error" in texts:
         code = _error_code(texts)

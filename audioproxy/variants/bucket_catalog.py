@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -50,16 +51,12 @@ class BucketCatalog:
     """The variants in a bucket: the objects that are named by a key.
 
     :param most: requests at a time.
-    :param warn: called with a text where it is unknown whether listings are complete.
     """
 
-    def __init__(
-        self, store: ObjectStore, bucket: str, most: int, warn: Callable[[str], object]
-    ) -> None:
+    def __init__(self, store: ObjectStore, bucket: str, most: int) -> None:
         self._store = store
         self._bucket = bucket
         self._most = most
-        self._warn = warn
         self._is_proved = False
 
     async def pages(self) -> AsyncGenerator[Page]:
@@ -204,21 +201,14 @@ class BucketCatalog:
         key = proof_key()
         proof = self._object(key)
         try:
-            try:
-                await proof.retry_once(lambda: proof.put({}, UploadRange.of(b"proof")))
-            except StoreError as error:
-                self._warn(
-                    "the store's listing is empty, and cannot be proved complete, since no object"
-                    f" can be written ({error})"
-                )
-                return
+            await self._attempt("written", proof, lambda: proof.put({}, UploadRange.of(b"proof")))
             # By a part of the key, as variants are listed.
             _, objects, _ = await self._list(key[:-1], None)
-        finally:
-            try:
-                await proof.retry_once(proof.delete)
-            except StoreError as error:
-                self._warn(f"the object {key} was written, and cannot be removed ({error})")
+        except BaseException:
+            with suppress(StoreError):
+                await proof.delete()
+            raise
+        await self._attempt("removed", proof, proof.delete)
         if key not in [each.key for each in objects]:
             raise CatalogError(
                 "its listing is empty, and lacks an object that was just written, so its variants"
@@ -226,6 +216,18 @@ class BucketCatalog:
                 " bucket without versions"
             )
         self._is_proved = True
+
+    async def _attempt(
+        self, what: str, proof: StoreObject, work: Callable[[], Coroutine[Any, Any, object]]
+    ) -> None:
+        try:
+            await proof.retry_once(work)
+        except StoreError as error:
+            raise CatalogError(
+                "its listing is empty, and it is unknown whether it lists its variants: the test"
+                f" object {proof.url.rpartition('/')[2]} cannot be {what} ({error}); the rights"
+                " PutObject and DeleteObject are required"
+            ) from error
 
     async def _check(
         self, target: StoreObject, entry: Entry, size: int, record: VariantRecord, pace: Pace

@@ -23,6 +23,7 @@ from audioproxy.s3.objects import (
     Denied,
     InvalidName,
     Missing,
+    NotAStore,
     ObjectStore,
     StoreError,
     StoreObject,
@@ -51,7 +52,6 @@ _HEADERS = VariantHeaders(
 _OTHER_HEADERS = VariantHeaders("audio/flac", "public, max-age=60", "attachment; filename=b")
 _OTHER_ETAG = f'"{"0" * 32}"'
 
-_REACHED = "a store that can be reached is required"
 # What each error of a first request needs. The first class that matches counts.
 _WANTED = {
     InvalidName: "a bucket name that the store takes, and credentials of its kind, are required",
@@ -59,7 +59,10 @@ _WANTED = {
     Denied: "credentials that may write, read and delete objects there are required",
     WrongEndpoint: "the endpoint, the region and the addressing of that bucket are required",
     Changed: "a store that accepts unconditional writes is required",
-    Unavailable: _REACHED,
+    NotAStore: "the endpoint of an S3 store is required",
+    Unreachable: "a store that can be reached is required",
+    Busy: "a store that is ready is required",
+    Unavailable: "a store that accepts uploads is required",
 }
 _KEPT = "a store that keeps Cache-Control and Content-Disposition is required"
 _UPLOADS = "a store that accepts uploads is required"
@@ -68,7 +71,7 @@ _RANGES = (
 )
 _CONSISTENCY = "a store that finds an object as soon as it is written is required"
 _REMOVAL = "a store that removes objects is required"
-_METADATA = "a store that keeps 1.7 KB of metadata, in values of up to 256 bytes, is required"
+_METADATA = "a store that keeps 1.6 KB of metadata, in values of up to 256 bytes, is required"
 _VERSIONS = (
     "a store that states the ETag of an object in each response, or refuses If-Match for another"
     " one (412), is required"
@@ -81,7 +84,12 @@ _PRESIGNED = (
 
 def wanted_for(error: StoreError) -> str:
     """Return what a store needs after an error of its first requests."""
-    return next(text for kind, text in _WANTED.items() if isinstance(error, kind))
+    if error.code == "SignatureDoesNotMatch":
+        return "the secret key that belongs to the access key is required"
+    wanted = next(text for kind, text in _WANTED.items() if isinstance(error, kind))
+    if error.may_reject_credentials:
+        return f"{wanted}, or the right secret key and session token"
+    return wanted
 
 
 # Seconds after which nothing more is tried to find out what a store refuses.
@@ -155,13 +163,11 @@ class _Proof:
         try:
             await self.target.retry_once(work)
         except StoreError as error:
-            hint = wanted or wanted_for(error)
-            if isinstance(error, Busy):
-                hint = _REACHED
-            elif isinstance(error, Denied):
-                hint = _WANTED[Denied]
-            elif isinstance(error, _Unfit):
-                hint = error.wanted or hint
+            if isinstance(error, _Unfit):
+                wanted = error.wanted or wanted
+            # These are about any request.
+            is_general = wanted is None or isinstance(error, Busy | Denied | NotAStore)
+            hint = wanted_for(error) if is_general else wanted or ""
             hint = self.target.store.hint_for(error, hint)
             failure = Unwritable(f"{step} in s3://{self.bucket} failed ({error})", hint)
             failure.__cause__ = error
@@ -219,9 +225,10 @@ class _Proof:
             except Missing as error:
                 raise _Unfit(str(error), _CONSISTENCY) from error
             found.append(response)
-            self._require("the size", size, _CONTENT_SIZE)
-            if response.range is None or response.is_encoded:
-                raise _Unfit("the whole object was sent, or with a Content-Encoding")
+            if response.range is None:
+                raise _Unfit(f"a range was answered with status {response.status} and no range")
+            _require_no_coding(response)
+            _require("the size", size, _CONTENT_SIZE)
 
         async def read_metadata() -> None:
             lines = found[0].headers_with_prefix(METADATA_PREFIX)
@@ -233,7 +240,7 @@ class _Proof:
             etag = found[0].header("etag")
             if etag is None or response.header("etag") != etag:
                 response.discard()
-                raise _Unfit(f"the ETag is {response.header('etag')}, and was {etag}")
+                raise _Unfit(f"the ETag was {etag}, and is {response.header('etag')}")
             await self._require_bytes(response, *_INSIDE)
 
         return (
@@ -265,7 +272,7 @@ class _Proof:
         except Denied as error:
             raise _Unfit(str(error)) from error
         for name, found, written in zip(_HEADERS.lines(), headers, _HEADERS, strict=True):
-            self._require(name, found, written)
+            _require(name, found, written)
 
     async def _fetch(self, url: str) -> VariantHeaders:
         """Read a part of the object without credentials, and return the response's headers."""
@@ -275,7 +282,10 @@ class _Proof:
             response = await self.target.store.client.request("GET", url, asked)
         except TransportError as error:
             raise Unreachable(f"{self.target.store.name} is unreachable: {error}") from error
-        # A client takes a 200 for the whole variant, whatever its Content-Range.
+        if response.status == 200:
+            response.discard()
+            # A client would take it for the whole variant, whatever its Content-Range.
+            raise _Unfit("a range was answered with status 200 in place of 206")
         if response.status != 206:
             raise await read_error(response)
         await self._require_bytes(response, start, stop)
@@ -286,9 +296,7 @@ class _Proof:
         )
 
     async def _require_bytes(self, response: Response, start: int, stop: int) -> None:
-        if response.is_encoded:
-            response.abort()
-            raise _Unfit(f"the Content-Encoding is {response.header('content-encoding')}")
+        _require_no_coding(response)
         try:
             body = await response.read(_CONTENT_SIZE)
         except BodyTooLarge as error:
@@ -298,6 +306,13 @@ class _Proof:
         if body != self.content[start:stop]:
             raise _Unfit("other bytes were sent")
 
-    def _require(self, name: str, found: object, written: object) -> None:
-        if found != written:
-            raise _Unfit(f"{name} is {found!r:.100}, not {written!r}")
+
+def _require(name: str, found: object, written: object) -> None:
+    if found != written:
+        raise _Unfit(f"{name} is {found!r:.100}, not {written!r}")
+
+
+def _require_no_coding(response: Response) -> None:
+    if response.is_encoded:
+        response.abort()
+        raise _Unfit(f"the Content-Encoding is {response.header('content-encoding')}")

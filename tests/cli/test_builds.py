@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +28,6 @@ class FakeCatalog:
 
     :ivar read: the number of records that were requested.
     :ivar error: raised by the listing, if set.
-    :ivar warning: what the listing warns of, if set.
     :ivar unreadable: keys of variants that cannot be read.
     :ivar hangs_after: the number of records after which a request never ends, if set.
     """
@@ -38,8 +37,6 @@ class FakeCatalog:
         self._page = page
         self.read = 0
         self.error: Exception | None = None
-        self.warning = ""
-        self.warn: Callable[[str], object] = print
         self.unreadable: set[str] = set()
         self.hangs_after: int | None = None
 
@@ -49,8 +46,6 @@ class FakeCatalog:
         for start in range(0, len(self._builds), self._page):
             numbers = range(start, min(start + self._page, len(self._builds)))
             yield Page([Entry(f"{number}", 1, 0.0) for number in numbers], 0.0)
-        if self.warning:
-            self.warn(self.warning)
 
     async def read_records(
         self, entries: Sequence[Entry], on_failure: OnFailure
@@ -117,12 +112,7 @@ class SampleTests(SynchronousTestCase):
         clock = Clock()
         programs = SimpleNamespace(build_name=OWN)
         engine: Any = SimpleNamespace(store=object(), clock=clock, programs=programs)
-
-        def open_fake(*arguments: Any) -> FakeCatalog:
-            *_, catalog.warn = arguments
-            return catalog
-
-        self.patch(builds_module, "open_catalog", open_fake)
+        self.patch(builds_module, "open_catalog", lambda *_: catalog)
         checking = Deferred.fromCoroutine(
             collect(check_builds(None, Config(allow_insecure=True), engine))
         )
@@ -159,13 +149,6 @@ class SampleTests(SynchronousTestCase):
         self.assertIn("not checked, since ", self.text(catalog, Verdict.NOTE))
         catalog.error = CatalogError("it cannot be listed")
         self.assertIn("it cannot be listed", self.text(catalog, Verdict.NOTE))
-
-    def test_unproved(self) -> None:
-        """A store whose empty listing cannot be proved is not called empty."""
-        catalog = FakeCatalog([])
-        self.assertIn("no variants yet", self.text(catalog, Verdict.GOOD))
-        catalog.warning = "the store's listing is empty"
-        self.assertIn(catalog.warning, self.text(catalog, Verdict.NOTE))
 
     def test_slow(self) -> None:
         """After ten seconds, the check ends with what was read until then."""

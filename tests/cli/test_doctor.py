@@ -280,8 +280,8 @@ class OutputTests(SynchronousTestCase):
         for results, words in (
             ([ok], "All is well."),
             ([ok, odd], "The service can work. Check the lines marked --."),
-            ([wrong, odd], "1 problem would prevent the service from working."),
-            ([wrong, wrong], "2 problems would prevent the service from working."),
+            ([wrong, odd], "1 problem should be solved before the service is used."),
+            ([wrong, wrong], "2 problems should be solved before the service is used."),
         ):
             self.assertEqual(words, summarize(results))
 

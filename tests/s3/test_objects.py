@@ -28,6 +28,7 @@ from audioproxy.s3.objects import (
     Denied,
     InvalidName,
     Missing,
+    NotAStore,
     ObjectStore,
     StoreError,
     StoreObject,
@@ -375,9 +376,13 @@ class RefusalTests(StoreCase):
             (200, {}, "status 200"),
             (200, {"Content-Range": "bytes 5-9/20"}, "status 200"),
             (200, {"Content-Range": "bytes 5-8/20"}, "status 200"),
-            (206, {}, "a range that was not requested"),
-            (206, {"Content-Range": "bytes 0-4/20"}, "a range that was not requested"),
-            (206, {"Content-Range": "bytes 5-99/100"}, "a range that was not requested"),
+            (206, {}, "not have the range that was requested"),
+            (206, {"Content-Range": "bytes 0-4/20"}, "not have the range that was requested"),
+            (
+                206,
+                {"Content-Range": "bytes 5-99/100"},
+                "not have the range that was requested",
+            ),
         ):
             self.network.scripts.append((reply(status, b"", headers, 10**9), b"x" * 1000))
             kind = Unavailable if status == 200 else Changed
@@ -629,7 +634,6 @@ class ReadDocumentTests(StoreCase):
             (b"<a>" * 10_000 + b"<Error>", no_code),
             (b"<a/><s3:Error>", no_code),
             (entity, no_code),
-            *((page, "the response is a page in HTML") for page in PAGES),
         ):
             for packets in (
                 [reply(200, document)],
@@ -637,6 +641,12 @@ class ReadDocumentTests(StoreCase):
             ):
                 raised = self.exactly(self.read(*packets), Unavailable)
                 self.assertEqual(code, str(raised), document[:60])
+
+    def test_page(self) -> None:
+        """A page in HTML is from another program than a store, whatever its status."""
+        for page in PAGES:
+            raised = self.exactly(self.read(reply(200, page)), NotAStore)
+            self.assertEqual("the response is a page in HTML", str(raised))
 
     def test_truncated_document(self) -> None:
         """A 200 whose document breaks off raises Unavailable."""

@@ -44,10 +44,7 @@ class CatalogCase(ClientCase):
     def setUp(self) -> None:
         super().setUp()
         self.patch(objects, "RETRY_DELAY", 0)
-        self.warnings: list[str] = []
-        self.catalog = BucketCatalog(
-            ObjectStore(SETTINGS, self.client), "bucket", 3, self.warnings.append
-        )
+        self.catalog = BucketCatalog(ObjectStore(SETTINGS, self.client), "bucket", 3)
         self.failed: list[tuple[str, str]] = []
 
     def fail_with(self, entry: Entry, error: Exception) -> None:
@@ -174,17 +171,21 @@ class ProofTests(CatalogCase):
             (reply(403, error("AccessDenied")), "it cannot be listed"),
         ):
             self.network.requests.clear()
-            self.network.scripts[:] = [*pages, reply(200), last, reply(403)]
+            self.network.scripts[:] = [*pages, reply(200), last, reply(204)]
             self.assertRegex(str(self.error_of(self.keys(), CatalogError)), words)
             self.assertEqual(["PUT", "DELETE"], self.proofs)
-            self.assertIn("was written, and cannot be removed (status 403)", self.warnings.pop())
 
-    def test_read_only(self) -> None:
-        """Credentials that cannot write prove nothing, which is said and is no failure."""
-        self.list_nothing(reply(403, error("AccessDenied")), reply(204))
-        (warning,) = self.warnings
-        self.assertIn("cannot be proved complete, since no object can be written", warning)
-        self.assertIn("AccessDenied", warning)
+    def test_rights(self) -> None:
+        """Credentials that cannot write or remove prove nothing, which is an error."""
+        pages, denied = [reply(200, listing())] * 16, reply(403, error("AccessDenied"))
+        for responses, what in (
+            ([denied, reply(204)], "written"),
+            ([reply(200), self.show_proof, denied], "removed"),
+        ):
+            self.network.requests.clear()
+            self.network.scripts[:] = [*pages, *responses]
+            text = str(self.error_of(self.keys(), CatalogError))
+            self.assertIn(f"cannot be {what} (status 403, AccessDenied); the rights Put", text)
 
     def test_interrupted(self) -> None:
         """The object is removed by Ctrl-C, too."""
@@ -229,9 +230,7 @@ class EntryTests(CatalogCase):
         """A record is read of the metadata; an object may have none, be gone, or be denied."""
         keys = (ONE.key, TWO.key, "0" * 64, "1" * 64)
         entries = [Entry(key, 10, 0) for key in keys]
-        catalog = BucketCatalog(
-            ObjectStore(SETTINGS, self.client), "bucket", 1, self.warnings.append
-        )
+        catalog = BucketCatalog(ObjectStore(SETTINGS, self.client), "bucket", 1)
         responses = (self.stored(ONE), FOREIGN, MISSING, reply(403))
         found = self.answered(catalog.read_records(entries, self.fail_with), *responses)
         expected = [(ONE.key, '"1"', ONE.record), (TWO.key, '"1"', None)]
@@ -285,8 +284,6 @@ class EntryTests(CatalogCase):
             self.assertEqual(gone, removed)
         self.answered(remove(one, unchanged=True), MISSING)
         self.assertEqual([], removed)
-        self.catalog = BucketCatalog(
-            ObjectStore(SETTINGS, self.client), "bucket", 1, self.warnings.append
-        )
+        self.catalog = BucketCatalog(ObjectStore(SETTINGS, self.client), "bucket", 1)
         self.answered(remove(one, two), reply(403), reply(204))
         self.assertEqual(([two], [(ONE.key, "status 403")]), (removed, self.failed))

@@ -29,17 +29,15 @@ async def check_builds(reactor: Any, config: Config, engine: Engine) -> AsyncIte
     """Compare the build of ffmpeg with those that made a sample of the stored variants."""
     if engine.store is None:
         return
-    failure, builds = None, list[str]()
-    warnings: list[str] = []
-    catalog = open_catalog(config, engine, reactor, _AT_A_TIME, warnings.append)
+    catalog = open_catalog(config, engine, reactor, _AT_A_TIME)
+    builds: list[str] = []
+    failure = None
     try:
         await Deadline(engine.clock, _TIMEOUT).limit(sample_builds(catalog, builds))
     except TimeoutError:
         failure = f"the store did not respond within {_TIMEOUT:.0f} seconds"
     except (CatalogError, OSError) as error:
         failure = str(error)
-    else:
-        failure = next(iter(warnings), None)
     if failure is not None and not builds:
         yield note("builds", f"not checked, since variants cannot be read: {failure}")
     else:

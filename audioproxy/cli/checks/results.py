@@ -74,7 +74,7 @@ def summarize(results: Iterable[CheckResult]) -> str:
     """Return the summary that is printed after all results."""
     verdicts = [result.verdict for result in results]
     if failed := verdicts.count(Verdict.BAD):
-        return f"{format_count(failed, 'problem')} would prevent the service from working."
+        return f"{format_count(failed, 'problem')} should be solved before the service is used."
     if Verdict.NOTE in verdicts:
         return "The service can work. Check the lines marked --."
     return "All is well."

@@ -146,7 +146,7 @@ async def check_bucket_sources(config: Config, sources: S3Sources) -> AsyncItera
     except StoreError as error:
         failure = error
     if failure is not None and failure.may_reject_credentials:
-        hint = objects.hint_for(failure, "valid credentials are required, if sources fail")
+        hint = "if sources fail, the right secret key and session token are required"
         yield note("bucket sources", f"{objects.name}: listing buckets failed ({failure}); {hint}")
     elif failure is None or failure.code in _LISTING_REFUSED:
         yield good("bucket sources", f"{objects.name} accepts the credentials")

@@ -94,12 +94,8 @@ class Outcome(ABC):
     def fail(self, entry: Entry | None, error: Exception) -> None:
         """Count and print a failure of one variant, or of the whole store."""
         self.failed += 1
-        self.warn(f"{'the store' if entry is None else entry.key}: {error}")
-
-    def warn(self, text: str) -> None:
-        """Print a message above the progress bar."""
         with self._bar.external_write_mode():
-            print_errors(text)
+            print_errors(f"{'the store' if entry is None else entry.key}: {error}")
 
     def print(self, line: str) -> None:
         """Print a line above the progress bar."""
@@ -172,7 +168,7 @@ def run_command(
         except BootError as error:
             raise UsageError(str(error)) from None
         try:
-            catalog = open_catalog(config, engine, reactor, arguments.concurrency, outcome.warn)
+            catalog = open_catalog(config, engine, reactor, arguments.concurrency)
             await work(StoreSession(config, engine, catalog, arguments.concurrency, bar))
         finally:
             await engine.close()
@@ -195,13 +191,10 @@ def run_command(
     return INTERRUPTED if interrupted else outcome.status
 
 
-def open_catalog(
-    config: Config, engine: Engine, reactor: Any, most: int, warn: Callable[[str], object]
-) -> VariantCatalog:
+def open_catalog(config: Config, engine: Engine, reactor: Any, most: int) -> VariantCatalog:
     """Return the variants of the configured store.
 
     :param most: files or requests at a time.
-    :param warn: called with a text where it is unknown whether all variants are listed.
     """
     assert config.variant_store is not None
     if not isinstance(config.variant_store, BucketStore):
@@ -211,4 +204,4 @@ def open_catalog(
     from audioproxy.variants.s3 import S3VariantStore
 
     assert isinstance(engine.store, S3VariantStore)
-    return BucketCatalog(engine.store.object_store, config.variant_store.bucket, most, warn)
+    return BucketCatalog(engine.store.object_store, config.variant_store.bucket, most)

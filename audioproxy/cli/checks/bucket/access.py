@@ -45,11 +45,18 @@ async def _fetch_presigned(trial: Trial) -> str | None:
 
 
 async def _keep_headers(trial: Trial) -> str | None:
-    response = await trial.fetch(trial.sample.target.presign(_LIFETIME))
-    found = {name: response.header(name) for name in HEADERS}
+    # The service names the headers in the URL if the store obeys, and relies on those that it keeps
+    # if not.
+    for query in (HEADERS.response_parameters(), ""):
+        response = await trial.fetch(trial.sample.target.presign(_LIFETIME, query))
+        found = {name: response.header(name) for name in HEADERS.lines()}
+        if found == HEADERS.lines():
+            break
+        response.abort()
+    else:
+        for name, value in HEADERS.lines().items():
+            require_equal(name, found[name], value)
     await require_content(response, trial.sample.content)
-    for name, value in HEADERS.items():
-        require_equal(name, found[name], value)
     return None
 
 
@@ -96,7 +103,7 @@ async def _allow_origin(trial: Trial) -> str | None:
     headers = {"origin": "null", "range": "bytes=0-0"}
     response = await trial.fetch(trial.sample.target.presign(_LIFETIME), headers=headers)
     allowed = response.header("access-control-allow-origin")
-    await require_status(response, 206)
+    await require_status(response, 200, 206)
     if allowed not in ("*", "null"):
         raise Failed(f"Access-Control-Allow-Origin is {allowed} for the origin null")
     return None
@@ -140,7 +147,7 @@ ACCESS = (
     ),
     Check(
         "presigned types",
-        "a presigned URL returns Content-Type, Cache-Control and Content-Disposition as written",
+        "a presigned URL returns Content-Type, Cache-Control and Content-Disposition of a variant",
         "clients of redirects get other headers, so players or downloads fail",
         "use a store that keeps these headers, or set AP_SERVE_MODE=proxy",
         _keep_headers,

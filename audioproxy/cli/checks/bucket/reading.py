@@ -158,9 +158,10 @@ READING = (
     Check(
         "past the end",
         "a range after the end is refused with status 416",
-        "an empty source is not recognized, and ffmpeg may read on at the end",
+        "an empty source is a 502 in place of a 415",
         _USE_RANGES,
         _read_past_end,
+        never,
         reads_only=True,
     ),
     Check(
