@@ -296,13 +296,13 @@ class _Proof:
         )
 
     async def _require_bytes(self, response: Response, start: int, stop: int) -> None:
-        _require_no_coding(response)
         try:
             body = await response.read(_CONTENT_SIZE)
         except BodyTooLarge as error:
             raise _Unfit("more bytes were sent") from error
         except TransportError as error:
             raise Unreachable(f"the response is incomplete: {error}") from error
+        _require_no_coding(response)
         if body != self.content[start:stop]:
             raise _Unfit("other bytes were sent")
 
@@ -314,5 +314,4 @@ def _require(name: str, found: object, written: object) -> None:
 
 def _require_no_coding(response: Response) -> None:
     if response.is_encoded:
-        response.abort()
         raise _Unfit(f"the Content-Encoding is {response.header('content-encoding')}")
