@@ -166,14 +166,14 @@ UNFIT: dict[str, Row] = {
         None,
         changed("GET", lambda sent: replace(sent, headers=without_tag(sent))),
         PART,
-        "the ETag is None",
+        "the object has no ETag",
         "and ETag",
     ),
     "other tags": (
         without("if-match"),
         lambda request, sent: with_lines(ETag=f'"{request.headers.get("range")}"')(sent),
         PART,
-        "and was",
+        "the ETag of a part is",
         "and ETag",
     ),
     "If-Match is not known": (
