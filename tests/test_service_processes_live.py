@@ -13,7 +13,6 @@ from twisted.internet.error import ConnectError as Refused
 
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.process import find_starter
-from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.stored_file import open_variant
 from tests.media.test_ways_live import FORMATS as VARIANTS
 from tests.media.test_ways_live import SOURCES
@@ -121,12 +120,12 @@ async def until_linked(node: Process) -> None:
     await until(lambda: len(all_children(node.pid)) == 4, "the end of the first children")
 
 
-def variants(store: Path) -> dict[str, tuple[VariantHeaders, bytes]]:
-    """Return the headers and the bytes of each variant in a store by file name."""
+def variants(store: Path) -> dict[str, bytes]:
+    """Return the bytes of each variant in a store by file name."""
     found = {}
     for path in store.rglob("*"):
         if path.is_file() and (stored := open_variant(str(path))) is not None:
-            found[path.name] = stored.headers, stored.read(0, stored.size)
+            found[path.name] = stored.read(0, stored.size)
             stored.close()
     return found
 

@@ -43,7 +43,8 @@ PROOF_PREFIX = ".audioproxy-proof-"
 
 _CONTENT_SIZE = 1024
 _INSIDE = 300, 700
-_HEADERS = VariantHeaders(
+#: What the object is written with.
+HEADERS = VariantHeaders(
     "audio/ogg",
     CACHE_CONTROL,
     "attachment; filename=\"a b.opus\"; filename*=UTF-8''a%20b%C3%A9.opus",
@@ -176,7 +177,7 @@ class _Proof:
 
     async def write(self) -> None:
         """Write the object. If the store refuses it, find out what it refuses of it."""
-        body, kept = UploadRange.of(self.content), _HEADERS.lines()
+        body, kept = UploadRange.of(self.content), HEADERS.lines()
         headers = {**kept, **LARGE_RECORD.metadata()}
         clock = self.target.store.client.clock
         start = clock.seconds()
@@ -265,13 +266,13 @@ class _Proof:
         with suppress(StoreError):
             headers = await self.target.retry_once(lambda: self._fetch(named))
             self.obeys = headers == _OTHER_HEADERS
-            if headers in (_HEADERS, _OTHER_HEADERS):
+            if headers in (HEADERS, _OTHER_HEADERS):
                 return
         try:
             headers = await self._fetch(self.target.presign(seconds))
         except Denied as error:
             raise _Unfit(str(error)) from error
-        for name, found, written in zip(_HEADERS.lines(), headers, _HEADERS, strict=True):
+        for name, found, written in zip(HEADERS.lines(), headers, HEADERS, strict=True):
             _require(name, found, written)
 
     async def _fetch(self, url: str) -> VariantHeaders:

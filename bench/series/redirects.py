@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
+from audioproxy.variants.proof import HEADERS, LARGE_RECORD, PROOF_PREFIX
 from bench.figures import Figure
 from bench.load import Load, load
 from bench.peers import nginx
@@ -19,14 +22,29 @@ _SETTINGS = {
     "AWS_SECRET_ACCESS_KEY": "s" * 40,
     "AWS_REGION": "us-east-1",
 }
-# Responds to every request like a bucket that has the object.
+# Responds to every request like a bucket that has the object, and keeps that of the proof at boot.
 _STUB = """
-    location / {
+    location / {{
         add_header ETag '"00112233445566778899aabbccddeeff"';
-        add_header Cache-Control 'public, max-age=31536000, immutable';
-        return 200 'variant';
-    }
+        add_header Content-Range 'bytes 0-0/7';
+        return 206 'v';
+    }}
+    location /stub/{prefix} {{
+        root {folder};
+        dav_methods PUT DELETE;
+        create_full_put_path on;
+        types {{}}
+        default_type {headers.content_type};
+        {lines}
+    }}
 """
+
+
+def _stub(folder: Path) -> str:
+    lines = {**HEADERS.lines(), **LARGE_RECORD.metadata()}
+    del lines["content-type"]
+    added = [f"add_header {name} {json.dumps(value)};" for name, value in lines.items()]
+    return _STUB.format(prefix=PROOF_PREFIX, folder=folder, headers=HEADERS, lines="".join(added))
 
 
 def redirects(bench: Bench) -> list[Figure]:
@@ -52,7 +70,7 @@ def redirects(bench: Bench) -> list[Figure]:
         reason="besides signing by botocore, Twisted handles an HTTP request and a response on both"
         " sides of the service, all in Python",
     )
-    with nginx(folder, _STUB, core=CLIENT) as stub:
+    with nginx(folder, _stub(folder), core=CLIENT) as stub:
         settings = {"AP_LOCAL_ROOT": str(bench.sounds), "AP_S3_ENDPOINT": stub.base, **_SETTINGS}
         with service(folder, settings, core=SERVER) as ours:
             paths = [ours.path(SMALL, name) for name in names(bench.count(_URLS))]

@@ -17,9 +17,9 @@ from audioproxy.cli.checks.bucket.trial import (
     require_refusal,
     require_status,
 )
-from audioproxy.cli.checks.bucket.writing import HEADERS
 from audioproxy.config import Config
 from audioproxy.s3.objects import Denied, ObjectStore
+from audioproxy.variants.proof import HEADERS
 
 # Seconds for which a presigned URL of a check is valid.
 _LIFETIME = 300

@@ -21,16 +21,8 @@ from audioproxy.cli.checks.bucket.trial import (
 )
 from audioproxy.s3.multipart_upload import put_part
 from audioproxy.s3.objects import StoreObject, UploadRange
-from audioproxy.variants.headers import CACHE_CONTROL, VariantHeaders
-from audioproxy.variants.proof import LARGE_RECORD
+from audioproxy.variants.proof import HEADERS, LARGE_RECORD
 from audioproxy.variants.record import METADATA_PREFIX
-
-#: The headers of the sample. The service writes such ones, some of them non-ASCII names of files.
-HEADERS = VariantHeaders(
-    "audio/ogg",
-    CACHE_CONTROL,
-    "attachment; filename=\"a b.opus\"; filename*=UTF-8''a%20b%C3%A9.opus",
-)
 
 #: The end of a key with characters that URLs and signatures encode in several ways.
 SPELLING = "spelling a b+c%20d~é&=;(1)'*,.flac"
