@@ -69,6 +69,7 @@ class StoreError(Exception):
     """The store did not carry out a request; the text gives its status and error code.
 
     :cvar refusal: the refusal that clients get.
+    :ivar status: of the response; 0 where there is none.
     :ivar code: of the store's error document; empty where there is none.
     :ivar message: the text of the error document; empty where there is none.
     :ivar retry_after: seconds after which the store accepts the request again; None where it says
@@ -78,9 +79,15 @@ class StoreError(Exception):
     refusal: type[Refusal]
 
     def __init__(
-        self, text: str, code: str = "", message: str = "", retry_after: float | None = None
+        self,
+        text: str,
+        code: str = "",
+        message: str = "",
+        retry_after: float | None = None,
+        status: int = 0,
     ) -> None:
         super().__init__(text)
+        self.status = status
         self.code = code
         self.message = message
         self.retry_after = retry_after
@@ -359,6 +366,26 @@ class StoreObject:
         """Remove the object."""
         await read_document(await self.send("DELETE"))
 
+    async def remove(self) -> None:
+        """Remove the object, by another attempt if the store is busy.
+
+        The first attempt may have removed it all the same.
+        """
+        may_be_gone = False
+
+        async def attempt() -> None:
+            nonlocal may_be_gone
+            try:
+                await self.delete()
+            except Missing:
+                if not may_be_gone:
+                    raise
+            except Busy:
+                may_be_gone = True
+                raise
+
+        await self.retry_once(attempt)
+
     async def send(
         self,
         method: str,
@@ -463,7 +490,7 @@ async def read_error(response: Response) -> StoreError:
     code = _error_code(texts)
     kind = _error_class(response.status, code)
     text = f"status {response.status}{f', {code}' if code else ''}"
-    return kind(text, code, texts.get("Message", ""), response.retry_after)
+    return kind(text, code, texts.get("Message", ""), response.retry_after, response.status)
 
 
 def _error_code(texts: Mapping[str, str]) -> str:

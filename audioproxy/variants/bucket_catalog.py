@@ -206,16 +206,16 @@ class BucketCatalog:
             _, objects, _ = await self._list(key[:-1], None)
         except BaseException:
             with suppress(StoreError):
-                await proof.delete()
+                await proof.remove()
             raise
-        await self._attempt("removed", proof, proof.delete)
-        if key not in [each.key for each in objects]:
+        self._is_proved = key in [each.key for each in objects]
+        await self._attempt("removed", proof, proof.remove)
+        if not self._is_proved:
             raise CatalogError(
                 "its listing is empty, and lacks an object that was just written, so its variants"
                 " are unknown; a store with consistent listings (ListObjectsV2) is required, and a"
                 " bucket without versions"
             )
-        self._is_proved = True
 
     async def _attempt(
         self, what: str, proof: StoreObject, work: Callable[[], Coroutine[Any, Any, object]]
@@ -223,10 +223,11 @@ class BucketCatalog:
         try:
             await proof.retry_once(work)
         except StoreError as error:
+            rights = "the rights PutObject and DeleteObject are required"
             raise CatalogError(
-                "its listing is empty, and it is unknown whether it lists its variants: the test"
-                f" object {proof.url.rpartition('/')[2]} cannot be {what} ({error}); the rights"
-                " PutObject and DeleteObject are required"
+                "its listing is empty, and whether that is true is tested with the object"
+                f" {proof.url.rpartition('/')[2]}, which cannot be {what} ({error})"
+                + (f"; {rights}" if isinstance(error, Denied) else "")
             ) from error
 
     async def _check(

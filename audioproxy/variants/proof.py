@@ -114,32 +114,26 @@ async def prove(store: ObjectStore, bucket: str, presign_ttl: int | None) -> boo
     """
     target = store.object(bucket, proof_key().encode("ascii"))
     proof = _Proof(target, bucket, os.urandom(_CONTENT_SIZE))
-    is_written = False
     try:
         await proof.write()
-        is_written = True
         obeys = await proof.read(presign_ttl)
-    except BaseException as error:
-        # A store that has not responded to the upload would not respond to this either.
-        if is_written or not isinstance(error.__cause__, Unreachable):
-            with suppress(StoreError):
-                await target.delete()
+    except BaseException:
+        with suppress(StoreError):
+            await target.remove()
         raise
     step = "removing the object that was written"
-    if failure := await proof.attempt(step, target.delete, _REMOVAL):
+    if failure := await proof.attempt(step, target.remove, _REMOVAL):
         raise failure
     return obeys
 
 
 class _Unfit(StoreError):
-    """The store answered, but not as the service needs it.
+    """The store answered, but not as the service needs it."""
 
-    :ivar wanted: what would be right; None for what its step needs.
-    """
 
-    def __init__(self, text: str, wanted: str | None = None) -> None:
-        super().__init__(text)
-        self.wanted = wanted
+def _is_overloaded(error: BaseException | None) -> bool:
+    """Return whether a store may do later what it has not done now."""
+    return isinstance(error, Unreachable) or (isinstance(error, Busy) and error.status != 500)
 
 
 @dataclass
@@ -164,8 +158,8 @@ class _Proof:
         try:
             await self.target.retry_once(work)
         except StoreError as error:
-            if isinstance(error, _Unfit):
-                wanted = error.wanted or wanted
+            if type(error) is Missing and wanted == _RANGES:
+                wanted = _CONSISTENCY
             # These are about any request.
             is_general = wanted is None or isinstance(error, Busy | Denied | NotAStore)
             hint = wanted_for(error) if is_general else wanted or ""
@@ -184,7 +178,7 @@ class _Proof:
         write = partial(self.target.put, headers, body)
         failure = await self.attempt("writing an object", write)
         if failure is None:
-            return None
+            return
         cause = failure.__cause__
         assert isinstance(cause, StoreError)
         is_clear = isinstance(cause, Denied | Unreachable) or cause.code == "NoSuchBucket"
@@ -195,13 +189,16 @@ class _Proof:
         ):
             if is_clear or clock.seconds() - start > _TIME_TO_TRY:
                 break
-            with suppress(StoreError):
+            try:
                 await self.target.put(lines, part)
-                # A store that was busy takes all of it now.
-                with suppress(StoreError):
-                    return await write()
-                fault = failure.fault.replace("an object", f"an object with {what}", 1)
-                raise Unwritable(fault, wanted) from cause
+            except StoreError:
+                continue
+            # A store that was busy takes all of it now.
+            again = await self.attempt(f"writing an object with {what}", write, wanted)
+            if again is None:
+                return
+            if not _is_overloaded(again.__cause__):
+                raise Unwritable(again.fault, wanted) from again.__cause__
         raise failure
 
     async def read(self, presign_ttl: int | None) -> bool:
@@ -221,10 +218,7 @@ class _Proof:
         found: list[Response] = []
 
         async def find() -> None:
-            try:
-                size, response = await self.target.find()
-            except Missing as error:
-                raise _Unfit(str(error), _CONSISTENCY) from error
+            size, response = await self.target.find()
             found.append(response)
             if response.range is None:
                 raise _Unfit(f"a range was answered with status {response.status} and no range")
@@ -263,11 +257,14 @@ class _Proof:
 
     async def _read_presigned(self, seconds: int) -> None:
         named = self.target.presign(seconds, _OTHER_HEADERS.response_parameters())
-        with suppress(StoreError):
+        try:
             headers = await self.target.retry_once(lambda: self._fetch(named))
             self.obeys = headers == _OTHER_HEADERS
             if headers in (HEADERS, _OTHER_HEADERS):
                 return
+        except StoreError as error:
+            if _is_overloaded(error):
+                raise
         try:
             headers = await self._fetch(self.target.presign(seconds))
         except Denied as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 
@@ -45,9 +46,7 @@ PART_SIZE = 4 * 1024**3
 # Uploads at a time: each holds its scratch file, and a bucket may be slower than the encoders.
 _MAX_UPLOADS = 32
 
-# Error codes of status 400 for more metadata than a store takes, and for a body that was damaged on
-# its way.
-_TOO_LARGE = ("MetadataTooLarge", "InvalidArgument", "InvalidRequest")
+# The error code for a body that has another digest than the request states.
 _DAMAGED = "XAmzContentSHA256Mismatch"
 
 _log = Logger()
@@ -259,21 +258,23 @@ class S3VariantStore:
             else:
                 await put_multipart(target, lines, parts)
 
-        record = replace(record, sha256=sha256)
-        try:
-            await put(record)
-            return
-        except Unavailable:
+        async def put_twice(record: VariantRecord) -> None:
+            with suppress(Unavailable):
+                await put(record)
+                return
             # The store may have closed the connection just then, or have had too many requests for
             # a moment.
-            pass
+            await deferLater(self._clock, RETRY_DELAY)
+            await put(record)
+
+        record = replace(record, sha256=sha256)
+        try:
+            await put_twice(record)
         except (InvalidName, WrongEndpoint) as error:
-            if error.code in _TOO_LARGE:
-                record = record.least
-            elif error.code != _DAMAGED:
+            if error.status < 400:
                 raise
-        await deferLater(self._clock, RETRY_DELAY)
-        await put(record)
+            # The body was damaged on its way, or the store takes less metadata.
+            await put_twice(record if error.code == _DAMAGED else record.least)
 
     def _object(self, key: str) -> StoreObject:
         return self.object_store.object(self._bucket, key.encode("ascii"))

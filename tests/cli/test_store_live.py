@@ -176,7 +176,7 @@ class SilentStoreTests(ServiceCase):
         store, process = self.start("stat")
         store.is_read_only = True
         self.assertEqual(1, await process.end())
-        self.assertIn("it is unknown whether it lists its variants", process.stderr)
+        self.assertIn("whether that is true is tested with the object", process.stderr)
 
 
 class BucketTests(RemoteCase):

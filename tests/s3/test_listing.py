@@ -89,7 +89,8 @@ class ListPageTests(ClientCase):
         ):
             work = list_page(self.store, "bucket", "a", None)
             self.network.scripts[:] = [reply(200, document.encode())]
-            self.error_of(work, Unavailable)
+            error = self.failureResultOf(self.begin(work)).value
+            self.assertIsInstance(error, Unavailable)
         # As ListObjects sends it, without a version.
         old = PAGE.replace("NextContinuationToken", "NextMarker")
         self.network.scripts[:] = [reply(200, old.encode())]

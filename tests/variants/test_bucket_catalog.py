@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Coroutine
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -178,14 +179,22 @@ class ProofTests(CatalogCase):
     def test_rights(self) -> None:
         """Credentials that cannot write or remove prove nothing, which is an error."""
         pages, denied = [reply(200, listing())] * 16, reply(403, error("AccessDenied"))
-        for responses, what in (
-            ([denied, reply(204)], "written"),
-            ([reply(200), self.show_proof, denied], "removed"),
+        busy = reply(503, error("SlowDown"))
+        for responses, what, said in (
+            ([denied, reply(204)], "written", "status 403, AccessDenied); the rights PutObject"),
+            ([reply(200), self.show_proof, denied], "removed", "AccessDenied); the rights Put"),
+            ([busy, busy, reply(204)], "written", "status 503, SlowDown)"),
         ):
             self.network.requests.clear()
+            self.catalog = BucketCatalog(ObjectStore(SETTINGS, self.client), "bucket", 3)
             self.network.scripts[:] = [*pages, *responses]
             text = str(self.error_of(self.keys(), CatalogError))
-            self.assertIn(f"cannot be {what} (status 403, AccessDenied); the rights Put", text)
+            self.assertRegex(text, rf"cannot be {what} \(.*{re.escape(said)}")
+            self.assertEqual("DELETE", self.proofs[-1])
+
+    def test_removed_unseen(self) -> None:
+        """An object that is gone at the second attempt has been removed by the first one."""
+        self.list_nothing(reply(200), self.show_proof, reply(503), reply(404))
 
     def test_interrupted(self) -> None:
         """The object is removed by Ctrl-C, too."""

@@ -183,6 +183,23 @@ UNFIT: dict[str, Row] = {
         "status 501",
         "serves ranges",
     ),
+    "no part is found": (
+        when(
+            lambda request: request.headers.get("range") == "bytes=300-699",
+            refusal(404, "NoSuchKey"),
+        ),
+        None,
+        PART,
+        "status 404",
+        "as soon as it is written",
+    ),
+    "ranges are refused": (
+        when(is_read, refusal(400, "InvalidArgument")),
+        None,
+        FIND,
+        "status 400",
+        "serves ranges",
+    ),
     "nothing is found": (
         when(is_read, refusal(404, "NoSuchKey")),
         None,
@@ -431,14 +448,46 @@ class ProofTests(ProofCase):
         self.assertEqual("DELETE", self.network.requests[-1].method)
 
     def test_unreachable(self) -> None:
-        """A store that cannot be reached, or that is silent, is refused within 30 s."""
-        for refused, seconds in ((None, 30), (ConnectionRefusedError(), 1)):
+        """A store that cannot be reached, or that is silent, is refused within a minute."""
+        for refused in (None, ConnectionRefusedError()):
             self.network.refusal, self.network.scripts[:] = refused, []
             proving = self.begin(prove(self.store, BUCKET, 300))
-            self.network.advance(seconds)
-            self.network.advance(seconds)
-            text = str(self.exactly(proving, Unwritable))
-            self.assertIn("http://s3.test is unreachable", text)
+            for _ in range(12):
+                self.network.advance(5)
+            failure = self.exactly(proving, Unwritable)
+            self.assertIn("http://s3.test is unreachable", failure.fault)
+            self.assertEqual("a store that can be reached is required", failure.wanted)
+
+    def test_removed_unseen(self) -> None:
+        """An object that is gone at the second attempt has been removed by the first one."""
+
+        def after(request: Request, sent: Reply) -> Reply:
+            if request.method != "DELETE":
+                return sent
+            removals.append(request)
+            code = (503, "SlowDown") if len(removals) == 1 else (404, "NoSuchKey")
+            return refusal(*code)
+
+        removals: list[Request] = []
+        self.use(None, after)
+        self.assertIs(False, self.prove())
+
+    def test_rate_limit(self) -> None:
+        """A store that is busy again and again is not blamed for what it would take."""
+        self.use(busy([True, True, *[False, True, True] * 3]), None)
+        failure = self.refused()
+        self.assertTrue(failure.fault.startswith("writing an object in s3://"), failure.fault)
+        self.assertEqual("a store that is ready is required", failure.wanted)
+        self.use(busy([True, True, False, True, True]), None)
+        self.assertIs(False, self.prove())
+
+    def test_busy_for_named_headers(self) -> None:
+        """Whether presigned URLs can name headers is not left to a busy store."""
+        is_named = when(
+            lambda request: "response-content-type" in request.target, refusal(503, "SlowDown")
+        )
+        self.use(is_named, None)
+        self.assertEqual("a store that is ready is required", self.refused(redirects=True).wanted)
 
 
 class HeaderTests(ProofCase):

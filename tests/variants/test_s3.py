@@ -624,11 +624,15 @@ class RetryTests(CommitCase):
 
         A body that was damaged on its way is sent again.
         """
-        for code, options in (
-            *((code, "f:mp3") for code in ("MetadataTooLarge", "InvalidArgument")),
-            ("XAmzContentSHA256Mismatch", "dl:a/f:mp3"),
+        for code, options, *refusals in (
+            *((code, "f:mp3", (400, code)) for code in ("MetadataTooLarge", "InvalidArgument")),
+            ("too many bytes", "f:mp3", (413, "EntityTooLarge")),
+            ("long headers", "f:mp3", (431, "RequestHeaderSectionTooLarge")),
+            ("busy", "f:mp3", (503, "SlowDown"), (400, "MetadataTooLarge")),
+            ("damaged", "dl:a/f:mp3", (400, "XAmzContentSHA256Mismatch")),
         ):
-            self.network.scripts[:] = [reply(400, error(code)), reply(200)]
+            refused = [reply(status, error(text)) for status, text in refusals]
+            self.network.scripts[:] = [*refused, reply(200)]
             committing = self.commit(record=replace(RECORD, options="dl:a/f:mp3"))
             self.network.advance(1)
             self.successResultOf(committing)

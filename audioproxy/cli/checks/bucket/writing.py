@@ -214,7 +214,7 @@ WRITING = (
     Check(
         "metadata size",
         "1.6 KB of metadata are kept, in values of up to 256 bytes",
-        "variants of sources with long names are not stored",
+        "the service does not start",
         "use a store that accepts as much metadata, such as S3",
         _keep_much_metadata,
     ),
