@@ -89,8 +89,8 @@ class ListPageTests(ClientCase):
         ):
             work = list_page(self.store, "bucket", "a", None)
             self.network.scripts[:] = [reply(200, document.encode())]
-            error = self.failureResultOf(self.begin(work)).value
-            self.assertIsInstance(error, Unavailable)
+            raised = self.failureResultOf(self.begin(work)).value
+            self.assertIsInstance(raised, Unavailable)
         # As ListObjects sends it, without a version.
         old = PAGE.replace("NextContinuationToken", "NextMarker")
         self.network.scripts[:] = [reply(200, old.encode())]
