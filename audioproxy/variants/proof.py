@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from twisted.internet.defer import CancelledError
+
 from audioproxy.concurrency.workers import all_results
 from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import Response
@@ -114,12 +116,16 @@ async def prove(store: ObjectStore, bucket: str, presign_ttl: int | None) -> boo
     """
     target = store.object(bucket, proof_key().encode("ascii"))
     proof = _Proof(target, bucket, os.urandom(_CONTENT_SIZE))
+    is_written = False
     try:
         await proof.write()
+        is_written = True
         obeys = await proof.read(presign_ttl)
-    except BaseException:
-        with suppress(StoreError):
-            await target.remove()
+    except BaseException as error:
+        # A stop of the service does not wait for a store that has not responded yet.
+        if is_written or not isinstance(error, CancelledError):
+            with suppress(StoreError):
+                await target.remove()
         raise
     step = "removing the object that was written"
     if failure := await proof.attempt(step, target.remove, _REMOVAL):

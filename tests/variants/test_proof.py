@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from botocore import auth
+from twisted.internet.defer import CancelledError
 
 from audioproxy.config import S3Config
 from audioproxy.s3 import objects
@@ -59,6 +60,11 @@ def changed(method: str, change: Callable[[Reply], Reply]) -> After:
         return change(sent) if request.method == method and sent.status < 300 else sent
 
     return after
+
+
+def silent_to(method: str) -> After:
+    """Return the behaviour of a store that carries out requests without a response."""
+    return lambda request, sent: None if request.method == method else sent
 
 
 def with_lines(**lines: str) -> Callable[[Reply], Reply]:
@@ -457,6 +463,16 @@ class ProofTests(ProofCase):
             failure = self.exactly(proving, Unwritable)
             self.assertIn("http://s3.test is unreachable", failure.fault)
             self.assertEqual("a store that can be reached is required", failure.wanted)
+
+    def test_stopped(self) -> None:
+        """A stop does not wait for a store that is silent, and removes what is written."""
+        for method, methods in (("PUT", ["PUT"]), ("GET", ["PUT", "GET", "GET", "DELETE"])):
+            self.use(None, silent_to(method))
+            proving = self.begin(prove(self.store, BUCKET, None))
+            proving.cancel()
+            self.network.run()
+            self.exactly(proving, CancelledError)
+            self.assertEqual(methods, [each.method for each in self.network.requests])
 
     def test_removed_unseen(self) -> None:
         """An object that is gone at the second attempt has been removed by the first one."""
