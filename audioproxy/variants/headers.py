@@ -15,8 +15,8 @@ CACHE_CONTROL = "public, max-age=31536000, immutable, no-transform"
 class VariantHeaders(NamedTuple):
     """Values of response headers; None is a header that is not sent.
 
-    A store keeps them with a variant, for whoever reads it there. The service sends its own: a
-    store may change or lose what it keeps.
+    A store keeps them for clients that read the variant there. The service sends its own, since a
+    store may change or lose them.
     """
 
     content_type: str
@@ -37,9 +37,7 @@ class VariantHeaders(NamedTuple):
 
         A variant without a Content-Disposition gets ``inline``, since a store may add one.
         """
-        values = self._replace(content_disposition=self.content_disposition or "inline")
-        parameters = {f"response-{name}": value for name, value in values.lines().items()}
-        return urlencode(parameters, quote_via=quote)
+        return _response_parameters(self)
 
 
 # It is needed for each HIT.
@@ -50,3 +48,11 @@ def _disposition(file_name: str | None) -> str | None:
         return None
     plain = "".join(c if " " <= c <= "~" and c not in '"%' else "_" for c in file_name)
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(file_name, safe='')}"
+
+
+# It is needed for each redirect, and takes longer than the look-up of a signature.
+@lru_cache(1024)
+def _response_parameters(headers: VariantHeaders) -> str:
+    values = headers._replace(content_disposition=headers.content_disposition or "inline")
+    parameters = {f"response-{name}": value for name, value in values.lines().items()}
+    return urlencode(parameters, quote_via=quote)

@@ -1,4 +1,4 @@
-"""What a bucket has to do at boot, and what is said of one that does not."""
+"""The proof of a bucket at boot, and the messages about a bucket that is refused."""
 
 from __future__ import annotations
 
