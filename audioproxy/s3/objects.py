@@ -217,6 +217,18 @@ class ObjectStore:
         own_time = datetime.strptime(signed, TIMESTAMP_FORMAT).replace(tzinfo=UTC)
         return round((own_time - store_time).total_seconds())
 
+    async def request(
+        self, method: str, url: str, headers: Mapping[str, str], body: RequestBody | None = None
+    ) -> Response:
+        """Send a request as it is, without a signature.
+
+        :raises Unreachable: if there is no response.
+        """
+        try:
+            return await self.client.request(method, url, headers, body)
+        except TransportError as error:
+            raise Unreachable(f"{self.name} is unreachable: {error}") from error
+
     def hint_for(self, error: StoreError, otherwise: str) -> str:
         """Return what the failed request needs to succeed.
 
@@ -406,10 +418,7 @@ class StoreObject:
         # A range need not be signed, and signing one more header takes time.
         unsigned = {"range": headers.pop("range")} if "range" in headers else {}
         signed = {**self.store.signer.sign(method, url, headers, sha256), **unsigned}
-        try:
-            response = await self.store.client.request(method, url, signed, request_body)
-        except TransportError as error:
-            raise Unreachable(f"{self.store.name} is unreachable: {error}") from error
+        response = await self.store.request(method, url, signed, request_body)
         self.store.last_dates = signed["X-Amz-Date"], response.header("date")
         return response
 

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredQueue
@@ -37,7 +38,7 @@ from audioproxy.variants.catalog import (
     Verdict,
 )
 from audioproxy.variants.proof import proof_key
-from audioproxy.variants.record import METADATA_PREFIX, VariantRecord
+from audioproxy.variants.record import VariantRecord
 
 T = TypeVar("T")
 
@@ -129,7 +130,9 @@ class BucketCatalog:
             except CatalogError as error:
                 on_failure(entry, error)
                 return
-            found.append((replace(entry, version=response.header("etag")), _read_record(response)))
+            found.append(
+                (replace(entry, version=response.header("etag")), VariantRecord.of_object(response))
+            )
 
         await for_each(entries, read, self._most)
         return found
@@ -140,7 +143,7 @@ class BucketCatalog:
         try:
             size, response = await self._find(entry.key)
             entry = replace(entry, version=response.header("etag"))
-            record = _read_record(response)
+            record = VariantRecord.of_object(response)
             if record is None:
                 return Finding(Verdict.UNKNOWN, entry)
             if not size:
@@ -201,7 +204,8 @@ class BucketCatalog:
         key = proof_key()
         proof = self._object(key)
         try:
-            await self._attempt("written", proof, lambda: proof.put({}, UploadRange.of(b"proof")))
+            write = partial(proof.put, {}, UploadRange.of(b"proof"))
+            await self._attempt("written", proof, lambda: proof.retry_once(write))
             # By a part of the key, as variants are listed.
             _, objects, _ = await self._list(key[:-1], None)
         except BaseException:
@@ -221,7 +225,7 @@ class BucketCatalog:
         self, what: str, proof: StoreObject, work: Callable[[], Coroutine[Any, Any, object]]
     ) -> None:
         try:
-            await proof.retry_once(work)
+            await work()
         except StoreError as error:
             rights = "the rights PutObject and DeleteObject are required"
             raise CatalogError(
@@ -262,10 +266,6 @@ async def _translated(work: Coroutine[Any, Any, T]) -> T:
         raise _Missing(str(error)) from error
     except (StoreError, TransportError) as error:
         raise CatalogError(str(error)) from error
-
-
-def _read_record(response: Response) -> VariantRecord | None:
-    return VariantRecord.read(response.headers_with_prefix(METADATA_PREFIX))
 
 
 @implementer(IConsumer)

@@ -38,10 +38,13 @@ from audioproxy.s3.objects import (
 )
 from audioproxy.variants.headers import CACHE_CONTROL, VariantHeaders
 from audioproxy.variants.interfaces import Unwritable
-from audioproxy.variants.record import METADATA_PREFIX, VariantRecord
+from audioproxy.variants.record import VariantRecord
 
 #: The names of all objects of all proofs begin with this.
 PROOF_PREFIX = ".audioproxy-proof-"
+
+# Seconds after which nothing more is tried to find out what a store refuses.
+_TIME_TO_TRY = 5.0
 
 _CONTENT_SIZE = 1024
 _INSIDE = 300, 700
@@ -55,6 +58,7 @@ HEADERS = VariantHeaders(
 _OTHER_HEADERS = VariantHeaders("audio/flac", "public, max-age=60", "attachment; filename=b")
 _OTHER_ETAG = f'"{"0" * 32}"'
 
+_UPLOADS = "a store that accepts uploads is required"
 # What each error of a first request needs. The first class that matches counts.
 _WANTED = {
     InvalidName: "a bucket name that the store takes, and credentials of its kind, are required",
@@ -65,10 +69,9 @@ _WANTED = {
     NotAStore: "the endpoint of an S3 store is required",
     Unreachable: "a store that can be reached is required",
     Busy: "a store that is ready is required",
-    Unavailable: "a store that accepts uploads is required",
+    Unavailable: _UPLOADS,
 }
 _KEPT = "a store that keeps Cache-Control and Content-Disposition is required"
-_UPLOADS = "a store that accepts uploads is required"
 _RANGES = (
     "a store that serves ranges with status 206, Content-Range (RFC 9110, 14) and ETag is required"
 )
@@ -94,9 +97,6 @@ def wanted_for(error: StoreError) -> str:
         return f"{wanted}, or the right secret key and session token"
     return wanted
 
-
-# Seconds after which nothing more is tried to find out what a store refuses.
-_TIME_TO_TRY = 5.0
 
 #: A large record: its source takes several values, which are as long as any.
 LARGE_RECORD = VariantRecord("f:opus", "0" * 64, 0, b"s3://" + b"k" * 1195, b'"0"', "0" * 64)
@@ -157,20 +157,20 @@ class _Proof:
     async def attempt(
         self, step: str, work: Callable[[], Coroutine[Any, Any, Any]], wanted: str | None = None
     ) -> Unwritable | None:
-        """Do a step, once more if the store is busy, and return its failure.
+        """Do a step, and return its failure.
 
         :param wanted: what the step needs; None for the first one, which needs all.
         """
         try:
-            await self.target.retry_once(work)
+            await work()
         except StoreError as error:
             if type(error) is Missing and wanted == _RANGES:
                 wanted = _CONSISTENCY
             # These are about any request.
-            is_general = wanted is None or isinstance(error, Busy | Denied | NotAStore)
-            hint = wanted_for(error) if is_general else wanted or ""
-            hint = self.target.store.hint_for(error, hint)
-            failure = Unwritable(f"{step} in s3://{self.bucket} failed ({error})", hint)
+            if wanted is None or isinstance(error, Busy | Denied | NotAStore):
+                wanted = wanted_for(error)
+            wanted = self.target.store.hint_for(error, wanted)
+            failure = Unwritable(f"{step} in s3://{self.bucket} failed ({error})", wanted)
             failure.__cause__ = error
             return failure
         return None
@@ -181,7 +181,7 @@ class _Proof:
         headers = {**kept, **LARGE_RECORD.metadata()}
         clock = self.target.store.client.clock
         start = clock.seconds()
-        write = partial(self.target.put, headers, body)
+        write = partial(self.target.retry_once, partial(self.target.put, headers, body))
         failure = await self.attempt("writing an object", write)
         if failure is None:
             return
@@ -232,8 +232,7 @@ class _Proof:
             _require("the size", size, _CONTENT_SIZE)
 
         async def read_metadata() -> None:
-            lines = found[0].headers_with_prefix(METADATA_PREFIX)
-            if VariantRecord.read(lines) != LARGE_RECORD:
+            if VariantRecord.of_object(found[0]) != LARGE_RECORD:
                 raise _Unfit("the object does not have the metadata that was written")
 
         async def read_part() -> None:
@@ -244,15 +243,16 @@ class _Proof:
                 raise _Unfit("the object has no ETag")
             _require("the ETag of a part", response.header("etag"), etag)
 
+        read_twice = partial(self.target.retry_once, read_part)
         return (
             await self.attempt("finding the object that was written", find, _RANGES)
             or await self.attempt("reading the metadata of the object", read_metadata, _METADATA)
-            or await self.attempt("reading a part of the object", read_part, _RANGES)
+            or await self.attempt("reading a part of the object", read_twice, _RANGES)
         )
 
     async def _read_other(self) -> None:
         try:
-            response = await self.target.get_once(*_INSIDE, _OTHER_ETAG)
+            response = await self.target.get(*_INSIDE, _OTHER_ETAG)
         except Changed:
             return
         # Some stores ignore If-Match. The service compares the ETag of each response, too.
@@ -262,9 +262,8 @@ class _Proof:
             raise _Unfit(f"this version was sent, with the ETag {etag}")
 
     async def _read_presigned(self, seconds: int) -> None:
-        named = self.target.presign(seconds, _OTHER_HEADERS.response_parameters())
         try:
-            headers = await self.target.retry_once(lambda: self._fetch(named))
+            headers = await self._fetch(seconds, _OTHER_HEADERS.response_parameters())
             self.obeys = headers == _OTHER_HEADERS
             if headers in (HEADERS, _OTHER_HEADERS):
                 return
@@ -272,20 +271,21 @@ class _Proof:
             if _is_overloaded(error):
                 raise
         try:
-            headers = await self._fetch(self.target.presign(seconds))
+            headers = await self._fetch(seconds)
         except Denied as error:
             raise _Unfit(str(error)) from error
         for name, found, written in zip(HEADERS.lines(), headers, HEADERS, strict=True):
             _require(name, found, written)
 
-    async def _fetch(self, url: str) -> VariantHeaders:
-        """Read a part of the object without credentials, and return the response's headers."""
+    async def _fetch(self, seconds: int, query: str = "") -> VariantHeaders:
+        """Read a part of the object by a presigned URL, and return the response's headers."""
+        url = self.target.presign(seconds, query)
+        return await self.target.retry_once(lambda: self._fetch_once(url))
+
+    async def _fetch_once(self, url: str) -> VariantHeaders:
         start, stop = _INSIDE
         asked = {"range": f"bytes={start}-{stop - 1}"}
-        try:
-            response = await self.target.store.client.request("GET", url, asked)
-        except TransportError as error:
-            raise Unreachable(f"{self.target.store.name} is unreachable: {error}") from error
+        response = await self.target.store.request("GET", url, asked)
         if response.status == 200:
             response.discard()
             # A client would take it for the whole variant, whatever its Content-Range.

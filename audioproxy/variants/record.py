@@ -18,6 +18,7 @@ from typing import Self
 from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.grammar.sources import Source
+from audioproxy.http_client.client import Response
 
 # Metadata of an object has at most 2 KB, which is the number of bytes of all names and values (S3,
 # "Working with object metadata"). A part is left for metadata that is not part of the record.
@@ -119,6 +120,11 @@ class VariantRecord:
             return record if is_record else None
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             return None
+
+    @classmethod
+    def of_object(cls, response: Response) -> Self | None:
+        """Return the record in the metadata of the object that a response is about."""
+        return cls.read(response.headers_with_prefix(METADATA_PREFIX))
 
     def texts(self) -> dict[str, str]:
         """Return the record as texts of visible ASCII by name."""

@@ -37,7 +37,7 @@ from audioproxy.s3.signing import MAX_PRESIGN_SECONDS
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import VariantChanged
 from audioproxy.variants.proof import prove
-from audioproxy.variants.record import METADATA_PREFIX, VariantRecord
+from audioproxy.variants.record import VariantRecord
 
 #: The most bytes of one request, and so of one part of a multipart upload. S3 accepts 5 GiB, and
 #: other stores accept a little less.
@@ -209,7 +209,7 @@ class S3VariantStore:
         if not size or response.range is None or response.is_encoded:
             # The store sent something else, such as a page about itself.
             return None
-        record = VariantRecord.read(response.headers_with_prefix(METADATA_PREFIX))
+        record = VariantRecord.of_object(response)
         stored = None if record is None else record.stored
         return StoredObject(size, response.header("etag"), target, stored)
 

@@ -149,10 +149,6 @@ class Trial:
         self._removals[key] = target.delete
         return target
 
-    def root(self) -> StoreObject:
-        """Return the bucket itself, for requests with a query."""
-        return self.objects.object(self.bucket, b"")
-
     def with_settings(self, **changes: str) -> ObjectStore:
         """Return the store, accessed with other credentials."""
         return ObjectStore(replace(self.settings, **changes), self.objects.client)
@@ -194,10 +190,7 @@ class Trial:
 
         :raises Unreachable: if there is no response.
         """
-        try:
-            return await self.objects.client.request(method, url, headers or {})
-        except TransportError as error:
-            raise Unreachable(f"{self.objects.name} is unreachable: {error}") from error
+        return await self.objects.request(method, url, headers or {})
 
     async def clean(self) -> None:
         """Remove everything that this run wrote. What fails here is removed by a later run."""
