@@ -13,12 +13,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import count, takewhile
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.grammar.sources import Source
-from audioproxy.http_client.client import Response
+
+if TYPE_CHECKING:
+    # A node without remote sources and buckets loads no HTTP client.
+    from audioproxy.http_client.client import Response
 
 # Metadata of an object has at most 2 KB, which is the number of bytes of all names and values (S3,
 # "Working with object metadata"). A part is left for metadata that is not part of the record.
