@@ -18,6 +18,7 @@ from audioproxy import __version__
 from audioproxy._twisted import monotonic_clock
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.concurrency.deadlines import Deadline
+from audioproxy.concurrency.slots import Slots
 from audioproxy.concurrency.threads import bounded, thread_per_call
 from audioproxy.config import BucketStore, Config, Problem, S3Config, cpu_count
 from audioproxy.errors import NotConfigured, NotFound, RenderTimeout
@@ -25,7 +26,7 @@ from audioproxy.files.disk_space import DiskMonitor
 from audioproxy.files.scratch_files import AnonymousSpace, check_folder, temporary_folder
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source, Source
-from audioproxy.media.command.inputs import Input, local_input
+from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.probe import Probe
 from audioproxy.observe.collectors import Durations
 from audioproxy.observe.log_context import Logger
@@ -35,14 +36,13 @@ from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.find_starter import find_starter
 from audioproxy.process.prober import Prober
 from audioproxy.process.programs import Programs, ProgramsMonitor
-from audioproxy.process.readiness import Readiness
-from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import ChildLimits, Launcher
 from audioproxy.process.store_upkeep import StoreUpkeep
 from audioproxy.process.warm import warm_starter
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.failures import RecentFailures
 from audioproxy.render.job import Job, Preparer
+from audioproxy.render.readiness import Readiness
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.render import RenderContext
 from audioproxy.render.seek_points import SeekPoints

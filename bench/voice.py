@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from audioproxy.media.command.conversion import SOXR
 from audioproxy.media.command.presets import PRESET_RATE, PRESETS
+from audioproxy.media.conversion import SOXR
 from bench.settings import Bench
 from tests.support.audio import Sound, chord, convert, noise, read_wav, tone, write_wav
 from tests.support.measures import level, middle

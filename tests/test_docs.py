@@ -26,8 +26,8 @@ from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.segments import split_target
 from audioproxy.grammar.signature import verify
 from audioproxy.grammar.sources import SCHEMES, LocalSource, read_source
-from audioproxy.media.command.inputs import DEMUXERS
 from audioproxy.media.command.trim import needs_point, trim_range
+from audioproxy.media.inputs import DEMUXERS
 from audioproxy.media.lengths.containers import READERS
 from audioproxy.media.probe import Probe
 from audioproxy.process.warm import MOST_FORKS

@@ -17,9 +17,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import tap
 from audioproxy.grammar.signature import sign
-from audioproxy.media.command.conversion import SWRESAMPLE
+from audioproxy.media.conversion import SWRESAMPLE
 from audioproxy.process import programs as programs_module
-from audioproxy.process.readiness import Readiness
+from audioproxy.render.readiness import Readiness
 from audioproxy.service import BootError
 from tests.support.audio import render_all
 from tests.support.folders import short_folder

@@ -29,9 +29,9 @@ from audioproxy.grammar.sources import LocalSource, Source
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.encoding import encoder_arguments
-from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, local_input
-from audioproxy.media.lengths.reading import SourceLength
+from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
 from audioproxy.media.probe import Probe, describe_choice, probe_arguments
+from audioproxy.media.reading import SourceLength
 from audioproxy.media.seeking.point import SeekPoint
 from audioproxy.media.waveform_spec import PcmSamples
 from audioproxy.variants.files import variant_path

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from audioproxy.media.lengths.pcm import sample_bytes
-from audioproxy.media.lengths.reading import Reader, read_range
+from audioproxy.media.reading import Reader, read_range
 
 #: Samples of two channels in which all bursts repeat. Those of TrueHD do so after 61,440 bytes.
 LONGEST_PERIOD = 20 * 1024

@@ -7,8 +7,8 @@ from decimal import Decimal
 
 from audioproxy.media.lengths.containers import may_be_exact, read_length, run_reader
 from audioproxy.media.lengths.mp3 import read_duration
-from audioproxy.media.lengths.reading import ReadRange
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import ReadRange
 
 # Kinds in which ffprobe reads a duration that the file contradicts, and the seconds by which it may
 # differ. In Ogg, ffprobe takes the granule position of the last page for the end. The position is

@@ -11,7 +11,7 @@ from contextlib import suppress
 from audioproxy.errors import UndecodableSource
 from audioproxy.media.lengths.containers import run_reader
 from audioproxy.media.lengths.mp4 import Box, inside, read_box
-from audioproxy.media.lengths.reading import Malformed, Reader, ReadRange, read_range
+from audioproxy.media.reading import Malformed, Reader, ReadRange, read_range
 
 # Of Common Encryption, iTunes and Audible.
 _ENCRYPTED_ENTRIES = (b"enca", b"drms", b"aavd")

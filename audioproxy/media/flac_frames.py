@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from audioproxy.media.lengths.flac import BLOCK_SIZES
-from audioproxy.media.lengths.reading import Malformed, Reader
+from audioproxy.media.reading import Malformed, Reader
 
 # Bytes of frames that are read at once.
 _WINDOW = 48 * 1024

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
 from audioproxy.errors import NothingDecoded, UndecodableSource
-from audioproxy.media.command.conversion import convert_samples, resample
+from audioproxy.media.conversion import convert_samples, resample
 
 # ffmpeg prints peaks as amplitudes with three decimals. Amplified samples have more of them.
 _AMPLIFICATION = 60
@@ -53,7 +53,7 @@ def loudness_filters(rate: int, layout: str | None, resampler: str) -> list[str]
 
     :param rate: of the samples, in Hz.
     :param layout: the channel layout, where it is known.
-    :param resampler: as `audioproxy.media.command.conversion.resample` takes it.
+    :param resampler: as `audioproxy.media.conversion.resample` takes it.
     """
     is_measurable = rate >= _LOWEST_RATE and rate % _BLOCKS_PER_SECOND == 0
     measured = rate if is_measurable else _DEFINED_RATE

@@ -9,7 +9,6 @@ from decimal import Decimal
 from typing import Any
 
 from audioproxy.errors import EncryptedSource, NothingDecoded, UndecodableSource, VideoSource
-from audioproxy.media.command.inputs import Input, RawSamples
 from audioproxy.media.diagnostics import decoder_complained
 from audioproxy.media.ffprobe_output import FORM_ERRORS, parse_output, read_streams
 from audioproxy.media.info_document import (
@@ -17,8 +16,9 @@ from audioproxy.media.info_document import (
     parse_count,
     parse_source_info,
 )
-from audioproxy.media.lengths.reading import SourceLength
+from audioproxy.media.inputs import Input, RawSamples
 from audioproxy.media.messages import Meaning, messages
+from audioproxy.media.reading import SourceLength
 from audioproxy.media.seeking.point import SeekPoint
 from audioproxy.media.streams import (
     DURATION_TAG,

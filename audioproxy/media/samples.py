@@ -15,13 +15,16 @@ from typing import TypeAlias
 from audioproxy.errors import NothingDecoded, UndecodableSource
 from audioproxy.media.bursts import encoded_in, find_burst
 from audioproxy.media.command.decoding import PIECE_FORM
-from audioproxy.media.command.inputs import RAW_DEMUXERS, RawSamples
 from audioproxy.media.flac_frames import find_noise
 from audioproxy.media.info_document import SourceInfo
+from audioproxy.media.inputs import RAW_DEMUXERS, RawSamples
 from audioproxy.media.lengths.containers import run_reader
 from audioproxy.media.lengths.padded import resolve_padding
 from audioproxy.media.lengths.pcm import SampleForm, count_samples, sample_bytes
-from audioproxy.media.lengths.reading import (
+from audioproxy.media.lengths.sphere import read_sphere
+from audioproxy.media.lengths.wav import WavFile, find_samples, read_form
+from audioproxy.media.probe import Probe, check_limits
+from audioproxy.media.reading import (
     Malformed,
     Reader,
     ReadRange,
@@ -30,9 +33,6 @@ from audioproxy.media.lengths.reading import (
     read_range,
     skip_id3,
 )
-from audioproxy.media.lengths.sphere import read_sphere
-from audioproxy.media.lengths.wav import WavFile, find_samples, read_form
-from audioproxy.media.probe import Probe, check_limits
 
 # Codecs of which ffmpeg takes a part in the middle for something else. It keeps a decoder that is
 # named.
@@ -57,7 +57,7 @@ Decode: TypeAlias = Callable[[int], Awaitable[bytes]]
 class Start:
     """What the start of a source tells ahead of ffprobe.
 
-    :ivar is_pcm: as that of `audioproxy.media.command.inputs.Input`.
+    :ivar is_pcm: as that of `audioproxy.media.inputs.Input`.
     :ivar has_space: it is a wav file in which ffprobe would look for chunks in vain.
     """
 

@@ -21,8 +21,8 @@ from audioproxy.media.command.trim import (
     seeks_exactly,
     stated_range,
 )
-from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import SourceLength
 from audioproxy.media.waveform_pixels import frames_per_pixel
 
 # Containers and codecs whose decoders output the same samples wherever they start.

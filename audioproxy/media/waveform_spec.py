@@ -9,8 +9,8 @@ from audioproxy.media.command.decoding import Pipeline
 from audioproxy.media.command.filters import copies_samples, output_channels, output_rate
 from audioproxy.media.command.trim import expected_range
 from audioproxy.media.lengths.pcm import sample_bytes
-from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import SourceLength
 
 # Codecs whose samples the service converts.
 _CODECS = frozenset(

@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from audioproxy.media.command.inputs import MAP_DESCRIPTOR, SOURCE_DESCRIPTOR
+from audioproxy.media.inputs import MAP_DESCRIPTOR, SOURCE_DESCRIPTOR
 from audioproxy.process.starters import NICENESS, CommandLineStarter, Limits, resource_number
 
 

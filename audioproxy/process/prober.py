@@ -10,6 +10,7 @@ from cachetools import LRUCache, TTLCache
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.shared_result import SharedCalls
+from audioproxy.concurrency.slots import Claim, Slots
 from audioproxy.errors import (
     EncryptedSource,
     MemoryExceeded,
@@ -24,13 +25,12 @@ from audioproxy.errors import (
     VideoSource,
 )
 from audioproxy.media.command.decoding import measure_arguments, piece_arguments
-from audioproxy.media.command.inputs import Input
 from audioproxy.media.described import describe, is_doubtful
 from audioproxy.media.diagnostics import classify, one_line, unsupported_container
 from audioproxy.media.encryption import is_encrypted
 from audioproxy.media.ffprobe_output import has_container, lacks_pictures
+from audioproxy.media.inputs import Input
 from audioproxy.media.lengths.containers import read_length, run_reader
-from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.probe import (
     ALL_TAGS,
@@ -41,13 +41,13 @@ from audioproxy.media.probe import (
     parse_probe,
     probe_arguments,
 )
+from audioproxy.media.reading import SourceLength
 from audioproxy.media.samples import check_samples, examine_start, probe_samples
 from audioproxy.media.signatures import TAG_DEMUXER, identify, may_be_misdetected
 from audioproxy.media.streams import COUNTED_SECONDS
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.child import ChildTimeout, Exit, describe_exit, log_lack_of_memory
 from audioproxy.process.ffmpeg import Ffmpeg
-from audioproxy.process.slots import Claim, Slots
 from audioproxy.process.spawn import Launcher, SpawnFailed
 from audioproxy.sources.interfaces import OpenSource
 

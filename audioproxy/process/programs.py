@@ -13,10 +13,10 @@ from typing import NamedTuple
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 
-from audioproxy.media.command.conversion import SOXR, SWRESAMPLE
 from audioproxy.media.command.decoding import PIECE_FORM, STREAM_FORMATS
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.filters import FILTERS
+from audioproxy.media.conversion import SOXR, SWRESAMPLE
 from audioproxy.media.diagnostics import one_line
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.child import ChildTimeout, describe_exit

@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 
 from audioproxy._twisted import ForkedProcess
 from audioproxy.concurrency.shared_result import SharedResult
-from audioproxy.media.command.inputs import (
+from audioproxy.media.inputs import (
     MAP_DESCRIPTOR,
     QUESTIONS_DESCRIPTOR,
     SOURCE_DESCRIPTOR,

@@ -14,6 +14,7 @@ from typing import Any
 from cachetools import LRUCache
 
 from audioproxy.concurrency.deadlines import Deadline
+from audioproxy.concurrency.slots import Claim
 from audioproxy.concurrency.threads import ThreadRunner
 from audioproxy.errors import (
     IrregularSource,
@@ -29,7 +30,6 @@ from audioproxy.files.scratch_files import AnonymousSpace
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.grammar.sources import Source
-from audioproxy.media.command.conversion import SOXR
 from audioproxy.media.command.decoding import (
     Pipeline,
     decoded_stream,
@@ -51,7 +51,6 @@ from audioproxy.media.command.filters import (
     output_rate,
     output_samples,
 )
-from audioproxy.media.command.inputs import Input, local_input
 from audioproxy.media.command.progress import expected_seconds, read_share
 from audioproxy.media.command.trim import (
     may_seek,
@@ -61,9 +60,11 @@ from audioproxy.media.command.trim import (
     requested_samples,
     starts_past_end,
 )
+from audioproxy.media.conversion import SOXR
+from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.lengths.containers import read_length
-from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe, describe_choice
+from audioproxy.media.reading import SourceLength
 from audioproxy.media.seeking.point import DEPENDING_ON_START, SeekPoint
 from audioproxy.media.waveform_parts import Part, may_be_split, split_waveform
 from audioproxy.media.waveform_spec import (
@@ -76,7 +77,6 @@ from audioproxy.media.waveform_spec import (
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.prober import Prober
-from audioproxy.process.slots import Claim
 from audioproxy.render.seek_points import SeekPoints
 from audioproxy.sources.anew import use_source
 from audioproxy.sources.excerpt import open_excerpt

@@ -14,6 +14,7 @@ from twisted.python.failure import Failure
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.shared_result import SharedResult
+from audioproxy.concurrency.slots import Claim, Slots
 from audioproxy.errors import (
     DiskFull,
     IrregularSource,
@@ -30,7 +31,6 @@ from audioproxy.media.command.encoding import StatedLength
 from audioproxy.media.waveform_spec import WaveformSpec
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.ffmpeg import Ffmpeg
-from audioproxy.process.slots import Claim, Slots
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.encoded_file import EncodedFile
 from audioproxy.render.failures import RecentFailures

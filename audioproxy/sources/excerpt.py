@@ -12,8 +12,8 @@ from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
 from audioproxy.errors import Refusal, RenderFailed, UpstreamUnavailable, reason_of
 from audioproxy.files.scratch_files import AnonymousSpace
-from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
-from audioproxy.media.lengths.reading import Reader
+from audioproxy.media.inputs import SOURCE_DESCRIPTOR
+from audioproxy.media.reading import Reader
 from audioproxy.media.seeking.point import MOST_COPIED, SeekPoint
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.interfaces import OpenSource, SourceFile

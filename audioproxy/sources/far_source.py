@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.threads import ThreadRunner, read_in_thread
 from audioproxy.errors import Refusal, RenderFailed, SourceTooLarge, UndecodableSource, reason_of
-from audioproxy.media.command.inputs import (
+from audioproxy.media.inputs import (
     MAP_DESCRIPTOR,
     QUESTIONS_DESCRIPTOR,
     SOURCE_DESCRIPTOR,

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import Refusal
 from audioproxy.grammar.sources import Source
-from audioproxy.media.command.inputs import Input
+from audioproxy.media.inputs import Input
 
 T = TypeVar("T")
 

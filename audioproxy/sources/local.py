@@ -17,7 +17,7 @@ from audioproxy.concurrency.threads import ThreadRunner, read_in_thread
 from audioproxy.errors import NoSuchSource, NotFound, UpstreamUnavailable, reason_of
 from audioproxy.grammar.sources import LocalSource, leaves_root, log_name
 from audioproxy.grammar.values import other_forms
-from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input, local_input
+from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.interfaces import Look
 

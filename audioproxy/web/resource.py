@@ -13,13 +13,13 @@ from twisted.web.server import NOT_DONE_YET
 
 from audioproxy import __version__
 from audioproxy.concurrency.shared_result import InFlightCounter
+from audioproxy.concurrency.slots import Slots
 from audioproxy.errors import Expired, NotFound, Refusal, RenderFailed
 from audioproxy.files.streams import ConsumerGone
 from audioproxy.grammar.request import InfoRequest, SigningKeys, VariantRequest, parse_request
 from audioproxy.grammar.segments import is_info, split_signature
 from audioproxy.observe.log_context import Logger, set_request_id
-from audioproxy.process.readiness import Readiness
-from audioproxy.process.slots import Slots
+from audioproxy.render.readiness import Readiness
 from audioproxy.web.exchange import Exchange, Instrumentation
 from audioproxy.web.info import InfoHandler
 from audioproxy.web.response_plan import ResponsePlan, plan_json

@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
+from audioproxy.media.inputs import SOURCE_DESCRIPTOR
 from audioproxy.process.find_starter import find_starter
 from audioproxy.process.spawn import ChildLimits
 from bench.figures import Figure

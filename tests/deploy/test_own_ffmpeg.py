@@ -18,8 +18,8 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from audioproxy.errors import Refusal
 from audioproxy.media.command.decoding import decoded_stream, decoder_arguments, measure_arguments
 from audioproxy.media.command.encoders import ENCODERS
-from audioproxy.media.command.inputs import RAW_DEMUXERS, Input, local_input
 from audioproxy.media.diagnostics import classify
+from audioproxy.media.inputs import RAW_DEMUXERS, Input, local_input
 from audioproxy.media.probe import Probe, parse_probe, probe_arguments
 from audioproxy.process.fork_server import find_obstacle
 from audioproxy.process.programs import LISTS

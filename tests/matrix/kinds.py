@@ -10,7 +10,7 @@ from tests.matrix.places import SECONDS, decode_whole
 from tests.support.audio import convert, noise, run, write_wav
 from tests.support.programs import FFMPEG
 
-#: ffmpeg's muxers for the containers of `audioproxy.media.command.inputs.DEMUXERS`. Those without a
+#: ffmpeg's muxers for the containers of `audioproxy.media.inputs.DEMUXERS`. Those without a
 #: header take any codec, so their own codecs are listed.
 MUXERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys("wav w64 ogg mov mp4 matroska webm aiff caf asf au avi mpegts".split(), ()),

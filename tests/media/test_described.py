@@ -9,8 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.described import describe, is_doubtful
 from audioproxy.media.info_document import SourceInfo
-from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import SourceLength
 from tests.media.lengths.test_mp3 import MPEG_1, tagged
 from tests.media.lengths.test_musepack import musepack
 from tests.media.lengths.test_ogg import PACKET, opus, page

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media import flac_frames
 from audioproxy.media.flac_frames import find_noise
-from audioproxy.media.lengths.reading import Malformed
+from audioproxy.media.reading import Malformed
 from tests.media.lengths.test_wav import run
 
 #: The header of the residuals of one partition: the method and the order of partitions.

@@ -14,7 +14,7 @@ from audioproxy.errors import IrregularSource
 from audioproxy.media.command.decoding import decoder_arguments, single_process
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.encoding import encoder_arguments
-from audioproxy.media.command.inputs import local_input
+from audioproxy.media.inputs import local_input
 from tests.support.audio import (
     Sound,
     convert,

@@ -23,9 +23,9 @@ from audioproxy.errors import (
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.encoding import encoder_arguments
-from audioproxy.media.command.inputs import local_input
 from audioproxy.media.diagnostics import classify, unsupported_container
 from audioproxy.media.info_document import SourceInfo
+from audioproxy.media.inputs import local_input
 from audioproxy.media.probe import Probe, probe_arguments
 from audioproxy.media.tags import CARRIED_TAGS
 from tests.support.audio import (

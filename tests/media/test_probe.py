@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import EncryptedSource, NothingDecoded, UndecodableSource, VideoSource
-from audioproxy.media.command.inputs import local_input
 from audioproxy.media.ffprobe_output import has_container
-from audioproxy.media.lengths.reading import SourceLength
+from audioproxy.media.inputs import local_input
 from audioproxy.media.probe import (
     CONTAINER_TAGS,
     NAMED_TAGS,
@@ -23,6 +22,7 @@ from audioproxy.media.probe import (
     parse_probe,
     probe_arguments,
 )
+from audioproxy.media.reading import SourceLength
 from audioproxy.media.seeking.point import SeekPoint
 from audioproxy.media.tags import CARRIED_TAGS
 

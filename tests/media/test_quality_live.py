@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.command.conversion import SOXR, SWRESAMPLE
+from audioproxy.media.conversion import SOXR, SWRESAMPLE
 from tests.support.audio import (
     Sound,
     chord,

@@ -9,12 +9,12 @@ from decimal import Decimal
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import NothingDecoded, UndecodableSource
-from audioproxy.media.command.inputs import RawSamples
 from audioproxy.media.info_document import SourceInfo
+from audioproxy.media.inputs import RawSamples
 from audioproxy.media.lengths.containers import run_reader
-from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import SourceLength
 from audioproxy.media.samples import Start, check_samples, examine_start, probe_samples
 from tests.media.lengths.test_padded import extensible
 from tests.media.lengths.test_pcm import FORMAT, chunk, wav

@@ -19,7 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions, UndecodableSource
 from audioproxy.media.command.decoding import open_source
-from audioproxy.media.command.inputs import Input
+from audioproxy.media.inputs import Input
 from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.probe import probe_arguments
 from tests.media.lengths.test_pcm import chunk, wav

@@ -6,7 +6,7 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.command.inputs import DEMUXERS
+from audioproxy.media.inputs import DEMUXERS
 from audioproxy.media.signatures import (
     FRAME_LENGTHS,
     SIGNATURES,

@@ -12,8 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.values import Trim
 from audioproxy.media.command.trim import expected_range, trim_range
-from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import SourceLength
 from audioproxy.media.waveform_parts import Part, may_be_split, split_waveform
 from audioproxy.media.waveform_pixels import frames_per_pixel
 from tests.support.audio import options_of

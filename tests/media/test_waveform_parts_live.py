@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from twisted.logger import formatEvent
 
 from audioproxy import engine
+from audioproxy.concurrency.slots import Claim
 from audioproxy.media import waveform_parts
 from audioproxy.media.lengths.flac import FRAME_HEADER, parse_frame_header
-from audioproxy.process.slots import Claim
 from audioproxy.render import job
 from tests.support.audio import convert_all, noise, write_wav
 from tests.support.http import Log

@@ -8,8 +8,8 @@ from decimal import Decimal
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import SourceLength
 from audioproxy.media.waveform_spec import (
     PcmSamples,
     WaveformSpec,

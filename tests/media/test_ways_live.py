@@ -7,9 +7,9 @@ from itertools import cycle
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.command.conversion import SOXR, SWRESAMPLE
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.filters import EVEN_FRAMES, filter_chain
+from audioproxy.media.conversion import SOXR, SWRESAMPLE
 from audioproxy.media.probe import Probe
 from audioproxy.service import AudioProxy
 from tests.media.test_places_live import halve_frames

@@ -15,6 +15,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.deadlines import Deadline
+from audioproxy.concurrency.slots import Slots
 from audioproxy.errors import (
     EncryptedSource,
     MemoryExceeded,
@@ -28,13 +29,12 @@ from audioproxy.errors import (
     UpstreamUnavailable,
     VideoSource,
 )
-from audioproxy.media.command.inputs import Input, local_input
+from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.probe import CONTAINER_TAGS, NAMED_TAGS, Probe
 from audioproxy.process import child as child_module
 from audioproxy.process import prober as prober_module
 from audioproxy.process.prober import Prober
-from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher
 from tests.media.lengths.test_mp3 import MPEG_1, tagged
 from tests.media.lengths.test_musepack import musepack

@@ -14,14 +14,14 @@ from twisted.logger import formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.media.command.conversion import SOXR, SWRESAMPLE
 from audioproxy.media.command.decoding import decoded_stream, decoder_arguments, measure_arguments
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.encoding import encoder_arguments
-from audioproxy.media.command.inputs import local_input
 from audioproxy.media.command.presets import PRESETS
-from audioproxy.media.lengths.reading import SourceLength
+from audioproxy.media.conversion import SOXR, SWRESAMPLE
+from audioproxy.media.inputs import local_input
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import SourceLength
 from audioproxy.process.programs import (
     LISTS,
     Programs,

@@ -17,7 +17,7 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.command.inputs import MAP_DESCRIPTOR, QUESTIONS_DESCRIPTOR
+from audioproxy.media.inputs import MAP_DESCRIPTOR, QUESTIONS_DESCRIPTOR
 from audioproxy.process import warm as warm_module
 from audioproxy.process.cell import CellStarter, ConfinedProgram
 from audioproxy.process.fork_server import NotForked

@@ -30,7 +30,7 @@ from audioproxy.errors import (
 from audioproxy.media import waveform as waveform_module
 from audioproxy.media import waveform_pixels
 from audioproxy.media.command.decoding import Pipeline
-from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
+from audioproxy.media.inputs import SOURCE_DESCRIPTOR
 from audioproxy.media.waveform_spec import Pass, PcmSamples, WaveformSpec
 from audioproxy.process import decoder, waveforms
 from audioproxy.process import waveform_reader as reader_module

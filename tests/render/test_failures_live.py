@@ -17,7 +17,7 @@ from twisted.logger import LogLevel, formatEvent
 from twisted.trial.unittest import SkipTest
 
 from audioproxy import engine as engine_module
-from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
+from audioproxy.media.inputs import SOURCE_DESCRIPTOR
 from audioproxy.process import child as child_module
 from audioproxy.service import AudioProxy
 from tests.support.http import Log

@@ -11,8 +11,8 @@ from twisted.internet.defer import Deferred
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import EncryptedSource, IrregularSource, RenderTimeout, WrongLength
 from audioproxy.grammar.sources import LocalSource
-from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
 from audioproxy.media.command.progress import REPORT
+from audioproxy.media.inputs import SOURCE_DESCRIPTOR
 from audioproxy.media.seeking.point import SeekPoint
 from audioproxy.render.job import Job
 from tests.media.lengths.test_flac import frame

@@ -15,12 +15,12 @@ from audioproxy import _twisted
 from audioproxy.concurrency import blocking_calls, threads
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.concurrency.shared_result import SharedCalls
+from audioproxy.concurrency.slots import Slots
 from audioproxy.http_client import errors
 from audioproxy.observe.log_writer import LogWriter
 from audioproxy.process import prober, starters
 from audioproxy.process.cell import CellStarter
 from audioproxy.process.child import Child, Exit
-from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import ChildLimits
 from tests.soak.injection import Bugs
 

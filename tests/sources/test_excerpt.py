@@ -17,7 +17,7 @@ from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.threads import ThreadRunner
 from audioproxy.errors import RenderFailed, RenderTimeout, UpstreamUnavailable
 from audioproxy.files.scratch_files import AnonymousFile, AnonymousSpace
-from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
+from audioproxy.media.inputs import SOURCE_DESCRIPTOR
 from audioproxy.media.seeking.point import SeekPoint
 from audioproxy.sources import excerpt
 from audioproxy.sources.excerpt import open_excerpt

@@ -21,7 +21,7 @@ from audioproxy.errors import (
     SourceTooLarge,
     UndecodableSource,
 )
-from audioproxy.media.command.inputs import (
+from audioproxy.media.inputs import (
     MAP_DESCRIPTOR,
     QUESTIONS_DESCRIPTOR,
     SOURCE_DESCRIPTOR,

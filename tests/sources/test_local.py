@@ -20,7 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import NoSuchSource, NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import LocalSource
-from audioproxy.media.command.inputs import Input, local_input
+from audioproxy.media.inputs import Input, local_input
 from audioproxy.sources.local import LocalSources, OpenLocalSource
 from tests.support.folders import short_folder
 from tests.support.http import Log

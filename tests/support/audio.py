@@ -41,7 +41,6 @@ from audioproxy.errors import (
 from audioproxy.files.scratch_files import AnonymousFile, AnonymousSpace
 from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.media.command.conversion import SOXR
 from audioproxy.media.command.decoding import (
     decoded_stream,
     measure_arguments,
@@ -58,20 +57,21 @@ from audioproxy.media.command.encoding import (
     uses_length,
 )
 from audioproxy.media.command.gaps import may_have_gaps
-from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input, local_input
 from audioproxy.media.command.trim import (
     may_seek,
     needs_measuring,
     starts_past_end,
 )
+from audioproxy.media.conversion import SOXR
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.encryption import is_encrypted
 from audioproxy.media.ffprobe_output import lacks_pictures
+from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
 from audioproxy.media.lengths.containers import read_length, run_reader
-from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.loudness import LoudnessParser, Measurement
 from audioproxy.media.probe import Probe, parse_probe, probe_arguments
+from audioproxy.media.reading import SourceLength
 from audioproxy.media.samples import check_samples, examine_start, probe_samples
 from audioproxy.media.seeking.point import DEPENDING_ON_START, SeekPoint
 from audioproxy.media.signatures import TAG_DEMUXER, identify, may_be_misdetected

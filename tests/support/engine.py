@@ -6,17 +6,17 @@ from collections.abc import Mapping
 
 from twisted.internet.task import Clock
 
+from audioproxy.concurrency.slots import Slots
 from audioproxy.files.scratch_files import AnonymousSpace
 from audioproxy.observe.metrics import Metrics
 from audioproxy.process.decoder import Decoder
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.prober import Prober
-from audioproxy.process.readiness import Readiness
-from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.failures import RecentFailures
 from audioproxy.render.job import Preparer
+from audioproxy.render.readiness import Readiness
 from audioproxy.render.render import RenderContext
 from audioproxy.render.seek_points import SeekPoints
 from audioproxy.render.write_back import RenderStorage

@@ -18,7 +18,7 @@ from typing import Any
 
 from twisted.internet.protocol import ProcessProtocol
 
-from audioproxy.media.command.inputs import (
+from audioproxy.media.inputs import (
     MAP_DESCRIPTOR,
     QUESTIONS_DESCRIPTOR,
     SOURCE_DESCRIPTOR,

@@ -16,7 +16,7 @@ from twisted.internet.task import Clock
 
 from audioproxy.files.streams import ConsumerGone
 from audioproxy.http_client.client import HttpClient, Response
-from audioproxy.media.command.inputs import Input
+from audioproxy.media.inputs import Input
 from audioproxy.sources.far_files import FarFiles
 from audioproxy.sources.far_source import FarReading, FarSource
 from audioproxy.sources.fetch import Part

@@ -12,7 +12,7 @@ from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from audioproxy.media.command.conversion import SOXR
+from audioproxy.media.conversion import SOXR
 
 
 def open_descriptors() -> set[str]:

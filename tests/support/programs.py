@@ -12,7 +12,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR
+from audioproxy.media.inputs import SOURCE_DESCRIPTOR
 
 #: Folder in which `make ffmpeg` installs the project's own build.
 OWN = Path(__file__).parents[2] / "build/ffmpeg/bin"

@@ -14,7 +14,7 @@ from audioproxy.errors import NoSuchSource, Refusal
 from audioproxy.files.scratch_files import AnonymousFile, ScratchFile
 from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.sources import LocalSource, Source
-from audioproxy.media.command.inputs import SOURCE_DESCRIPTOR, Input, local_input
+from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.record import VariantRecord
 

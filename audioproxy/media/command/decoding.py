@@ -23,12 +23,12 @@ from itertools import pairwise
 from audioproxy.errors import IrregularSource, WrongLength
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.bursts import LONGEST_PERIOD
-from audioproxy.media.command.conversion import SWRESAMPLE
 from audioproxy.media.command.downmix import layout_of_filters
 from audioproxy.media.command.exact_length import EXCESS
 from audioproxy.media.command.gaps import jump_arguments, keep_time
-from audioproxy.media.command.inputs import Input
 from audioproxy.media.command.trim import LATE
+from audioproxy.media.conversion import SWRESAMPLE
+from audioproxy.media.inputs import Input
 from audioproxy.media.messages import Meaning, messages
 from audioproxy.media.probe import Probe
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.media.command.conversion import SOXR, output_depth
 from audioproxy.media.command.decoding import decoder_arguments, open_source, source_filters
 from audioproxy.media.command.downmix import OUTPUT_LAYOUTS
 from audioproxy.media.command.encoders import ENCODERS, bitrate_bounds, expected_bitrate
@@ -18,8 +17,9 @@ from audioproxy.media.command.filters import (
     output_rate,
     output_samples,
 )
-from audioproxy.media.command.inputs import Input
 from audioproxy.media.command.trim import needs_length, trim_filters, trim_range
+from audioproxy.media.conversion import SOXR, output_depth
+from audioproxy.media.inputs import Input
 from audioproxy.media.lengths.headers import LengthHeader, OutputForm
 from audioproxy.media.loudness import loudness_filters
 from audioproxy.media.probe import Probe

@@ -16,15 +16,6 @@ from itertools import groupby
 from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import Fade, print_decimal
-from audioproxy.media.command.conversion import (
-    SOXR,
-    WORKING_FORMAT,
-    convert_samples,
-    dither_filter,
-    output_depth,
-    output_sample_format,
-    resample,
-)
 from audioproxy.media.command.downmix import OUTPUT_LAYOUTS, Mix, channel_mix, layout_of_filters
 from audioproxy.media.command.exact_length import (
     exact_length_filters,
@@ -34,6 +25,15 @@ from audioproxy.media.command.exact_length import (
 from audioproxy.media.command.normalization import LOUDNORM_RATE, norm_filters
 from audioproxy.media.command.presets import LOWEST_RATE, PRESET_RATE, PRESETS
 from audioproxy.media.command.trim import FEW_SAMPLES, SampleRange, trim_filters, trim_range
+from audioproxy.media.conversion import (
+    SOXR,
+    WORKING_FORMAT,
+    convert_samples,
+    dither_filter,
+    output_depth,
+    output_sample_format,
+    resample,
+)
 from audioproxy.media.probe import Probe
 
 #: All filters of ffmpeg that command lines contain, which are checked at boot.
@@ -164,7 +164,7 @@ def filter_chain(options: VariantOptions, probe: Probe, resampler: str = SOXR) -
     ffmpeg converts sample formats wherever two stages differ. So the format is fixed ahead of the
     stages that count samples or compute them, and after these stages.
 
-    :param resampler: as `audioproxy.media.command.conversion.resample` takes it.
+    :param resampler: as `audioproxy.media.conversion.resample` takes it.
     :raises InvalidOptions: for options that do not fit this source.
     """
     sample_range = trim_range(options, probe)

@@ -12,8 +12,8 @@ from decimal import Decimal
 
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import print_decimal
-from audioproxy.media.command.conversion import convert_samples, resample
 from audioproxy.media.command.trim import BLOCK, may_be_shorter
+from audioproxy.media.conversion import convert_samples, resample
 from audioproxy.media.probe import Probe
 
 #: Hz at which loudnorm works.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from audioproxy.media.command.conversion import convert_samples, resample
+from audioproxy.media.conversion import convert_samples, resample
 
 #: The sample rate in Hz at which presets run. The de-esser compares neighboring samples, so its
 #: effect depends on the rate: with these settings, it lowers sibilants by 11 dB at 22.05 kHz, by 4

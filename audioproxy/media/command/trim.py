@@ -15,8 +15,8 @@ from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.lengths.pcm import sample_bytes
-from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import SourceLength
 from audioproxy.media.seeking.frames import KINDS
 from audioproxy.media.seeking.matroska import CODECS
 from audioproxy.media.seeking.point import PREROLL

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength, read_range
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import Malformed, Reader, SourceLength, read_range
 
 # Bytes of a frame by its mode, as ffmpeg reads them, after the first bytes of a file.
 _MODES = {

@@ -13,10 +13,10 @@ from audioproxy.media.lengths.mp4 import read_mp4, read_whole_mp4
 from audioproxy.media.lengths.musepack import read_musepack
 from audioproxy.media.lengths.ogg import read_flac_in_ogg, read_opus, read_vorbis
 from audioproxy.media.lengths.pcm import read_aiff, read_caf, read_dsf, read_iff, read_w64
-from audioproxy.media.lengths.reading import Malformed, Reader, ReadRange, SourceLength, T
 from audioproxy.media.lengths.wav import read_wav
 from audioproxy.media.lengths.wavpack import read_wavpack
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import Malformed, Reader, ReadRange, SourceLength, T
 
 #: The reader for each container and codec, as ffprobe names them. ``pcm`` stands for all codecs of
 #: uncompressed audio, and None for all codecs.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from audioproxy.media.lengths.reading import Malformed, Reader, read_range
+from audioproxy.media.reading import Malformed, Reader, read_range
 
 EBML, SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
 # Bytes of the longest name of an element in Matroska, and of the longest size.

@@ -11,7 +11,8 @@ from itertools import pairwise
 import numpy as np
 
 from audioproxy.media.lengths.inner import doubling_places, find_each
-from audioproxy.media.lengths.reading import (
+from audioproxy.media.probe import Probe
+from audioproxy.media.reading import (
     Malformed,
     Reader,
     SourceLength,
@@ -19,7 +20,6 @@ from audioproxy.media.lengths.reading import (
     read_range,
     skip_id3,
 )
-from audioproxy.media.probe import Probe
 
 _MOST_BLOCKS = 128
 # Bytes of the end that are searched for the last frame: if the largest size of a frame is not

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from audioproxy.media.lengths.reading import Malformed, Reader, read_range
+from audioproxy.media.reading import Malformed, Reader, read_range
 
 _MOST_PLACES = 8
 # The later places divide the rest into these powers of 2.

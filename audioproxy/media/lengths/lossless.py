@@ -8,7 +8,8 @@ from __future__ import annotations
 import struct
 
 from audioproxy.errors import UndecodableSource
-from audioproxy.media.lengths.reading import (
+from audioproxy.media.probe import Probe
+from audioproxy.media.reading import (
     Malformed,
     Reader,
     SourceLength,
@@ -16,7 +17,6 @@ from audioproxy.media.lengths.reading import (
     read_range,
     skip_id3,
 )
-from audioproxy.media.probe import Probe
 
 # TTA: name, format, channels, bits, rate, samples, checksum. The sizes of all frames follow, and
 # their checksum.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from audioproxy.media.lengths.ebml import read_segment
-from audioproxy.media.lengths.reading import (
+from audioproxy.media.probe import Probe
+from audioproxy.media.reading import (
     Malformed,
     Reader,
     SourceLength,
@@ -12,7 +13,6 @@ from audioproxy.media.lengths.reading import (
     read_range,
     skip_id3,
 )
-from audioproxy.media.probe import Probe
 
 # ISO/IEC 14496-3, 4.5.3.1: bits of one channel in one frame, at most.
 _AAC_FRAME_BYTES = 6144 // 8

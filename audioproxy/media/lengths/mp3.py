@@ -11,7 +11,8 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from audioproxy.media.lengths.mpeg_frame import FrameHeader, tag_checksum
-from audioproxy.media.lengths.reading import (
+from audioproxy.media.probe import Probe
+from audioproxy.media.reading import (
     Malformed,
     Reader,
     SourceLength,
@@ -21,7 +22,6 @@ from audioproxy.media.lengths.reading import (
     read_range,
     skip_id3,
 )
-from audioproxy.media.probe import Probe
 
 _HAS_FRAMES, _HAS_BYTES, _HAS_TABLE, _HAS_QUALITY = 1, 2, 4, 8
 # The names of header frames of Xing and LAME, and that of Fraunhofer.

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from audioproxy.media.command.gaps import LONGEST_GAP
 from audioproxy.media.lengths.lower_bounds import AAC_RATES, AAC_SAMPLES
-from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength, read_range
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import Malformed, Reader, SourceLength, read_range
 
 # Boxes in one other box. Files have few; the tables are not split into boxes.
 _MOST_BOXES = 64

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from audioproxy.media.lengths.reading import (
+from audioproxy.media.probe import Probe
+from audioproxy.media.reading import (
     Malformed,
     Reader,
     SourceLength,
@@ -12,7 +13,6 @@ from audioproxy.media.lengths.reading import (
     read_range,
     skip_id3,
 )
-from audioproxy.media.probe import Probe
 
 # The packet of the stream header begins with a checksum and the version.
 _NAME, _CHECKSUM, _HEADER_FIELDS = 4, 4, 5

@@ -22,9 +22,9 @@ from audioproxy.media.lengths.ogg_pages import (
     read_packets,
     read_page,
 )
-from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength, read_range
 from audioproxy.media.lengths.vorbis import MODES, Blocks
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import Malformed, Reader, SourceLength, read_range
 
 # Bytes of the identification header of FLAC before the stream information, and of both.
 _FLAC_IDENTIFICATION, _FLAC_INFORMATION = 17, 51

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from audioproxy.media.lengths.inner import doubling_places, find_each
-from audioproxy.media.lengths.reading import Malformed, Reader, read_range
+from audioproxy.media.reading import Malformed, Reader, read_range
 
 _PAGE_HEADER = 27
 _MAGIC = b"OggS\0"

@@ -11,8 +11,8 @@ import struct
 from dataclasses import dataclass
 from typing import Literal
 
-from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength, read_range
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import Malformed, Reader, SourceLength, read_range
 
 # Chunks that are examined before the one that is searched.
 _MOST_CHUNKS = 64

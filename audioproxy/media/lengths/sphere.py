@@ -10,7 +10,7 @@ import re
 
 from audioproxy.errors import UndecodableSource
 from audioproxy.media.lengths.pcm import SampleForm, sample_bytes
-from audioproxy.media.lengths.reading import Malformed, Reader, read_range
+from audioproxy.media.reading import Malformed, Reader, read_range
 
 _START = re.compile(rb"NIST_1A\r?\n *(\d{1,5})\r?\n")
 _FIELD = re.compile(rb"^(\w+) +-(?:i|r|s\d+) +(\S+)", re.MULTILINE)

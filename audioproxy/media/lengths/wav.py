@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from audioproxy.media.lengths.pcm import SampleForm, count_samples, find_chunk
-from audioproxy.media.lengths.reading import (
+from audioproxy.media.probe import Probe
+from audioproxy.media.reading import (
     Malformed,
     Reader,
     SourceLength,
@@ -24,7 +25,6 @@ from audioproxy.media.lengths.reading import (
     id3_bytes,
     read_range,
 )
-from audioproxy.media.probe import Probe
 
 _Order: TypeAlias = Literal["little", "big"]
 

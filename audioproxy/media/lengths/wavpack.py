@@ -12,7 +12,8 @@ import struct
 from typing import NamedTuple
 
 from audioproxy.errors import UndecodableSource
-from audioproxy.media.lengths.reading import (
+from audioproxy.media.probe import Probe
+from audioproxy.media.reading import (
     Malformed,
     Reader,
     SourceLength,
@@ -20,7 +21,6 @@ from audioproxy.media.lengths.reading import (
     read_range,
     skip_id3,
 )
-from audioproxy.media.probe import Probe
 
 # The block header: name, size, version, upper bits of both numbers, the number of samples of the
 # file, the number of the first sample, the samples of the block, flags, and a checksum.

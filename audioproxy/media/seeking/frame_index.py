@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-from audioproxy.media.lengths.reading import Malformed, Reader, read_range
+from audioproxy.media.reading import Malformed, Reader, read_range
 from audioproxy.media.seeking.frames import HEADER, FrameStream
 
 # Frames between two entries: 5 to 12 seconds at the usual rates.

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from audioproxy.media.lengths.lower_bounds import AAC_RATES, AAC_SAMPLES
 from audioproxy.media.lengths.mp3 import Stated, is_header_frame, read_encoder_header
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
-from audioproxy.media.lengths.reading import (
+from audioproxy.media.probe import Probe
+from audioproxy.media.reading import (
     INCOMPLETE_FRAMES,
     Malformed,
     Reader,
@@ -27,7 +28,6 @@ from audioproxy.media.lengths.reading import (
     read_range,
     skip_id3,
 )
-from audioproxy.media.probe import Probe
 from audioproxy.media.seeking.point import PREROLL, SeekPoint
 
 #: Bytes of the longest header.

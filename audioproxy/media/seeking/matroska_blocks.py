@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from audioproxy.media.lengths.ebml import Element, parse_elements
-from audioproxy.media.lengths.reading import Malformed, Reader, read_range
+from audioproxy.media.reading import Malformed, Reader, read_range
 
 CLUSTER, _TIMESTAMP, _SIMPLE_BLOCK = b"\x1f\x43\xb6\x75", b"\xe7", b"\xa3"
 _BLOCK_GROUP, _BLOCK = b"\xa0", b"\xa1"

@@ -10,8 +10,8 @@ from math import floor
 
 from audioproxy.media.lengths.ebml import SEGMENT, Element, parse_elements, read_element
 from audioproxy.media.lengths.ogg import PRESKIP
-from audioproxy.media.lengths.reading import Malformed, Reader, read_range
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import Malformed, Reader, read_range
 from audioproxy.media.seeking.matroska_blocks import CLUSTER, UNKNOWN_SIZE
 
 _SEEK_HEAD, _SEEK = b"\x11\x4d\x9b\x74", b"\x4d\xbb"

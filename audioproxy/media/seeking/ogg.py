@@ -24,8 +24,8 @@ from audioproxy.media.lengths.ogg_pages import (
     read_page,
     with_checksum,
 )
-from audioproxy.media.lengths.reading import Malformed, Reader, SourceLength, read_range
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import Malformed, Reader, SourceLength, read_range
 from audioproxy.media.seeking.point import MOST_COPIED, SeekPoint
 
 # Samples of Opus that are decoded ahead of a place. RFC 7845, 4.6, recommends 80 ms. Behind these,

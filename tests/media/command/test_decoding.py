@@ -19,7 +19,7 @@ from audioproxy.media.command.decoding import (
     source_filters,
 )
 from audioproxy.media.command.encoding import encoder_arguments
-from audioproxy.media.command.inputs import local_input
+from audioproxy.media.inputs import local_input
 from audioproxy.media.probe import Probe
 from tests.support.audio import options_of
 

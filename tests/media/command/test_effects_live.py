@@ -17,9 +17,9 @@ import numpy as np
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.media.command.conversion import SOXR, SWRESAMPLE
 from audioproxy.media.command.decoding import decoder_arguments
 from audioproxy.media.command.encoding import encoder_arguments
+from audioproxy.media.conversion import SOXR, SWRESAMPLE
 from tests.support.audio import (
     Sound,
     convert,

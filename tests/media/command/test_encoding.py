@@ -11,15 +11,15 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.option_parser import parse_options
-from audioproxy.media.command.conversion import SWRESAMPLE
 from audioproxy.media.command.decoding import decoded_stream, single_process
 from audioproxy.media.command.encoding import (
     check_bitrate,
     encoder_arguments,
     output_rate,
 )
-from audioproxy.media.command.inputs import local_input
+from audioproxy.media.conversion import SWRESAMPLE
 from audioproxy.media.info_document import SourceInfo
+from audioproxy.media.inputs import local_input
 from audioproxy.media.probe import Probe
 from tests.support.audio import options_of
 from tests.support.strategies import DETERMINISTIC, option_segments

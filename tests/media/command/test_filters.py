@@ -8,7 +8,6 @@ from decimal import Decimal
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions
-from audioproxy.media.command.conversion import SOXR
 from audioproxy.media.command.downmix import channel_mix
 from audioproxy.media.command.exact_length import exact_length_filters
 from audioproxy.media.command.filters import (
@@ -20,8 +19,9 @@ from audioproxy.media.command.filters import (
 )
 from audioproxy.media.command.presets import PRESETS
 from audioproxy.media.command.trim import FEW_SAMPLES
-from audioproxy.media.lengths.reading import SourceLength
+from audioproxy.media.conversion import SOXR
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import SourceLength
 from tests.support.audio import options_of
 
 STEREO = Probe("wav", "pcm_s16le", Decimal(10), True, sample_rate=44100, channels=2)

@@ -8,8 +8,8 @@ from decimal import Decimal
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.command.gaps import jump_arguments, keep_time, may_have_gaps
-from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import SourceLength
 from audioproxy.media.seeking.point import SeekPoint
 
 

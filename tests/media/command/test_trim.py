@@ -20,8 +20,8 @@ from audioproxy.media.command.trim import (
     trim_range,
 )
 from audioproxy.media.info_document import SourceInfo
-from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import SourceLength
 from audioproxy.media.seeking.point import SeekPoint
 from tests.support.audio import options_of
 

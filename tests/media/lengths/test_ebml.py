@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.lengths.ebml import Element, parse_elements
-from audioproxy.media.lengths.reading import Malformed
+from audioproxy.media.reading import Malformed
 
 VOID = b"\xec\x80"
 

@@ -8,8 +8,8 @@ from decimal import Decimal
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import UndecodableSource
-from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import SourceLength
 from tests.media.lengths.test_wavpack import TAG
 from tests.support.audio import find_length_of
 

@@ -7,8 +7,8 @@ from decimal import Decimal
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import SourceLength
 from tests.support.audio import find_length_of
 
 

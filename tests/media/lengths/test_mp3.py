@@ -16,8 +16,8 @@ from audioproxy.media.lengths.mp3 import (
     read_encoder_header,
 )
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
-from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import SourceLength
 from tests.support.audio import find_length_of, run_in_memory
 
 MPEG_1 = FrameHeader(128, 44100, 2)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.lengths.vorbis import Blocks
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import SourceLength
 from tests.media.lengths.test_flac import flac as flac_file
 from tests.media.lengths.test_flac import frame
 from tests.support.audio import find_length_of

@@ -10,8 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.lengths.padded import resolve_padding
-from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import SourceLength
 from tests.media.lengths.test_pcm import chunk, w64, wav
 from tests.support.audio import run_in_memory
 

@@ -6,8 +6,8 @@ import struct
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import SourceLength
 from tests.support.audio import find_length_of
 
 FORMAT = struct.pack("<HHIIHH", 1, 2, 44100, 176400, 4, 16)

@@ -6,8 +6,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import UndecodableSource
 from audioproxy.media.lengths.pcm import SampleForm
-from audioproxy.media.lengths.reading import Malformed
 from audioproxy.media.lengths.sphere import read_sphere
+from audioproxy.media.reading import Malformed
 from tests.media.lengths.test_wav import run
 
 FIELDS = {

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.lengths.pcm import SampleForm
-from audioproxy.media.lengths.reading import Malformed, Reader, T
 from audioproxy.media.lengths.wav import (
     MUCH_SPACE,
     WavFile,
     find_samples,
     read_form,
 )
+from audioproxy.media.reading import Malformed, Reader, T
 from tests.media.lengths.test_pcm import FORMAT, chunk, found, wav
 from tests.support.audio import noise, write_wav
 

@@ -8,8 +8,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import UndecodableSource
 from audioproxy.media.lengths.containers import read_length
-from audioproxy.media.lengths.reading import SourceLength
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import SourceLength
 from tests.support.audio import find_length_of
 
 # Stereo with 16 bits at 44.1 kHz, in blocks that are a frame.

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.lengths.containers import run_reader
-from audioproxy.media.lengths.reading import Malformed, SourceLength
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import Malformed, SourceLength
 from audioproxy.media.seeking.matroska import find_in_matroska
 from audioproxy.media.seeking.matroska_blocks import find_block
 from audioproxy.media.seeking.point import SeekPoint

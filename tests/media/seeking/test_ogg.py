@@ -18,8 +18,8 @@ from audioproxy.media.lengths.ogg_pages import (
     page_at,
     with_checksum,
 )
-from audioproxy.media.lengths.reading import Malformed, SourceLength
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import Malformed, SourceLength
 from audioproxy.media.seeking import ogg as ogg_module
 from audioproxy.media.seeking.ogg import find_in_ogg
 from audioproxy.media.seeking.point import SeekPoint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.process.readiness import Readiness
+from audioproxy.render.readiness import Readiness
 
 
 class ReadinessTests(SynchronousTestCase):

@@ -12,8 +12,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.concurrency.slots import Claim, Slots
 from audioproxy.errors import QueueFull
-from audioproxy.process.slots import Claim, Slots
 from tests.support.strategies import DETERMINISTIC
 
 

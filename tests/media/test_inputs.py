@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.command.inputs import RAW_DEMUXERS, RawSamples, local_input
+from audioproxy.media.inputs import RAW_DEMUXERS, RawSamples, local_input
 
 CONTAINERS = (
     "mp3,flac,wav,w64,ogg,mov,matroska,aac,aiff,caf,amr,wv,ape,tta,dsf,mpc,mpc8,asf,ac3,eac3,au"

@@ -8,7 +8,7 @@ from decimal import Decimal
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.media.command.conversion import (
+from audioproxy.media.conversion import (
     SOXR,
     SWRESAMPLE,
     convert_samples,
