@@ -33,7 +33,7 @@ class ThreadRunner(Protocol):
     It raises OSError where no thread can be started.
     """
 
-    def __call__(self, work: Callable[[], T]) -> Deferred[T]: ...  # noqa: D102
+    def __call__(self, work: Callable[[], T]) -> Deferred[T]: ...
 
 
 def thread_per_call(reactor: IReactorFromThreads) -> ThreadRunner:

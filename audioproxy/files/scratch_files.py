@@ -27,7 +27,7 @@ class ScratchFile(Protocol):
     """
 
     @property
-    def descriptor(self) -> int: ...  # noqa: D102
+    def descriptor(self) -> int: ...
 
     def close(self) -> None:
         """Close the file, and remove it unless it was committed."""

@@ -36,11 +36,11 @@ class GrowingFile(Readable, Protocol):
     """
 
     @property
-    def size(self) -> int: ...  # noqa: D102
+    def size(self) -> int: ...
     @property
-    def ended(self) -> bool: ...  # noqa: D102
+    def ended(self) -> bool: ...
     @property
-    def failure(self) -> Refusal | None: ...  # noqa: D102
+    def failure(self) -> Refusal | None: ...
 
     def follow(self, follower: Callable[[], None]) -> Callable[[], None]:
         """Call ``follower`` on every change from now on; return a function that ends the calls."""

@@ -38,8 +38,8 @@ _BATCH_LINES = 500
 class LineStream(Protocol):
     """The part of a text stream that lines are written to."""
 
-    def write(self, text: str, /) -> object: ...  # noqa: D102
-    def flush(self) -> None: ...  # noqa: D102
+    def write(self, text: str, /) -> object: ...
+    def flush(self) -> None: ...
 
 
 @implementer(ILogObserver)

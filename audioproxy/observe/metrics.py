@@ -77,24 +77,24 @@ class Pool(Protocol):
     """The values of the render slot gauges; they are read at each scrape."""
 
     @property
-    def capacity(self) -> int: ...  # noqa: D102
+    def capacity(self) -> int: ...
     @property
-    def held(self) -> int: ...  # noqa: D102
+    def held(self) -> int: ...
     @property
-    def queue_size(self) -> int: ...  # noqa: D102
+    def queue_size(self) -> int: ...
     @property
-    def depth(self) -> int: ...  # noqa: D102
+    def depth(self) -> int: ...
     @property
-    def low_depth(self) -> int: ...  # noqa: D102
+    def low_depth(self) -> int: ...
 
 
 class Space(Protocol):
     """The free bytes and the size of a disk."""
 
     @property
-    def free(self) -> int: ...  # noqa: D102
+    def free(self) -> int: ...
     @property
-    def size(self) -> int: ...  # noqa: D102
+    def size(self) -> int: ...
 
 
 class Metrics:

@@ -37,7 +37,7 @@ NICENESS = 10
 class Spawner(Protocol):
     """The part of ``IReactorProcess`` that is used."""
 
-    def spawnProcess(  # noqa: D102
+    def spawnProcess(
         self,
         processProtocol: ProcessProtocol,
         executable: str,

@@ -113,7 +113,7 @@ class WarmProgram:
         return 0.0 if self._current is None else self._current.cpu_seconds
 
     @property
-    def far_obstacle(self) -> str | None:  # noqa: D102
+    def far_obstacle(self) -> str | None:
         if self._current is None:
             return self.obstacle or "not linked yet"
         return None if self._asks else "it does not read its source by functions of a library"

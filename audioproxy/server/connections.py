@@ -84,11 +84,11 @@ class Connection(Protocol):
     stalled_since: float | None
 
     @property
-    def all_sent(self) -> bool: ...  # noqa: D102
+    def all_sent(self) -> bool: ...
     @property
-    def has_unread(self) -> bool: ...  # noqa: D102
+    def has_unread(self) -> bool: ...
     @property
-    def seconds_stalled(self) -> float | None: ...  # noqa: D102
+    def seconds_stalled(self) -> float | None: ...
 
     def loseConnection(self) -> None:
         """Close the connection when everything is sent."""

@@ -19,9 +19,7 @@ from audioproxy.sources.interfaces import OpenSource
 class Opener(Protocol):
     """Opens the sources of one scheme, as `SourceStore.open` does."""
 
-    def __call__(  # noqa: D102
-        self, source: Any, *, reads: bool = True
-    ) -> Coroutine[Any, Any, OpenSource]: ...
+    def __call__(self, source: Any, *, reads: bool = True) -> Coroutine[Any, Any, OpenSource]: ...
 
 
 #: Seconds after which the opening of a source is logged as slow.

@@ -42,7 +42,7 @@ _log = Logger()
 class MakeRoom(Protocol):
     """Gives blocks back to the disk, where a file needs the room."""
 
-    def __call__(self, file: FarFile, *, is_full: bool = False) -> Coroutine[Any, Any, None]: ...  # noqa: D102
+    def __call__(self, file: FarFile, *, is_full: bool = False) -> Coroutine[Any, Any, None]: ...
 
 
 class Reader:

@@ -96,9 +96,9 @@ class Version(Protocol):
     """
 
     @property
-    def name(self) -> str: ...  # noqa: D102
+    def name(self) -> str: ...
     @property
-    def is_whole(self) -> bool: ...  # noqa: D102
+    def is_whole(self) -> bool: ...
 
     async def get(self, first: int, stop: int | None) -> Part:
         """Request bytes.

@@ -25,7 +25,7 @@ class SourceFile(Protocol):
     """
 
     @property
-    def failure(self) -> Refusal | None: ...  # noqa: D102
+    def failure(self) -> Refusal | None: ...
 
     def inherit(self) -> AbstractContextManager[Mapping[int, int]]:
         """Return the descriptors for one child, by their numbers there, for the length of a block.
@@ -47,13 +47,13 @@ class OpenSource(SourceFile, Protocol):
     """
 
     @property
-    def size(self) -> int | None: ...  # noqa: D102
+    def size(self) -> int | None: ...
     @property
-    def validator(self) -> bytes: ...  # noqa: D102
+    def validator(self) -> bytes: ...
     @property
-    def identity(self) -> bytes: ...  # noqa: D102
+    def identity(self) -> bytes: ...
     @property
-    def descriptor(self) -> int | None: ...  # noqa: D102
+    def descriptor(self) -> int | None: ...
 
     async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
         """Return what a child sees of the source.

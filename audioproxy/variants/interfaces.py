@@ -35,7 +35,7 @@ class StoredVariant(Protocol):
     """A variant in the store, open until it is closed."""
 
     @property
-    def size(self) -> int: ...  # noqa: D102
+    def size(self) -> int: ...
     @property
     def stored(self) -> int | None:
         """Unix seconds at which it was stored, by its record; None without one."""
