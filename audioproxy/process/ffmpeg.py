@@ -10,7 +10,11 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
+from twisted.internet.defer import Deferred
+
 from audioproxy.concurrency.deadlines import Deadline
+from audioproxy.concurrency.shared_result import SharedResult
+from audioproxy.concurrency.threads import await_uncancelled
 from audioproxy.errors import (
     DiskFull,
     MemoryExceeded,
@@ -98,9 +102,11 @@ class Encoding:
         self._source = source
         self._decoder = decoder
         self._run = run
-        self._refusal: Refusal | None = None
+        self._is_stopped = False
         self._printed: tuple[bytes | None, ...] = ()
         self._is_readable = False
+        self._ended: SharedResult[bytes] = SharedResult()
+        Deferred.fromCoroutine(self._run_to_end()).addBoth(self._ended.fire)
 
     @property
     def is_readable(self) -> bool:
@@ -134,13 +140,8 @@ class Encoding:
         lacks_audio = lacks_silence(stderr) or filled_disk(stderr)
         return pipeline.has_checked(stderr) and not lacks_audio
 
-    def stop(self, refusal: Refusal) -> None:
-        """Stop the encoder; `wait` raises the refusal."""
-        self._refusal = refusal
-        self._child.stop()
-
-    async def wait(self) -> bytes:
-        """Return the end of its stderr when it has succeeded.
+    def wait(self) -> Deferred[bytes]:
+        """Return the end of its stderr, when it has succeeded. Cancelling this stops nothing.
 
         :raises IrregularSource: where the source needs another pipeline.
         :raises OutputTooLarge: where the kernel has stopped it at the limit of its output.
@@ -149,13 +150,26 @@ class Encoding:
         :raises Refusal: why the source could not be read, whatever else happened.
         :raises RenderFailed: for every other failure.
         """
+        return self._ended.wait()
+
+    async def close(self) -> None:
+        """Stop the encoder unless it has ended, and wait for its end, whatever that is."""
+        if not self._ended.fired:
+            self._is_stopped = True
+            self._child.stop()
+            with suppress(Refusal):
+                await await_uncancelled(self.wait(), self._child.stop)
+
+    async def _run_to_end(self) -> bytes:
         try:
             ended = await self._child.wait()
         except ChildTimeout as error:
-            # A child that was stopped for a refusal may die only after the deadline.
-            raise self._refusal or _timed_out(error.status, self._run) from None
-        if self._refusal is not None:
-            raise self._refusal
+            # A child that was stopped may die only after the deadline.
+            raise (
+                RenderTimeout if self._is_stopped else _timed_out(error.status, self._run)
+            ) from None
+        if self._is_stopped:
+            raise RenderFailed
         _check(ended, self._run)
         return ended.stderr
 
@@ -189,11 +203,16 @@ class Ffmpeg:
         async with self._decoder(pipeline, source, deadline) as (opened, stdin, decoder):
             stdio = {**stdin, 1: output}
             child = self._launch(run.command, opened, deadline, stdio, output_limit=limit)
+            encoding = Encoding(child, run, source, decoder)
             try:
-                yield Encoding(child, run, source, decoder)
-            except BaseException:
-                child.stop()
+                yield encoding
+            except Refusal:
+                await encoding.close()
+                if source.failure is not None:
+                    raise source.failure from None
                 raise
+            finally:
+                await encoding.close()
 
     async def run_to_pipe(
         self,

@@ -20,6 +20,7 @@ from audioproxy.errors import (
     IrregularSource,
     NothingDecoded,
     OutputDiffers,
+    OutputTooLarge,
     Refusal,
     RenderFailed,
     RenderTimeout,
@@ -127,6 +128,7 @@ class Render:
         self._readable: SharedResult[RenderOutput] = SharedResult()
         self._subscribers = 0
         self._running: Deferred[bool] | None = None
+        self._is_cancelled = False
 
     def start(self) -> Deferred[bool]:
         """Start the render; it is already registered.
@@ -176,6 +178,7 @@ class Render:
         """Stop the render and discard its output; a finished output is stored all the same."""
         self._unregister()
         if self.state not in _ENDED and self._running is not None:
+            self._is_cancelled = True
             self._running.cancel()
 
     def close(self) -> None:
@@ -300,8 +303,16 @@ class Render:
                 await output.complete(context.clock)
                 return output
             async with context.ffmpeg.encode(job.pipeline, opened, *target) as encoding:
-                stderr = await output.watch(encoding, context.clock)
+                try:
+                    await output.first_audio(encoding, context.clock)
+                    self._stream(output)
+                    stderr = await output.rest(encoding, context.clock)
+                except OutputTooLarge as refusal:
+                    # Clients learn of it at once. The encoder may take some time to die.
+                    self._fail(refusal)
+                    raise
         await output.complete(context.clock)
+        self._stream(output)
         if encoder.encoded_nothing(output.encoded_bytes, tags):
             raise NothingDecoded
         job.check_length(stderr)
@@ -370,7 +381,7 @@ class Render:
     def _write_to(self, file: EncodedFile) -> RenderOutput:
         """Return the output, whose bytes come from a new file from now on."""
         if self._output is None:
-            self._output = RenderOutput(file, self._context.max_variant, self._follow)
+            self._output = RenderOutput(file, self._context.max_variant)
         else:
             self._output.begin_anew(file)
         return self._output
@@ -394,13 +405,17 @@ class Render:
             if timer.active():
                 timer.cancel()
 
-    def _follow(self, output: RenderOutput) -> None:
-        """Fire the subscribers when the output has audio, or has failed."""
-        if output.failure is not None:
-            self._fail(output.failure)
-        elif self.state is State.ENCODING and output.has_audio and not self._is_waveform:
+    def _stream(self, output: RenderOutput) -> None:
+        """Give the output to the subscribers, if it has audio.
+
+        :raises CancelledError: where the last of them leaves meanwhile.
+        """
+        if self.state is State.ENCODING and output.has_audio:
             self._enter(State.STREAMING)
             self._readable.fire(output)
+            # The last client may leave at its first byte, while this coroutine is not suspended.
+            if self._is_cancelled:
+                raise CancelledError
 
     def _fail(self, refusal: Refusal) -> None:
         # A request that arrives from now on starts another render, or is refused as a repetition.
