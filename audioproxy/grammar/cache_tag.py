@@ -33,13 +33,13 @@ class CacheTagHeader(NamedTuple):
     name: str
     salt: bytes
 
-    def lines(self, canonical_source: bytes) -> tuple[tuple[bytes, bytes]]:
-        """Return the header of the responses for a source, as the only one of a list."""
-        return _lines(self, canonical_source)
+    def line(self, canonical_source: bytes) -> tuple[str, str]:
+        """Return the name of the header, and the tag of a source."""
+        return _line(self, canonical_source)
 
 
 # Most requests are for few sources, and the digest takes longer than this look-up.
 @lru_cache(4096)
-def _lines(header: CacheTagHeader, canonical_source: bytes) -> tuple[tuple[bytes, bytes]]:
+def _line(header: CacheTagHeader, canonical_source: bytes) -> tuple[str, str]:
     (tag,) = cache_tags([header.salt], canonical_source)
-    return ((header.name.encode("ascii"), tag.encode("ascii")),)
+    return header.name, tag

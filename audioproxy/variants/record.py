@@ -58,8 +58,8 @@ class VariantRecord:
         them.
     :ivar build: the build of ffmpeg that made the variant (`audioproxy.process.programs`); empty
         where it is unknown, or too long to be recorded.
-    :ivar cache_tag: the header with the tag of the source for caches in front, as the only one of a
-        list, or an empty list. An object has it as metadata; it is not one of the `texts`.
+    :ivar cache_tag: the header with the tag of the source for caches in front, and the tag; None
+        without one. An object has it as metadata; it is not one of the `texts`.
     """
 
     options: str
@@ -69,7 +69,7 @@ class VariantRecord:
     validator: bytes = b""
     sha256: str = ""
     build: str = ""
-    cache_tag: tuple[tuple[bytes, bytes], ...] = ()
+    cache_tag: tuple[str, str] | None = None
 
     @classmethod
     def of(
@@ -88,7 +88,6 @@ class VariantRecord:
         :param build: of ffmpeg, in visible ASCII; empty where it is unknown.
         """
         source = request.source
-        lines = () if header is None else header.lines(source.canonical)
         options = request.canonical
         if len(options) > _MAX_OPTIONS_BYTES:
             options = "/".join(each for each in options.split("/") if not each.startswith("cb:"))
@@ -99,7 +98,7 @@ class VariantRecord:
             source.address,
             validator,
             build=build,
-            cache_tag=lines,
+            cache_tag=None if header is None else header.line(source.canonical),
         )
 
     @classmethod
@@ -167,9 +166,9 @@ class VariantRecord:
             for whole in texts
             for name, piece in _split(whole, texts[whole])
         }
-        for header, tag in self.cache_tag:
-            name = header.decode("ascii").removeprefix(OBJECT_METADATA_PREFIX)
-            lines[OBJECT_METADATA_PREFIX + name] = tag.decode("ascii")
+        if self.cache_tag is not None:
+            header, tag = self.cache_tag
+            lines[OBJECT_METADATA_PREFIX + header.removeprefix(OBJECT_METADATA_PREFIX)] = tag
         return lines
 
 

@@ -55,7 +55,8 @@ class InfoHandler:
             tag = etag(info_key(source.canonical, opened.validator))
             headers = {b"etag": tag, b"cache-control": _CACHE_CONTROL}
         if self.cache_tag is not None:
-            headers.update(self.cache_tag.lines(source.canonical))
+            name, text = self.cache_tag.line(source.canonical)
+            headers[name.encode("ascii")] = text.encode("ascii")
         if tag and matches(exchange.conditions.if_none_match, tag):
             return ResponsePlan(304, tuple(headers.items()))
         if exchange.method == b"HEAD":

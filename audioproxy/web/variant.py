@@ -59,7 +59,8 @@ class VariantHandler:
 
         :raises Refusal: for every response that is an error document.
         """
-        not_modified = plan_not_modified(request, exchange.conditions, self.now(), self.cache_tag)
+        tag = self._find_tag(request)
+        not_modified = plan_not_modified(request, exchange.conditions, self.now(), tag)
         if not_modified is not None:
             exchange.respond(not_modified)
             return
@@ -136,8 +137,11 @@ class VariantHandler:
             self.now(),
             found,
             has_store=self.store is not None,
-            cache_tag=self.cache_tag,
+            cache_tag=self._find_tag(request),
         )
+
+    def _find_tag(self, request: VariantRequest) -> tuple[str, str] | None:
+        return None if self.cache_tag is None else self.cache_tag.line(request.source.canonical)
 
     def plan_at_once(
         self, request: VariantRequest, conditions: Conditions, now: float
@@ -149,7 +153,8 @@ class VariantHandler:
         """
         if request.is_expired(now):
             return None
-        not_modified = plan_not_modified(request, conditions, now, self.cache_tag)
+        tag = self._find_tag(request)
+        not_modified = plan_not_modified(request, conditions, now, tag)
         if not_modified is not None:
             return not_modified, b""
         found = self.small_variants and self.small_variants.read_small(request.key)
@@ -158,7 +163,7 @@ class VariantHandler:
         stored_at, data = found
         self.metrics.hit(request.options.f)
         stored = Stored(len(data), stored=stored_at)
-        plan = plan_response(request, conditions, now, stored, cache_tag=self.cache_tag)
+        plan = plan_response(request, conditions, now, stored, cache_tag=tag)
         if plan.byte_range is None:
             return plan, plan.body or b""
         start, stop = plan.byte_range
