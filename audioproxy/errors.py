@@ -1,7 +1,38 @@
 """The error table: one class for each row, with status, code and Cache-Control as class attributes.
 
-Every refusal is raised as one of these classes. Exactly one place (`audioproxy.web.response_plan`)
-turns it into a response. No other module contains the status of a refusal.
+Every refusal is raised as one of these classes. `audioproxy.web.response_plan.plan_refusal` alone
+makes the JSON error document of one. No other module contains the status of a refusal::
+
+    Refusal
+    +-- BadRequest               400  not HTTP, or past the limits of a request
+    +-- InvalidSignature         401
+    +-- NotFound                 404  missing, refused by the allowlist, or outside the root
+    |   +-- NoSuchSource              certainly missing
+    +-- Expired                  410
+    +-- SourceTooLarge           413
+    +-- UndecodableSource        415
+    |   +-- EncryptedSource
+    |   +-- MemoryExceeded            ffmpeg needs more than AP_MAX_CHILD_MEMORY
+    |   +-- NothingDecoded            decoded to its end, without a sample
+    +-- VideoSource              415
+    +-- RangeNotSatisfiable      416
+    +-- InvalidOptions           422
+    +-- QueueFull                429
+    +-- Stopping                 499  never sent: the connection is closed
+    +-- RenderFailed             500  by the service, not by the client
+    |   +-- DiskFull
+    |   +-- IrregularSource           never sent: the render begins anew
+    |   |   +-- WrongLength
+    |   +-- OutputDiffers
+    |   +-- OutputTooLarge
+    +-- NotConfigured            500  storage without settings, or with wrong ones
+    +-- ProbeFailed              500  by the service, not by the source
+    +-- UpstreamUnavailable      502
+    +-- RenderTimeout            504
+    +-- ProbeTimeout             504
+
+    Unusable                          a setting, or what it names
+    +-- InvalidValue                  its text
 """
 
 from __future__ import annotations
@@ -100,8 +131,6 @@ class Expired(Refusal):
 
 
 class SourceTooLarge(Refusal):
-    """The source is larger than AP_MAX_SRC_BYTES."""
-
     status = 413
     code = "source_too_large"
     cache_control = "max-age=10"
@@ -115,8 +144,6 @@ class SourceTooLarge(Refusal):
 
 
 class UndecodableSource(Refusal):
-    """The source has no audio that can be decoded."""
-
     status = 415
     code = "undecodable_source"
     cache_control = "max-age=10"
@@ -130,8 +157,6 @@ class EncryptedSource(UndecodableSource):
 
 
 class MemoryExceeded(UndecodableSource):
-    """ffmpeg needs more memory for the source than AP_MAX_CHILD_MEMORY."""
-
     default_message = "The source cannot be decoded with the memory that is allowed."
 
 
@@ -147,8 +172,6 @@ class NothingDecoded(UndecodableSource):
 
 
 class VideoSource(Refusal):
-    """The source contains a real video stream."""
-
     status = 415
     code = "video_source"
     cache_control = "max-age=10"
@@ -211,16 +234,12 @@ class Stopping(Refusal):
 
 
 class RenderFailed(Refusal):
-    """A render failed because of the service, not of the client."""
-
     status = 500
     code = "render_failed"
     default_message = "The render failed."
 
 
 class DiskFull(RenderFailed):
-    """The output could not be written, since its disk is full or a quota is reached."""
-
     default_message = "The disk is full."
 
     @staticmethod
@@ -239,8 +258,6 @@ class IrregularSource(RenderFailed):
 
 
 class WrongLength(IrregularSource):
-    """A render has found that its source has another length than its header states."""
-
     default_message = "The source has another length than its header states."
 
 
@@ -259,46 +276,34 @@ class OutputDiffers(RenderFailed):
 
 
 class OutputTooLarge(RenderFailed):
-    """The output of a render exceeds AP_MAX_VARIANT_BYTES."""
-
     default_message = "The output is larger than AP_MAX_VARIANT_BYTES."
 
 
 class NotConfigured(Refusal):
-    """The storage that this request needs is not configured, or is configured wrongly."""
-
     status = 500
     code = "not_configured"
     default_message = "The storage for this request is not configured."
 
 
 class ProbeFailed(Refusal):
-    """The probe failed because of the service, not of the source."""
-
     status = 500
     code = "probe_failed"
     default_message = "The source could not be examined."
 
 
 class UpstreamUnavailable(Refusal):
-    """The storage cannot be reached, or its response is an error."""
-
     status = 502
     code = "upstream_unavailable"
     default_message = "The storage could not be reached."
 
 
 class RenderTimeout(Refusal):
-    """A render with a slot exceeded AP_RENDER_TIMEOUT."""
-
     status = 504
     code = "render_timeout"
     default_message = "The render took longer than AP_RENDER_TIMEOUT."
 
 
 class ProbeTimeout(Refusal):
-    """A probe exceeded AP_PROBE_TIMEOUT."""
-
     status = 504
     code = "probe_timeout"
     default_message = "Examining the source took longer than AP_PROBE_TIMEOUT."
@@ -331,4 +336,4 @@ class Unusable(Exception):
 
 
 class InvalidValue(Unusable, ValueError):
-    """The text or the value of a setting is not accepted."""
+    """The text or the value of a setting that is not accepted."""
