@@ -36,7 +36,6 @@ class RenderOutput:
 
     :ivar size: bytes that readers can read so far.
     :ivar limit: bytes that readers get at most, however large the file is (D52).
-    :ivar ended: no bytes will be added.
     :ivar failure: why the output will never be the whole variant, or None.
     """
 
@@ -89,10 +88,7 @@ class RenderOutput:
             unused.scratch.close()
 
     async def first_audio(self, encoding: Encoding, clock: IReactorTime) -> None:
-        """Return when readers can read audio, or the encoder has succeeded without.
-
-        :raises Refusal: as `rest` does.
-        """
+        """Return when readers can read audio, or the encoder has succeeded without."""
         await self._watch(encoding, clock, lambda: self.has_audio)
 
     async def rest(self, encoding: Encoding, clock: IReactorTime) -> bytes:
@@ -100,7 +96,6 @@ class RenderOutput:
 
         :raises OutputTooLarge: past the limit, while the encoder may still run.
         :raises OutputDiffers: where a render that began anew gives other bytes.
-        :raises Refusal: as `Encoding.wait`.
         """
         return await self._watch(encoding, clock, lambda: False)
 
@@ -145,8 +140,6 @@ class RenderOutput:
         """Make more of the file readable, and notify the followers of new bytes.
 
         :param written: the bytes of the file up to which nothing is wrong.
-        :raises OutputTooLarge: past the limit.
-        :raises OutputDiffers: where a render that began anew gives other bytes.
         """
         size = self._written_file.readable(written)
         readable = min(size, self.limit)
@@ -164,9 +157,7 @@ class RenderOutput:
     async def complete(self, clock: IReactorTime) -> None:
         """Complete the file of an encoder that has ended without an error.
 
-        :raises OutputTooLarge: past the limit.
         :raises OutputDiffers: where a render that began anew gives other bytes, or fewer.
-        :raises RenderFailed: where the file cannot be written.
         """
         self._written_file.complete()
         written = self.written
@@ -220,7 +211,6 @@ class RenderOutput:
         """Compare a part of what readers have; return whether they can read on.
 
         :param readable: bytes of the file that the encoder writes.
-        :raises OutputDiffers: where the bytes are not the same.
         """
         file = self._following
         if file is None:

@@ -42,8 +42,6 @@ class Subscription:
 
 
 class RenderRegistry:
-    """The running renders, by cache key."""
-
     def __init__(self, context: RenderContext) -> None:
         self._context = context
         self._joinable: dict[str, Render] = {}
@@ -74,7 +72,6 @@ class RenderRegistry:
         self._draining = SharedResult()
 
     def count(self) -> tuple[int, int]:
-        """Return how many renders run, and how many finished ones are being stored."""
         states = [render.state for render in self._alive]
         return sum(state in HAS_SLOT for state in states), states.count(State.FINISHED)
 

@@ -48,8 +48,6 @@ _log = Logger()
 
 
 class State(Enum):
-    """The state of a render."""
-
     PROBING = "opens and probes the source"
     QUEUED = "waits for a slot"
     ENCODING = "has a slot, and no audio yet"
@@ -104,7 +102,6 @@ class Render:
     No client gets a byte before the encoder has output more than container headers. So every
     refusal until then can still be a response with a status.
 
-    :ivar state: its current state.
     """
 
     def __init__(
@@ -182,7 +179,6 @@ class Render:
             self._running.cancel()
 
     def close(self) -> None:
-        """Release the output. Clients that still read it keep it open."""
         if self._output is not None:
             self._output.release()
 
@@ -251,7 +247,6 @@ class Render:
         self._context.failures.check(self._request.key, opened)
 
     async def _encode(self, source: ProbedSource, deadline: Deadline) -> RenderOutput:
-        """Return the whole output of a source that has not changed by its end."""
         async with self._context.preparer.refuse_changed(source):
             return await self._run_jobs(source, deadline)
 
@@ -289,7 +284,6 @@ class Render:
         """Run the child processes of a job, and return the whole output.
 
         :raises NothingDecoded: where the output holds no audio.
-        :raises Refusal: for every other failure.
         """
         context, options = self._context, job.source.options
         encoder, tags = ENCODERS[options.f], job.source.probe.carried_tags
@@ -321,10 +315,7 @@ class Render:
     async def _write_waveform(
         self, job: Job, opened: SourceFile, output: int, limit: int, deadline: Deadline
     ) -> None:
-        """Write a waveform, with as many decoders as there are idle CPUs and free slots.
-
-        :param opened: what they read.
-        """
+        """Write a waveform, with as many decoders as there are idle CPUs and free slots."""
         context, claim = self._context, self._claim
         spec = WaveformSpec.of(job.source.options, job.source.probe)
         idle = min(context.slots.spare(claim), context.cpus - context.slots.held)
@@ -346,7 +337,6 @@ class Render:
             )
 
     async def _store(self, output: RenderOutput, validator: bytes) -> bool:
-        """Write the finished output back, and return whether the store has it."""
         context = self._context
         if context.storage.store is None:
             return False

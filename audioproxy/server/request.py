@@ -126,7 +126,6 @@ class ProxyRequest(Request):
         Request.render(self, self.site.resource)
 
     def reject(self, refusal: Refusal) -> None:
-        """Respond with a refusal, and close the connection."""
         self.clientproto = b"HTTP/1.1"
         Request.setHeader(self, b"connection", b"close")
         Request.setHeader(self, b"date", datetimeToString())

@@ -74,7 +74,6 @@ class Part:
         return cls(first, response.stream(size, STALL_TIMEOUT))
 
     def discard(self) -> None:
-        """Give it up."""
         self.stream.discard()
 
 

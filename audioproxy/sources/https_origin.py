@@ -325,7 +325,6 @@ def _is_empty(response: Response) -> bool:
 
 
 def request_url(source: HttpsSource) -> str:
-    """Return a source's URL as it is sent."""
     return _UNSAFE.sub(_percent_encode, source.url)
 
 

@@ -41,8 +41,6 @@ class Exchange:
     """A request and its only response, of which it counts the first byte.
 
     :ivar request_id: the client's own id or a new one (D27, D67).
-    :ivar endpoint: the endpoint class for the log and the metrics.
-    :ivar pair: the index of the pair of key and salt that made the signature, or None.
     :ivar subject: the parsed URL, whose canonical source and options are logged (D28), or None.
     :ivar plan: the response as far as it is known, for the log.
     :ivar finished: fires once, when the response is complete or the client has disconnected.
@@ -76,7 +74,6 @@ class Exchange:
 
     @property
     def method(self) -> bytes:
-        """The request's method, as sent."""
         return bytes(self._request.method)
 
     def header(self, name: bytes) -> bytes | None:
@@ -143,7 +140,6 @@ class Exchange:
             self._finish()
 
     def write(self, data: bytes) -> None:
-        """Send a part of the body."""
         self._count_first_byte()
         self._request.write(data)
 
@@ -162,11 +158,9 @@ class Exchange:
         return take_counted
 
     def registerProducer(self, producer: IProducer, streaming: bool) -> None:
-        """Let a stream know how fast the client reads."""
         self._request.registerProducer(producer, streaming)
 
     def unregisterProducer(self) -> None:
-        """End the registration of a stream."""
         self._request.unregisterProducer()
 
     def _finish(self) -> None:
@@ -279,10 +273,7 @@ class Instrumentation:
     def format_response(
         self, plan: ResponsePlan, request_id: bytes, now: float, body: bytes
     ) -> bytes:
-        """Return the bytes of a response, as Twisted sends it on a connection that stays open.
-
-        :param now: Unix seconds, for Date.
-        """
+        """Return the bytes of a response, as Twisted sends it on a connection that stays open."""
         return b"".join(
             (
                 _format_status(plan.status),

@@ -40,7 +40,6 @@ class ResponsePlan(NamedTuple):
     :ivar byte_range: where the body is a part of the stored variant, the offset of its first byte
         and the offset after its last one.
     :ivar cache_state: the value of X-Audio-Proxy, or None.
-    :ivar error_code: the code of the refusal, or None.
     """
 
     status: int
@@ -54,7 +53,6 @@ class ResponsePlan(NamedTuple):
 class Stored(NamedTuple):
     """A variant in the store.
 
-    :ivar size: in bytes.
     :ivar presign: returns a URL of the variant with a lifetime in seconds, and the headers that
         the response to it should have; None in proxy mode (AP_SERVE_MODE).
     :ivar presign_ttl: the longest lifetime of the URL, in seconds.
@@ -73,11 +71,7 @@ def plan_not_modified(
     now: float,
     cache_tag: tuple[str, str] | None = None,
 ) -> ResponsePlan | None:
-    """Return the 304 for a client that has the variant; None where the variant must be found.
-
-    :param now: Unix seconds.
-    :param cache_tag: the header with the tag of the source, and the tag; None without one.
-    """
+    """Return the 304 for a client that has the variant; None where the variant must be found."""
     if not matches(conditions.if_none_match, request.tag):
         return None
     cache_control = _cache_control(CACHE_CONTROL, request.exp, now)
@@ -99,8 +93,6 @@ def plan_response(
         time until ``exp`` shrinks.
     :param found: the stored variant, or the cache state of one that is not stored: the body of its
         response is the output of a render.
-    :param has_store: whether the output of renders is stored.
-    :param cache_tag: the header with the tag of the source, and the tag; None without one.
     """
     headers = VariantHeaders.of(request.options)
     if not isinstance(found, Stored):
@@ -155,13 +147,11 @@ def plan_refusal(refusal: Refusal) -> ResponsePlan:
 
 
 def plan_json(status: int, headers: Mapping[bytes, bytes], document: object) -> ResponsePlan:
-    """Return a response whose body is a JSON document."""
     body = json.dumps(document).encode("ascii")
     return plan_body(status, {**headers, b"content-type": b"application/json"}, body)
 
 
 def plan_body(status: int, headers: Mapping[bytes, bytes], body: bytes) -> ResponsePlan:
-    """Return a response whose body is in memory."""
     fields = {**headers, b"content-length": b"%d" % len(body)}
     return ResponsePlan(status, tuple(fields.items()), body)
 
@@ -199,7 +189,6 @@ def _variant_headers(
     now: float,
     cache_tag: tuple[str, str] | None,
 ) -> dict[bytes, bytes]:
-    """Return the headers of a variant, for a URL that expires at ``exp``."""
     fields = {
         b"etag": tag,
         b"x-audio-proxy": cache_state.encode("ascii"),
@@ -225,7 +214,6 @@ def _format_date(second: int) -> bytes:
 
 
 def _cache_control(value: str, exp: int | None, now: float) -> bytes:
-    """Limit the max-age to the time until ``exp``."""
     if exp is None:
         return value.encode("ascii")
     return _MAX_AGE.sub(lambda match: f"max-age={clamp(int(match[1]), exp, now)}", value).encode(

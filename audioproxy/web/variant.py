@@ -32,18 +32,6 @@ _log = Logger()
 
 @dataclass(frozen=True, slots=True)
 class VariantHandler:
-    """Responds to GET and HEAD of variants.
-
-    :ivar store: None where nothing is stored.
-    :ivar now: Unix time in seconds.
-    :ivar presign_ttl: lifetime in seconds of a redirect's presigned URL; None in proxy mode
-        (AP_SERVE_MODE).
-    :ivar presign: returns the presigned URL of a variant from its cache key, its lifetime and the
-        headers of its response; None in proxy mode.
-    :ivar small_variants: None where a lookup in the store has to wait, and in redirect mode.
-    :ivar cache_tag: the header with the tag of the source, or None.
-    """
-
     metrics: Metrics
     renders: RenderRegistry
     preparer: Preparer
@@ -55,10 +43,7 @@ class VariantHandler:
     cache_tag: CacheTagHeader | None = None
 
     async def respond(self, exchange: Exchange, request: VariantRequest) -> None:
-        """Respond to a request whose signature is verified and that has not expired.
-
-        :raises Refusal: for every response that is an error document.
-        """
+        """Respond to a request whose signature is verified and that has not expired."""
         tag = self._find_tag(request)
         not_modified = plan_not_modified(request, exchange.conditions, self.now(), tag)
         if not_modified is not None:
@@ -148,7 +133,6 @@ class VariantHandler:
     ) -> tuple[ResponsePlan, bytes] | None:
         """Return the response to a GET, and its body, for `audioproxy.server.fast_path`.
 
-        :param now: Unix seconds.
         :returns: None where a response takes more than a small file.
         """
         if request.is_expired(now):
