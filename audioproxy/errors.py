@@ -1,7 +1,7 @@
 """The error table: one class for each row, with status, code and Cache-Control as class attributes.
 
 Every refusal is raised as one of these classes. `audioproxy.web.response_plan.plan_refusal` alone
-makes the JSON error document of one. No other module contains the status of a refusal::
+responds with one. No other module contains the status of a refusal::
 
     Refusal
     +-- BadRequest               400  not HTTP, or past the limits of a request
@@ -58,6 +58,10 @@ class Refusal(Exception):
         self.message = message or self.default_message
         super().__init__(self.message)
         self.extra_headers: dict[bytes, bytes] = {}
+
+    def document(self) -> dict[str, str]:
+        """Return the JSON error document."""
+        return {"error": self.code, "message": self.message}
 
     def headers(self) -> dict[bytes, bytes]:
         """Return the headers of the response, besides those of its error document."""

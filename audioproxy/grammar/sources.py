@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from audioproxy.errors import NotFound
+from audioproxy.grammar.allowlist import allows_bucket, allows_host
 from audioproxy.grammar.values import percent_decode
 
 _MAX_PATH_BYTES = 1024
@@ -137,13 +138,7 @@ class S3Source(Source):
         return f"{self.scheme}://{self.bucket}/".encode("ascii") + self.key
 
     def is_allowed(self, allowlist: Iterable[str]) -> bool:
-        """Return whether an entry is the bucket, or its prefix and ``*``."""
-        return any(
-            self.bucket.startswith(entry[:-1])
-            if entry.endswith("*") and entry.count("*") == 1
-            else entry == self.bucket
-            for entry in allowlist
-        )
+        return allows_bucket(allowlist, self.bucket)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,13 +201,7 @@ class HttpsSource(Source):
         return (address + mark).decode("ascii") + digest
 
     def is_allowed(self, allowlist: Iterable[str]) -> bool:
-        """Return whether an entry is the host, ``*.`` and its suffix, or ``*``."""
-        return any(
-            self.host.endswith(entry[1:])
-            if entry.startswith("*.") and entry.count("*") == 1
-            else entry in ("*", self.host)
-            for entry in map(str.lower, allowlist)
-        )
+        return allows_host(allowlist, self.host)
 
 
 #: The sources that a URL can have, by scheme.

@@ -61,7 +61,6 @@ class EncodedFile:
         """Return how many of the first bytes are final.
 
         Headers that have to be changed are final when audio follows them, and so they are complete.
-
         """
         if not self._patched:
             if not self.has_audio(written):

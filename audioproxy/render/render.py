@@ -13,7 +13,6 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.concurrency.slots import Claim, Slots
 from audioproxy.errors import (
     DiskFull,
@@ -37,6 +36,7 @@ from audioproxy.render.encoded_file import EncodedFile
 from audioproxy.render.failures import RecentFailures
 from audioproxy.render.job import RETRIABLE, Job, Preparer, ProbedSource
 from audioproxy.render.output import RenderOutput
+from audioproxy.render.subscribers import Subscribers, Subscription
 from audioproxy.render.write_back import RenderStorage, WriteBack
 from audioproxy.sources.interfaces import OpenSource, SourceFile
 from audioproxy.variants.interfaces import NoRoom
@@ -101,7 +101,6 @@ class Render:
 
     No client gets a byte before the encoder has output more than container headers. So every
     refusal until then can still be a response with a status.
-
     """
 
     def __init__(
@@ -122,8 +121,7 @@ class Render:
         self._opened: OpenSource | None = None
         self._found_irregular = False
         self._output: RenderOutput | None = None
-        self._readable: SharedResult[RenderOutput] = SharedResult()
-        self._subscribers = 0
+        self._subscribers = Subscribers(self._all_left)
         self._running: Deferred[bool] | None = None
         self._is_cancelled = False
 
@@ -136,27 +134,18 @@ class Render:
         self._running = Deferred.fromCoroutine(self._run())
         return self._running
 
-    def subscribe(self) -> Deferred[RenderOutput]:
-        """Subscribe to the output; every call is followed by one `unsubscribe`.
-
-        :returns: fires with the output when there are bytes, or fails with the refusal of the
-            render.
-        """
-        self._subscribers += 1
-        return self._readable.wait()
+    def subscribe(self, *, started: bool) -> Subscription:
+        """Subscribe to the output."""
+        return self._subscribers.join(started)
 
     def lift(self) -> None:
         """Move the render from the low lane, where each begins, to the normal one (D65)."""
         self._context.slots.lift(self._claim)
 
-    def unsubscribe(self) -> None:
-        """End one subscription; without subscribers, the render may be cancelled (D36).
-
-        A render that has its slot and can be stored continues.
-        """
-        self._subscribers -= 1
+    def _all_left(self) -> None:
+        """Cancel the render, unless it has its slot and can be stored (D36)."""
         continues = self.state in HAS_SLOT and self._write_back.possible
-        if not self._subscribers and self.state not in _ENDED and not continues:
+        if self.state not in _ENDED and not continues:
             self.cancel()
 
     @property
@@ -232,7 +221,7 @@ class Render:
                     # ends.
                     self._enter(State.FINISHED)
                     output.end()
-                    self._readable.fire(output)
+                    self._subscribers.fire(output)
                 size = output.size
                 _log.debug(
                     "the render of {key} has ended: {size} bytes", key=request.key, size=size
@@ -358,7 +347,7 @@ class Render:
         # that the store does not take over.
         scratch = await self._write_back.create_in_store(deadline.left() / 2)
         if scratch is None:
-            if not self._subscribers:
+            if not self._subscribers.count:
                 raise CancelledError
             scratch = await self._write_back.create_outside_store(deadline.left())
         try:
@@ -402,7 +391,7 @@ class Render:
         """
         if self.state is State.ENCODING and output.has_audio:
             self._enter(State.STREAMING)
-            self._readable.fire(output)
+            self._subscribers.fire(output)
             # The last client may leave at its first byte, while this coroutine is not suspended.
             if self._is_cancelled:
                 raise CancelledError
@@ -419,7 +408,7 @@ class Render:
         self._enter(State.FAILED)
         if self._output is not None:
             self._output.end(refusal)
-        self._readable.fire(Failure(refusal))
+        self._subscribers.fire(Failure(refusal))
 
     def _enter(self, state: State) -> None:
         assert state in TRANSITIONS[self.state], f"{self.state} is not followed by {state}"

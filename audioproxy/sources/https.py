@@ -22,7 +22,8 @@ from audioproxy.sources.far_source import (
     Found,
 )
 from audioproxy.sources.fetch import CHANGED, Busy, Part, abandon
-from audioproxy.sources.https_origin import OriginClient, OriginState, Temporary
+from audioproxy.sources.https_origin import OriginClient
+from audioproxy.sources.origin_state import OriginState, Temporary
 
 # Sources that a node remembers since their origin has contradicted itself, and the seconds for
 # which it requests them without a range: one response cannot mix versions.

@@ -141,8 +141,7 @@ def plan_response(
 
 def plan_refusal(refusal: Refusal) -> ResponsePlan:
     """Return the response of a refusal: the error document, and the refusal's own headers."""
-    document = {"error": refusal.code, "message": refusal.message}
-    plan = plan_json(refusal.status, refusal.headers(), document)
+    plan = plan_json(refusal.status, refusal.headers(), refusal.document())
     return plan._replace(error_code=refusal.code)
 
 
