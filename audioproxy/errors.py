@@ -38,7 +38,7 @@ responds with one. No other module contains the status of a refusal::
 from __future__ import annotations
 
 import errno
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class Refusal(Exception):
@@ -54,6 +54,10 @@ class Refusal(Exception):
     cache_control: ClassVar[str] = "no-store"
     default_message: ClassVar[str]
 
+    def __init_subclass__(cls, **row: Any) -> None:
+        for name, value in row.items():
+            setattr(cls, name, value)
+
     def __init__(self, message: str | None = None) -> None:
         self.message = message or self.default_message
         super().__init__(self.message)
@@ -68,29 +72,24 @@ class Refusal(Exception):
         return {b"cache-control": self.cache_control.encode("ascii"), **self.extra_headers}
 
 
-class BadRequest(Refusal):
+class BadRequest(Refusal, status=400, code="bad_request"):
     """The received bytes are not HTTP, or exceed the limits of a request.
 
     The contract in docs/rules.md has no row for this error: no complete request was received.
     """
 
-    status = 400
-    code = "bad_request"
     default_message = (
         "This is not an HTTP/1.1 request with one valid Host, or its headers exceed 16 KiB or 500"
         " lines, or its body exceeds 64 KiB."
     )
 
 
-class InvalidSignature(Refusal):
+class InvalidSignature(Refusal, status=401, code="invalid_signature", cache_control="max-age=60"):
     """The first path segment is not the signature of the rest of the path.
 
     :ivar diagnosis: the signing mistake, or None if it is unknown.
     """
 
-    status = 401
-    code = "invalid_signature"
-    cache_control = "max-age=60"
     default_message = "The signature is missing or does not match the path."
 
     def __init__(self, message: str | None = None, diagnosis: str | None = None) -> None:
@@ -98,16 +97,13 @@ class InvalidSignature(Refusal):
         self.diagnosis = diagnosis
 
 
-class NotFound(Refusal):
+class NotFound(Refusal, status=404, code="not_found", cache_control="max-age=10"):
     """There is no such source or route, or the client must not learn that there is one.
 
     The document is the same for every cause: a client must not learn whether a source is missing,
     refused or outside the root. ``reason`` is for operators and tools only.
     """
 
-    status = 404
-    code = "not_found"
-    cache_control = "max-age=10"
     default_message = "There is nothing at this address."
 
     def __init__(self, reason: str = "") -> None:
@@ -125,19 +121,15 @@ class NoSuchSource(NotFound):
     """
 
 
-class Expired(Refusal):
+class Expired(
+    Refusal, status=410, code="expired", cache_control="public, max-age=31536000, immutable"
+):
     """The URL's ``exp`` has passed. The response is permanent, because ``exp`` is signed."""
 
-    status = 410
-    code = "expired"
-    cache_control = "public, max-age=31536000, immutable"
     default_message = "This URL has expired."
 
 
-class SourceTooLarge(Refusal):
-    status = 413
-    code = "source_too_large"
-    cache_control = "max-age=10"
+class SourceTooLarge(Refusal, status=413, code="source_too_large", cache_control="max-age=10"):
     default_message = "The source is larger than this service accepts."
 
     @classmethod
@@ -147,10 +139,7 @@ class SourceTooLarge(Refusal):
             raise cls(f"The source has {size} bytes; this service accepts at most {limit}.")
 
 
-class UndecodableSource(Refusal):
-    status = 415
-    code = "undecodable_source"
-    cache_control = "max-age=10"
+class UndecodableSource(Refusal, status=415, code="undecodable_source", cache_control="max-age=10"):
     default_message = "The source has no audio that can be decoded."
 
 
@@ -175,21 +164,16 @@ class NothingDecoded(UndecodableSource):
         self.diagnostic = diagnostic and f" ({diagnostic})"
 
 
-class VideoSource(Refusal):
-    status = 415
-    code = "video_source"
-    cache_control = "max-age=10"
+class VideoSource(Refusal, status=415, code="video_source", cache_control="max-age=10"):
     default_message = "The source contains video; only audio is supported."
 
 
-class RangeNotSatisfiable(Refusal):
+class RangeNotSatisfiable(Refusal, status=416, code="range_not_satisfiable"):
     """A valid Range that includes no byte of the stored variant.
 
     ``size`` is the variant's length in bytes, for Content-Range.
     """
 
-    status = 416
-    code = "range_not_satisfiable"
     default_message = "The requested range is outside the variant."
 
     def __init__(self, size: int) -> None:
@@ -198,12 +182,9 @@ class RangeNotSatisfiable(Refusal):
         self.extra_headers[b"content-range"] = b"bytes */%d" % size
 
 
-class InvalidOptions(Refusal):
+class InvalidOptions(Refusal, status=422, code="invalid_options", cache_control="max-age=60"):
     """An option segment that is not accepted. The message quotes it."""
 
-    status = 422
-    code = "invalid_options"
-    cache_control = "max-age=60"
     default_message = "The options are not valid."
 
     @classmethod
@@ -212,11 +193,9 @@ class InvalidOptions(Refusal):
         return cls(f'"{segment}" is not accepted: {why}.')
 
 
-class QueueFull(Refusal):
+class QueueFull(Refusal, status=429, code="queue_full"):
     """No render slot or no probe slot is free. ``retry_after`` is in whole seconds."""
 
-    status = 429
-    code = "queue_full"
     default_message = "The service is busy; try again later."
 
     def __init__(self, retry_after: int) -> None:
@@ -225,21 +204,17 @@ class QueueFull(Refusal):
         self.extra_headers[b"retry-after"] = b"%d" % retry_after
 
 
-class Stopping(Refusal):
+class Stopping(Refusal, status=499, code="stopping"):
     """The service stops, so the connection is closed instead of a response (D39).
 
     A balancer repeats a request whose connection was closed before the first byte. The status is
     for the log and the metrics, and never sent.
     """
 
-    status = 499
-    code = "stopping"
     default_message = "The service stops."
 
 
-class RenderFailed(Refusal):
-    status = 500
-    code = "render_failed"
+class RenderFailed(Refusal, status=500, code="render_failed"):
     default_message = "The render failed."
 
 
@@ -283,33 +258,23 @@ class OutputTooLarge(RenderFailed):
     default_message = "The output is larger than AP_MAX_VARIANT_BYTES."
 
 
-class NotConfigured(Refusal):
-    status = 500
-    code = "not_configured"
+class NotConfigured(Refusal, status=500, code="not_configured"):
     default_message = "The storage for this request is not configured."
 
 
-class ProbeFailed(Refusal):
-    status = 500
-    code = "probe_failed"
+class ProbeFailed(Refusal, status=500, code="probe_failed"):
     default_message = "The source could not be examined."
 
 
-class UpstreamUnavailable(Refusal):
-    status = 502
-    code = "upstream_unavailable"
+class UpstreamUnavailable(Refusal, status=502, code="upstream_unavailable"):
     default_message = "The storage could not be reached."
 
 
-class RenderTimeout(Refusal):
-    status = 504
-    code = "render_timeout"
+class RenderTimeout(Refusal, status=504, code="render_timeout"):
     default_message = "The render took longer than AP_RENDER_TIMEOUT."
 
 
-class ProbeTimeout(Refusal):
-    status = 504
-    code = "probe_timeout"
+class ProbeTimeout(Refusal, status=504, code="probe_timeout"):
     default_message = "Examining the source took longer than AP_PROBE_TIMEOUT."
 
 
