@@ -38,7 +38,7 @@ responds with one. No other module contains the status of a refusal::
 from __future__ import annotations
 
 import errno
-from typing import Any, ClassVar
+from typing import ClassVar
 
 
 class Refusal(Exception):
@@ -54,7 +54,7 @@ class Refusal(Exception):
     cache_control: ClassVar[str] = "no-store"
     default_message: ClassVar[str]
 
-    def __init_subclass__(cls, **row: Any) -> None:
+    def __init_subclass__(cls, **row: object) -> None:
         for name, value in row.items():
             setattr(cls, name, value)
 
