@@ -27,14 +27,12 @@ class CacheTagHeader(NamedTuple):
     """The response header that has the tag of the source.
 
     :ivar name: in lower case.
-    :ivar salt: the decoded AP_SALT.
     """
 
     name: str
     salt: bytes
 
     def line(self, canonical_source: bytes) -> tuple[str, str]:
-        """Return the name of the header, and the tag of a source."""
         return _line(self, canonical_source)
 
 

@@ -49,7 +49,6 @@ class OriginClient:
     headers: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
 
     def is_connected(self, source: HttpsSource) -> bool:
-        """Return whether a request to the origin of a source needs no new connection."""
         return self.client.is_connected(redirects.request_url(source))
 
     async def look_up(
@@ -60,10 +59,6 @@ class OriginClient:
         :param byte_range: such as ``0-0``. An origin that responds to a range of the start with an
             error, though the source may exist, is asked for the whole.
         :returns: the body of the response has to be read, streamed or discarded.
-        :raises NotFound: where there is no source, the origin refuses it, or a redirect leads off
-            the allowlist.
-        :raises UpstreamUnavailable: where the origin cannot be reached or trusted, is broken or
-            busy, or redirects without end (D48).
         """
         deadline = Deadline(self.clock, _LOOKUP_TIMEOUT)
         for delay in (*_DELAYS, None):
@@ -83,10 +78,7 @@ class OriginClient:
     async def walk(
         self, source: HttpsSource, byte_range: str | None
     ) -> tuple[OriginState, Response]:
-        """Follow redirects once, as `look_up` does.
-
-        :raises Temporary: where another attempt may succeed.
-        """
+        """Follow redirects once, as `look_up` does."""
         target = source
         for _ in range(redirects.MAX_REDIRECTS + 1):
             response = await self._send(target, source, byte_range)
@@ -104,11 +96,7 @@ class OriginClient:
     async def get(
         self, target: HttpsSource, source: HttpsSource, byte_range: str | None
     ) -> tuple[OriginState, Response]:
-        """Request a source where an earlier redirect has led to.
-
-        :raises NotFound: where it is not there, or is behind a redirect.
-        :raises Temporary: where another attempt may succeed.
-        """
+        """Request a source where an earlier redirect has led to."""
         response = await self._send(target, source, byte_range)
         if response.status in redirects.STATUSES:
             response.discard()

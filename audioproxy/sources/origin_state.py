@@ -45,14 +45,8 @@ class Temporary(Exception):
 class OriginState:
     """A source as its origin's response headers describe it.
 
-    :ivar source: the address at the end of all redirects.
-    :ivar size: bytes, or None where it is not stated.
-    :ivar etag: the entity tag; empty where it is not stated.
     :ivar modified: the value of Last-Modified; empty where it is not stated, or too recent to
         distinguish versions.
-    :ivar first: the first byte of the body; None where it is not known.
-    :ivar last: the last byte of the body; None where it is not known.
-    :ivar unreadable: why the body cannot be read as a source; empty where it can.
     """
 
     source: HttpsSource
@@ -103,11 +97,7 @@ class OriginState:
 
 
 def read_state(source: HttpsSource, response: Response) -> OriginState:
-    """Return the state of a source from the response to a GET, which is discarded where refused.
-
-    :raises NotFound: where the status says that there is no such source, or refuses it.
-    :raises Temporary: where the status is that of a temporary or a server error.
-    """
+    """Return the state of a source from the response to a GET, which is discarded where refused."""
     status = response.status
     if status >= 400 and status != 416:
         response.discard()

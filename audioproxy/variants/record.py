@@ -82,9 +82,6 @@ class VariantRecord:
     ) -> Self:
         """Return the record of a variant that is stored now.
 
-        :param validator: of the source that was rendered.
-        :param now: Unix seconds.
-        :param header: the header with the tag of the source, or None.
         :param build: of ffmpeg, in visible ASCII; empty where it is unknown.
         """
         source = request.source
@@ -125,11 +122,9 @@ class VariantRecord:
 
     @classmethod
     def of_object(cls, response: Response) -> Self | None:
-        """Return the record in the metadata of the object that a response is about."""
         return cls.read(response.headers_with_prefix(METADATA_PREFIX))
 
     def texts(self) -> dict[str, str]:
-        """Return the record as texts of visible ASCII by name."""
         texts = {
             "options": self.options,
             "source-sha256": self.source_sha256,
@@ -173,7 +168,6 @@ class VariantRecord:
 
 
 def digest_of(source: Source) -> str:
-    """Return the digest that a record has of a whole source."""
     return hashlib.sha256(source.canonical).hexdigest()
 
 
@@ -184,10 +178,7 @@ def _encode(value: bytes) -> str:
 
 
 def _decode(text: str) -> bytes:
-    """Return the bytes of a text.
-
-    :raises ValueError: for malformed base64, and for text that is not ASCII.
-    """
+    """Return the bytes of a text."""
     if not text.startswith(_BASE64):
         return text.encode("ascii")
     return base64.b64decode(text.removeprefix(_BASE64), validate=True)
@@ -199,7 +190,6 @@ def _without_names(options: str) -> str:
 
 
 def _split(name: str, text: str) -> list[tuple[str, str]]:
-    """Return the names and texts of the metadata with one text of a record."""
     if len(text) <= _MAX_VALUE:
         return [(name, text)]
     starts = range(0, len(text), _MAX_VALUE)
