@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,9 +13,8 @@ from twisted.internet.defer import Deferred
 
 from audioproxy.cli.env_file import load_config, make_signer
 from audioproxy.cli.exit_status import FAILURE, SUCCESS, UsageError
-from audioproxy.cli.formatting import print_errors
-from audioproxy.cli.measure_report import REPORTS, Report, Row
-from audioproxy.cli.progress import progress_bar
+from audioproxy.cli.measure_report import Report, Row
+from audioproxy.cli.output import Form, Output, progress_bar
 from audioproxy.cli.reactor import run
 from audioproxy.cli.sign import add_options_option, add_url_options, expiry
 from audioproxy.cli.url_input import read_lines
@@ -143,10 +141,9 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     plan = _read_plan(arguments, environment)
     config = load_config(environment)
     sources = list(read_lines(arguments.sources))
-    form = "json" if arguments.json else arguments.format
-    # It prints its heading, which belongs ahead of the bar.
-    report = REPORTS[form](sys.stdout, plan.target is not None, plan.sign is not None)
     bar = progress_bar("sources", arguments.quiet, len(sources))
+    out = Output(Form.JSON if arguments.json else Form(arguments.format), bar)
+    report = Report(out, plan.target is not None, plan.sign is not None)
 
     async def work(reactor: Any) -> int:
         try:
@@ -162,7 +159,7 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
                 return str(refusal)
 
         try:
-            return await write_report(plan, measure_all(sources, measure), report, bar)
+            return await write_report(plan, measure_all(sources, measure), report)
         finally:
             await meter.close()
 
@@ -230,7 +227,6 @@ async def write_report(
     plan: MeasurePlan,
     results: AsyncIterator[tuple[str, Measurement | str]],
     report: Report,
-    bar: Any,
 ) -> int:
     """Write the rows of all results, and return the number of failures.
 
@@ -242,14 +238,13 @@ async def write_report(
     def add(row: Row) -> None:
         nonlocal failures
         row = plan.signed(row)
-        with bar.external_write_mode():
-            if row.error is not None:
-                failures += 1
-                print_errors(f"{row.source}: {row.error}")
-            report.add(row)
+        if row.error is not None:
+            failures += 1
+            report.out.error(f"{row.source}: {row.error}")
+        report.add(row)
 
     async for source, result in results:
-        bar.update()
+        report.out.bar.update()
         if isinstance(result, str):
             add(Row(source, error=result))
         elif plan.album:
@@ -262,7 +257,7 @@ async def write_report(
     if not complete:
         # The loudness of the others would be that of another album.
         plan = replace(plan, target=None, sign=None)
-        print_errors("the album has no loudness, since not all of its sources were measured")
+        report.out.error("the album has no loudness, since not all of its sources were measured")
     album = Measurement.combine(each for _, each in measured)
     gain = plan.gain(album)
     for source, each in measured:

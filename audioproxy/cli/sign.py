@@ -11,7 +11,7 @@ from typing import Any
 from audioproxy.cli.arguments import duration
 from audioproxy.cli.env_file import make_signer
 from audioproxy.cli.exit_status import FAILURE, SUCCESS, USAGE_ERROR, UsageError
-from audioproxy.cli.formatting import print_errors, print_json
+from audioproxy.cli.output import Output
 from audioproxy.cli.url_input import describe_presigned, read_lines
 from audioproxy.errors import Refusal
 from audioproxy.grammar.sources import Source
@@ -154,6 +154,7 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     sign: Callable[[Any], str] = signer.sign if arguments.path else signer.info_url
     if not (arguments.path or arguments.info):
         sign = partial(signer.url, variant=variant, **of_variant)
+    out = Output.of(arguments)
     status = SUCCESS
     for source in read_lines(arguments.sources):
         url = fault = None
@@ -161,7 +162,7 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
             parsed = source if arguments.path else read_source(source)
             url = sign(parsed)
             if isinstance(parsed, Source) and (warning := describe_presigned(parsed)) is not None:
-                print_errors(f"warning: {warning}")
+                out.error(f"warning: {warning}")
         # An invalid line in a list must not prevent the others from being signed.
         except Refusal as refusal:
             fault = str(refusal)
@@ -171,9 +172,6 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
             fault = f"--path: {error}"
             status = USAGE_ERROR
         if fault is not None:
-            print_errors(f"{source}: {fault}")
-        if arguments.json:
-            print_json({"source": source, "url": url, "error": fault})
-        elif url is not None:
-            print(url)
+            out.error(f"{source}: {fault}")
+        out.row({"source": source, "url": url, "error": fault}, *filter(None, [url]))
     return status

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
@@ -11,14 +10,8 @@ from typing import Any
 
 from audioproxy.cli.env_file import read_keys
 from audioproxy.cli.exit_status import EXPIRED, FAILURE, REFUSED, SUCCESS, USAGE_ERROR, UsageError
-from audioproxy.cli.formatting import (
-    Colour,
-    format_time,
-    paint,
-    print_errors,
-    print_json,
-    printable,
-)
+from audioproxy.cli.formatting import format_time
+from audioproxy.cli.output import Colour, Output
 from audioproxy.cli.url_input import parse_url, percent_encode_typed, read_lines
 from audioproxy.errors import Expired, InvalidSignature, Refusal
 from audioproxy.grammar.option_parser import parse_expiry
@@ -113,19 +106,18 @@ class Verification:
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     """Run the command and return its exit status."""
     keys = read_keys(environment)
+    out = Output.of(arguments)
     highest = SUCCESS
     for url in read_lines(arguments.urls):
         try:
             found = verify_url(keys, url)
         except UsageError as error:
-            print_errors(str(error))
+            out.error(str(error))
             found = Verification(USAGE_ERROR, str(error))
+        else:
+            out.line(f": {url}", found.text, Colour.RED if found.status else Colour.GREEN)
+        out.row({"url": url, **found.values})
         highest = max(highest, found.status)
-        if arguments.json:
-            print_json({"url": url, **found.values})
-        elif found.status != USAGE_ERROR:
-            colour = Colour.RED if found.status else Colour.GREEN
-            print(f"{paint(found.text, colour, sys.stdout)}: {printable(url)}")
     return highest
 
 
