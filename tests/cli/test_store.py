@@ -21,11 +21,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.cli.main import build_parser
 from audioproxy.cli.store.ls import Listing
+from audioproxy.cli.store.open_store import StoreSession
 from audioproxy.cli.store.prune import LeastRecentlyUsed, PruneOutcome, age_limit, prune
 from audioproxy.cli.store.purge import purge
 from audioproxy.cli.store.purge_outcome import PurgeOutcome
 from audioproxy.cli.store.purge_plan import PurgePlan
-from audioproxy.cli.store.session import StoreSession
 from audioproxy.cli.store.stat import StoreStatistics
 from audioproxy.config import Config
 from audioproxy.errors import NotConfigured, NotFound, UpstreamUnavailable

@@ -12,11 +12,11 @@ from twisted.web.server import Site
 
 from audioproxy.cli.main import build_parser
 from audioproxy.cli.progress import progress_bar
+from audioproxy.cli.store.open_store import StoreSession
 from audioproxy.cli.store.prune import PruneOutcome, prune
 from audioproxy.cli.store.purge import purge
 from audioproxy.cli.store.purge_outcome import PurgeOutcome
 from audioproxy.cli.store.purge_plan import PurgePlan
-from audioproxy.cli.store.session import StoreSession
 from audioproxy.cli.store.verify import VerifyOutcome, verify
 from audioproxy.engine import Engine
 from audioproxy.s3 import listing

@@ -10,18 +10,18 @@ from typing import Any
 
 from audioproxy.cli.formatting import format_bytes
 from audioproxy.cli.progress import progress_bar
-from audioproxy.cli.store.records import (
+from audioproxy.cli.store.open_store import (
+    Outcome,
+    StoreSession,
+    add_common_arguments,
+    run_command,
+)
+from audioproxy.cli.store.variant_rows import (
     SourceFilter,
     age_text,
     format_of,
     source_text,
     variant_values,
-)
-from audioproxy.cli.store.session import (
-    Outcome,
-    StoreSession,
-    add_common_arguments,
-    run_command,
 )
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.urls import read_source

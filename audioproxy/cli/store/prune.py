@@ -13,7 +13,7 @@ from typing import Any
 from audioproxy.cli.arguments import duration, size
 from audioproxy.cli.exit_status import UsageError
 from audioproxy.cli.progress import progress_bar
-from audioproxy.cli.store.session import (
+from audioproxy.cli.store.open_store import (
     Amount,
     Outcome,
     StoreSession,

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping
 from twisted.internet.task import deferLater
 
 from audioproxy.cli.progress import progress_bar
-from audioproxy.cli.store.purge_outcome import PurgeOutcome
-from audioproxy.cli.store.purge_plan import PurgePlan
-from audioproxy.cli.store.session import (
+from audioproxy.cli.store.open_store import (
     StoreSession,
     add_common_arguments,
     run_command,
 )
-from audioproxy.cli.store.staleness import SourceStates
+from audioproxy.cli.store.purge_outcome import PurgeOutcome
+from audioproxy.cli.store.purge_plan import PurgePlan
+from audioproxy.cli.store.source_states import SourceStates
 from audioproxy.concurrency.workers import for_each
 from audioproxy.grammar.cache_key import all_cache_keys
 from audioproxy.grammar.request import VariantRequest

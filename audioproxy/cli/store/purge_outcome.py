@@ -9,10 +9,10 @@ from typing import Any
 
 from audioproxy.cli.formatting import format_count
 from audioproxy.cli.purge_calls import calls_for
+from audioproxy.cli.store.open_store import Amount, Outcome
 from audioproxy.cli.store.purge_plan import PurgePlan
-from audioproxy.cli.store.records import variant_text, variant_values, whole_source
-from audioproxy.cli.store.session import Amount, Outcome
-from audioproxy.cli.store.staleness import LEFT, State
+from audioproxy.cli.store.source_states import LEFT, State
+from audioproxy.cli.store.variant_rows import variant_text, variant_values, whole_source
 from audioproxy.config import Config
 from audioproxy.grammar.cache_tag import cache_tags
 from audioproxy.grammar.sources import HttpsSource, Source

@@ -6,7 +6,7 @@ from argparse import Namespace
 from dataclasses import dataclass
 
 from audioproxy.cli.exit_status import UsageError
-from audioproxy.cli.store.records import SourceFilter
+from audioproxy.cli.store.variant_rows import SourceFilter
 from audioproxy.cli.url_input import parse_url, percent_encode_typed, read_lines
 from audioproxy.grammar import sources as grammar_sources
 from audioproxy.grammar.options import VariantOptions

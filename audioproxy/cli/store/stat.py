@@ -10,14 +10,14 @@ from typing import Any
 
 from audioproxy.cli.formatting import format_bytes
 from audioproxy.cli.progress import progress_bar
-from audioproxy.cli.store.records import build_of, format_of
-from audioproxy.cli.store.session import (
+from audioproxy.cli.store.open_store import (
     Amount,
     Outcome,
     StoreSession,
     add_common_arguments,
     run_command,
 )
+from audioproxy.cli.store.variant_rows import build_of, format_of
 from audioproxy.variants.catalog import Entry
 from audioproxy.variants.record import VariantRecord
 

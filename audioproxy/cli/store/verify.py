@@ -11,7 +11,7 @@ from audioproxy.cli.arguments import size
 from audioproxy.cli.exit_status import FAILURE, UsageError
 from audioproxy.cli.formatting import format_bytes, format_count
 from audioproxy.cli.progress import progress_bar
-from audioproxy.cli.store.session import (
+from audioproxy.cli.store.open_store import (
     Outcome,
     StoreSession,
     add_common_arguments,
