@@ -43,8 +43,8 @@ examples:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--source",
         action="append",
         default=[],
@@ -52,13 +52,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="only variants of this source: local://PATH, s3://BUCKET/KEY or an https URL with its"
         " query; may be repeated",
     )
-    parser.add_argument(
+    add(
         "--prefix",
         action="append",
         default=[],
         help="only variants of sources whose address begins with this; may be repeated",
     )
-    parser.add_argument("--format", choices=list(FORMATS), help="only variants in this format")
+    add("--format", choices=list(FORMATS), help="only variants in this format")
     add_common_arguments(parser)
 
 
@@ -82,7 +82,6 @@ class Listing(Report):
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    """Run the command and return its exit status."""
     wanted = SourceFilter.of(map(read_source, arguments.source), arguments.prefix)
     selects_all = not (arguments.source or arguments.prefix or arguments.format)
 

@@ -23,9 +23,9 @@ from audioproxy.variants.folder_catalog import FolderCatalog
 
 
 def add_common_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of every command."""
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--json", action="store_true", help="print JSON")
+    add(
         "-c",
         "--concurrency",
         type=integer_to(256),
@@ -33,7 +33,7 @@ def add_common_arguments(parser: ArgumentParser) -> None:
         metavar="N",
         help="files or requests at a time (4)",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    add("-q", "--quiet", action="store_true", help="show no progress")
 
 
 def store_output(arguments: Namespace) -> Output:

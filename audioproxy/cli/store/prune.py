@@ -41,20 +41,18 @@ examples:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--max-bytes",
         type=size,
         metavar="SIZE",
         help="bytes in the store, such as 1000000, 500M, 20G or 2T (powers of 1000)",
     )
-    parser.add_argument(
-        "--older-than", type=duration, metavar="TIME", help="since the storing, such as 12h or 90d"
-    )
-    parser.add_argument(
+    add("--older-than", type=duration, metavar="TIME", help="since the storing, such as 12h or 90d")
+    add(
         "--unused-for", type=duration, metavar="TIME", help="since the last use, such as 12h or 90d"
     )
-    parser.add_argument("-n", "--dry-run", action="store_true", help="remove nothing")
+    add("-n", "--dry-run", action="store_true", help="remove nothing")
     add_common_arguments(parser)
 
 
@@ -79,7 +77,6 @@ class PruneReport(Report):
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    """Run the command and return its exit status."""
     ages = (arguments.older_than, arguments.unused_for)
     if (arguments.max_bytes, *ages) == (None, None, None):
         raise UsageError("one of --max-bytes, --older-than and --unused-for is required")

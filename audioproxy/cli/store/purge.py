@@ -79,22 +79,22 @@ examples:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "sources",
         nargs="*",
         metavar="SOURCE",
         help="local://PATH, s3://BUCKET/KEY or an https URL with its query; - reads sources from"
         " the standard input, one per line",
     )
-    parser.add_argument(
+    add(
         "--prefix",
         action="append",
         default=[],
         help="all sources whose address begins with this; may be repeated. The address of an https"
         " source has no query",
     )
-    parser.add_argument(
+    add(
         "--url",
         action="append",
         default=[],
@@ -102,7 +102,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="the source of a signed URL, which need not be valid any more; may be repeated. All"
         " variants of the source are removed, whatever the options of the URL",
     )
-    parser.add_argument(
+    add(
         "-o",
         "--options",
         action="append",
@@ -111,18 +111,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="only the variant with exactly these options, such as f:mp3/br:96, without listing the"
         " store; may be repeated",
     )
-    parser.add_argument(
-        "--stale", action="store_true", help="only if the source has changed or vanished"
-    )
-    parser.add_argument(
-        "--wait", action="store_true", help="look again twice, each time after AP_RENDER_TIMEOUT"
-    )
-    parser.add_argument("-n", "--dry-run", action="store_true", help="remove nothing")
+    add("--stale", action="store_true", help="only if the source has changed or vanished")
+    add("--wait", action="store_true", help="look again twice, each time after AP_RENDER_TIMEOUT")
+    add("-n", "--dry-run", action="store_true", help="remove nothing")
     add_common_arguments(parser)
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    """Run the command and return its exit status."""
     plan = PurgePlan.of(arguments)
     report = PurgeReport(store_output(arguments), plan)
     return run_command(arguments, environment, report, lambda store: purge(store, report))

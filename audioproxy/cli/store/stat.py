@@ -42,7 +42,6 @@ _AGES = {
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add_common_arguments(parser)
 
 
@@ -95,6 +94,5 @@ def _table(title: str, rows: Mapping[str, Amount]) -> Iterator[str]:
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    """Run the command and return its exit status."""
     statistics = Statistics(store_output(arguments), time.time())
     return list_variants(arguments, environment, statistics, statistics.add)

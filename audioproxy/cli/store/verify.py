@@ -37,17 +37,15 @@ cannot be read is never removed: the disk or the network may have failed.
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--pace",
         type=size,
         metavar="SIZE",
         help="bytes to read in a second, such as 20M (powers of 1000); without it, as fast as"
         " possible",
     )
-    parser.add_argument(
-        "--delete", action="store_true", help="remove broken variants, so that they render again"
-    )
+    add("--delete", action="store_true", help="remove broken variants, so that they render again")
     add_common_arguments(parser)
 
 
@@ -99,7 +97,6 @@ class VerifyReport(Report):
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    """Run the command and return its exit status."""
     if arguments.pace == 0:
         raise UsageError("--pace: at least one byte in a second is required")
     report = VerifyReport(store_output(arguments))
