@@ -20,8 +20,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.cli.main import build_parser
 from audioproxy.cli.output import Form, Output
+from audioproxy.cli.store.command import OpenStore
 from audioproxy.cli.store.ls import Listing
-from audioproxy.cli.store.open_store import OpenStore
 from audioproxy.cli.store.prune import PruneReport
 from audioproxy.cli.store.purge import PurgePlan, PurgeReport, purge
 from audioproxy.cli.store.stat import Statistics

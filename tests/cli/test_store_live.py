@@ -13,7 +13,7 @@ from twisted.web.server import Site
 
 from audioproxy.cli.main import build_parser
 from audioproxy.cli.output import Form, Output, progress_bar
-from audioproxy.cli.store.open_store import OpenStore
+from audioproxy.cli.store.command import OpenStore
 from audioproxy.cli.store.purge import PurgePlan, PurgeReport, purge
 from audioproxy.cli.store.verify import VerifyReport, verify
 from audioproxy.engine import Engine

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from audioproxy.cli.formatting import format_bytes
 from audioproxy.cli.output import Output
-from audioproxy.cli.store.open_store import (
+from audioproxy.cli.store.command import (
     OpenStore,
     Report,
     add_common_arguments,

@@ -11,7 +11,7 @@ from typing import Any
 from audioproxy.cli.arguments import duration, size
 from audioproxy.cli.exit_status import UsageError
 from audioproxy.cli.output import Output
-from audioproxy.cli.store.open_store import (
+from audioproxy.cli.store.command import (
     OpenStore,
     Report,
     add_common_arguments,

@@ -15,7 +15,7 @@ from audioproxy.cli.exit_status import UsageError
 from audioproxy.cli.formatting import format_count
 from audioproxy.cli.output import Form, Output
 from audioproxy.cli.purge_calls import calls_for
-from audioproxy.cli.store.open_store import (
+from audioproxy.cli.store.command import (
     OpenStore,
     Report,
     add_common_arguments,

@@ -11,8 +11,8 @@ from typing import Any
 
 from audioproxy.cli.formatting import format_bytes
 from audioproxy.cli.output import Output
+from audioproxy.cli.store.command import Report, add_common_arguments, store_output
 from audioproxy.cli.store.ls import list_variants
-from audioproxy.cli.store.open_store import Report, add_common_arguments, store_output
 from audioproxy.cli.store.variant_rows import amount_text, build_of, format_of
 from audioproxy.variants.catalog import Amount, Entry
 from audioproxy.variants.record import VariantRecord

@@ -11,7 +11,7 @@ from audioproxy.cli.arguments import size
 from audioproxy.cli.exit_status import FAILURE, UsageError
 from audioproxy.cli.formatting import format_bytes, format_count
 from audioproxy.cli.output import Output
-from audioproxy.cli.store.open_store import (
+from audioproxy.cli.store.command import (
     OpenStore,
     Report,
     add_common_arguments,
