@@ -44,9 +44,14 @@ class SourceFilter:
                 raise UsageError(f"--prefix: an address begins with {schemes}")
         return cls({digest_of(each): each for each in sources}, raw)
 
+    @property
+    def is_all(self) -> bool:
+        """Whether these are all sources."""
+        return not (self.sources or self.prefixes)
+
     def accepts(self, record: VariantRecord) -> bool:
         """Return whether the source of a variant is one of them."""
-        if not (self.sources or self.prefixes):
+        if self.is_all:
             return True
         address = record.source or b""
         return record.source_sha256 in self.sources or address.startswith(self.prefixes)
@@ -93,10 +98,14 @@ def variant_values(entry: Entry, record: VariantRecord | None) -> dict[str, Any]
     }
 
 
+def known_text(record: VariantRecord | None) -> str:
+    """Return the options and the source of a variant."""
+    return "unknown" if record is None else f"{record.options}  {source_text(record)}"
+
+
 def variant_text(entry: Entry, record: VariantRecord | None) -> str:
     """Return what is known of a variant in one line."""
-    known = "unknown" if record is None else f"{record.options}  {source_text(record)}"
-    return f"{entry.key}  {format_bytes(entry.size):>7}  {known}"
+    return f"{entry.key}  {format_bytes(entry.size):>7}  {known_text(record)}"
 
 
 def amount_text(amount: Amount) -> str:
