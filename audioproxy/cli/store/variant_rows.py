@@ -32,10 +32,7 @@ class SourceFilter:
 
     @classmethod
     def of(cls, sources: Iterable[Source], prefixes: Iterable[str]) -> SourceFilter:
-        """Return the filter of a command line.
-
-        :raises UsageError: for a prefix that no address has.
-        """
+        """Return the filter of a command line."""
         raw = tuple(map(to_bytes, prefixes))
         for prefix in raw:
             # An empty prefix would select every source.
@@ -46,11 +43,9 @@ class SourceFilter:
 
     @property
     def is_all(self) -> bool:
-        """Whether these are all sources."""
         return not (self.sources or self.prefixes)
 
     def accepts(self, record: VariantRecord) -> bool:
-        """Return whether the source of a variant is one of them."""
         if self.is_all:
             return True
         address = record.source or b""
@@ -73,7 +68,6 @@ def format_of(record: VariantRecord) -> str:
 
 
 def build_of(record: VariantRecord | None) -> str:
-    """Return the build of ffmpeg that made a variant, or ``unknown``."""
     return UNKNOWN_BUILD if record is None or not record.build else record.build
 
 
@@ -99,7 +93,6 @@ def variant_values(entry: Entry, record: VariantRecord | None) -> dict[str, Any]
 
 
 def known_text(record: VariantRecord | None) -> str:
-    """Return the options and the source of a variant."""
     return "unknown" if record is None else f"{record.options}  {source_text(record)}"
 
 
@@ -109,7 +102,6 @@ def variant_text(entry: Entry, record: VariantRecord | None) -> str:
 
 
 def amount_text(amount: Amount) -> str:
-    """Return a number of variants and their bytes."""
     return f"{format_count(amount.variants, 'variant')}, {format_bytes(amount.bytes)}"
 
 
