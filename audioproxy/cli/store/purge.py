@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from twisted.internet.task import deferLater
 
@@ -35,6 +35,9 @@ from audioproxy.grammar.sources import HttpsSource, Source
 from audioproxy.urls import Variant, read_source
 from audioproxy.variants.catalog import Amount, CatalogError, Entry
 from audioproxy.variants.record import VariantRecord
+
+# A variant that was stored with a record.
+_Stored: TypeAlias = tuple[Entry, VariantRecord]
 
 _ESCAPE = re.compile(rb"%[0-9A-Fa-f]{2}")
 # The listings of a purge that waits.
@@ -175,16 +178,8 @@ class Purge(StoreCommand):
         """Remove the variants whose records have the given sources."""
         local_root = store.config.local_root
         states = SourceStates(store.engine.sources, local_root, self.wanted.sources)
-        found: list[tuple[Entry, VariantRecord]] = []
-
-        async def keep_stale(variant: tuple[Entry, VariantRecord]) -> None:
-            state = await states.state(variant[1])
-            if state.is_stale:
-                found.append(variant)
-            else:
-                self._left[state] += 1
-
         async for page in store.pages():
+            found = []
             for entry, record in await store.catalog.read_records(page.entries, self.fail):
                 if record is None:
                     self._unknown += 1
@@ -193,12 +188,26 @@ class Purge(StoreCommand):
                 elif self.wanted.prefixes and record.source is None:
                     self._unaddressed += 1
             if self.arguments.stale:
-                selected, found = found, []
-                await for_each(selected, keep_stale, store.concurrency)
+                found = await self._stale_ones(found, states, store.concurrency)
             await self._remove(store, found)
-            found = []
 
-    async def _remove(self, store: OpenStore, found: Iterable[tuple[Entry, VariantRecord]]) -> None:
+    async def _stale_ones(
+        self, found: Sequence[_Stored], states: SourceStates, concurrency: int
+    ) -> list[_Stored]:
+        """Return the variants whose source has changed or vanished, and count the others."""
+        stale = []
+
+        async def look_up(variant: _Stored) -> None:
+            state = await states.state(variant[1])
+            if state.is_stale:
+                stale.append(variant)
+            else:
+                self._left[state] += 1
+
+        await for_each(found, look_up, concurrency)
+        return stale
+
+    async def _remove(self, store: OpenStore, found: Sequence[_Stored]) -> None:
         entries = [entry for entry, _ in found]
         records = {entry.key: record for entry, record in found}
 
