@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from argparse import Namespace
 from contextlib import redirect_stdout
 from dataclasses import replace
-from functools import cache
 from io import BytesIO, StringIO, TextIOWrapper
 from itertools import product
 from types import SimpleNamespace
@@ -20,7 +18,6 @@ from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.cli.main import build_parser
 from audioproxy.cli.store.command import OpenStore
 from audioproxy.cli.store.ls import Listing
 from audioproxy.cli.store.prune import Prune
@@ -35,7 +32,7 @@ from audioproxy.urls import Variant
 from audioproxy.variants.catalog import Entry
 from audioproxy.variants.folder_catalog import FolderCatalog
 from audioproxy.variants.record import VariantRecord
-from tests.cli.command import command, run_command
+from tests.cli.command import command, parse_store, run_command
 from tests.support.folders import short_folder
 from tests.support.stores import FakeSources
 from tests.support.strategies import DETERMINISTIC
@@ -45,12 +42,6 @@ NOW = 1_800_000_000
 
 #: What a field of a record may be in the JSON of a file.
 ODD = st.text(max_size=20) | st.sampled_from(["", "base64:/w==", "f:mp3", "local://\ud800"])
-
-
-@cache
-def parse(*words: str) -> Namespace:
-    """Return the arguments of a command."""
-    return build_parser(["store"]).parse_args(["store", *words])
 
 
 class StoreCase(SynchronousTestCase):
@@ -94,7 +85,7 @@ class StoreCase(SynchronousTestCase):
 
     def begin_purge(self, *words: str) -> tuple[Purge, Deferred[None]]:
         """Start to purge."""
-        purge = Purge(parse("purge", "--json", *words))
+        purge = Purge(parse_store("purge", "--json", *words))
         return purge, Deferred.fromCoroutine(purge.work(self.session))
 
 
@@ -318,9 +309,8 @@ class SizeTests(SynchronousTestCase):
 
     def test_sizes(self) -> None:
         """A size has a decimal unit or none; anything else is refused with 2."""
-        parse = build_parser(["store"]).parse_args
         for text, number in (("0", 0), ("12", 12), ("5k", 5000), ("2T", 2 * 10**12)):
-            parsed = parse(["store", "prune", "--max-bytes", text])
+            parsed = parse_store("prune", "--max-bytes", text)
             self.assertEqual(number, parsed.max_bytes)
         for text in ("", "1.5G", "20GiB", "5K", "-1", "k", "1kB", "\u0661"):
             ended = command("store", "prune", f"--max-bytes={text}")
@@ -335,7 +325,7 @@ class OutputTests(SynchronousTestCase):
     def test_lines(self) -> None:
         """A report for readers is lines; a report for programs is one JSON object."""
         for as_json, is_listed in product((True, False), repeat=2):
-            prune = Prune(parse("prune", "-n", "--max-bytes=1", *["--json"] * as_json))
+            prune = Prune(parse_store("prune", "-n", "--max-bytes=1", *["--json"] * as_json))
             prune.pruned.listed.add(Entry("0", 1000, 0))
             prune.pruned.is_listed = is_listed
             out = StringIO()
@@ -375,12 +365,15 @@ class OutputTests(SynchronousTestCase):
         assert record is not None
         for as_json, encoding in product((["--json"], []), ("utf-8", "ascii")):
             with redirect_stdout(TextIOWrapper(BytesIO(), encoding)) as stdout:
-                purge = Purge(parse("purge", "--prefix", "local://", *as_json))
+                purge = Purge(parse_store("purge", "--prefix", "local://", *as_json))
                 purge.wanted.accepts(record)
                 purge.use_tags(Config(key=b"k" * 32, salt=b"s", cache_tag_header="xkey"))
                 purge.add_removed(entry, record)
                 purge.print_report(interrupted=False)
-                for shown in (Listing(parse("ls", *as_json)), Statistics(parse("stat", *as_json))):
+                for shown in (
+                    Listing(parse_store("ls", *as_json)),
+                    Statistics(parse_store("stat", *as_json)),
+                ):
                     shown.add(entry, record)
                     shown.print_report(interrupted=False)
                 stdout.flush()
@@ -392,7 +385,7 @@ class OutputTests(SynchronousTestCase):
     def test_builds(self) -> None:
         """`stat` counts the variants of each build of ffmpeg, in columns of their width (D78)."""
         build = "7.1.5-0+deb13u1:0123abcd"
-        outcome = Statistics(parse("stat"))
+        outcome = Statistics(parse_store("stat"))
         for each in (build, build, ""):
             outcome.add(Entry("0", 1000, NOW), StoredVariant.of(build=each).record)
         outcome.add(Entry("0", 1000, NOW), None)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from argparse import Namespace
 from dataclasses import replace
 from typing import Any
 
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 
-from audioproxy.cli.main import build_parser
 from audioproxy.cli.output import progress_bar
 from audioproxy.cli.store.command import OpenStore
 from audioproxy.cli.store.prune import Prune
@@ -22,6 +20,7 @@ from audioproxy.s3 import listing
 from audioproxy.variants.bucket_catalog import BucketCatalog
 from audioproxy.variants.s3 import S3VariantStore
 from audioproxy.variants.stored_file import open_variant
+from tests.cli.command import parse_store
 from tests.support.remote import HOLD, PASS, RemoteCase, RequestAction
 from tests.support.service import Process, ServiceCase, reactor, until
 from tests.support.variants import StoredVariant, neighbors
@@ -32,11 +31,6 @@ OTHER_BUILD = "4.4.2-0ubuntu0.22.04.1:0123abcd"
 TWO = StoredVariant.of("local://two.wav", build=OTHER_BUILD)
 ROTTEN = replace(StoredVariant.of("local://three.wav", "f:wav"), data=b"other audio")
 UNKNOWN = StoredVariant.of("local://four.wav").without_record
-
-
-def parse(*words: str) -> Namespace:
-    """Return the arguments of a command."""
-    return build_parser(["store"]).parse_args(["store", *words])
 
 
 def start(case: ServiceCase, *words: str, terminal: bool = False, **variables: str) -> Process:
@@ -207,7 +201,7 @@ class BucketTests(RemoteCase):
         for name in beside:
             self.server.put(self.variants, name, b"a master")
         session = self.session()
-        verified = Verification(parse("verify", "--delete"))
+        verified = Verification(parse_store("verify", "--delete"))
         await verified.work(session)
         found = verified.values()
         self.assertEqual((3, 1, 0), (found["good"], found["unknown"], verified.failed))
@@ -220,14 +214,14 @@ class BucketTests(RemoteCase):
             found = await self.purge(session, *words)
             keys = {row["key"] for row in found["removed"]}
             self.assertEqual({each.key for each in gone}, keys, words)
-        pruned = Prune(parse("prune", "--max-bytes", "0"))
+        pruned = Prune(parse_store("prune", "--max-bytes", "0"))
         await pruned.work(session)
         self.assertEqual(1, pruned.values()["removed"]["variants"])
         self.assertEqual(sorted(beside), sorted(self.server.keys(self.variants)))
 
     async def purge(self, session: OpenStore, *words: str) -> dict[str, Any]:
         """Purge the bucket, and return the values of the report."""
-        purge = Purge(parse("purge", "--json", *words))
+        purge = Purge(parse_store("purge", "--json", *words))
         await purge.work(session)
         return purge.values()
 
