@@ -7,7 +7,7 @@ import hashlib
 import json
 import sys
 
-from audioproxy.cli.checks.bucket import access, listing
+from audioproxy.cli.checks.bucket import access, removal
 from audioproxy.cli.checks.bucket.table import CHECKS
 from audioproxy.cli.checks.results import CheckResult, Verdict
 from audioproxy.cli.doctor import check_bucket
@@ -21,8 +21,6 @@ CORS = (
     b"<CORSConfiguration><CORSRule><AllowedOrigin>*</AllowedOrigin><AllowedMethod>GET"
     b"</AllowedMethod></CORSRule></CORSConfiguration>"
 )
-#: Checks that need something that a new bucket and the server's owner do not have.
-NOTED = {"session token", "versioning", "lifecycle"}
 
 
 def credentials(user: Identity) -> dict[str, str]:
@@ -71,8 +69,7 @@ class BucketTests(RemoteCase):
             names = [check.name] + [f"source: {check.name}"] * check.reads_only
             for name in names:
                 found = results[name]
-                noted = check.name in NOTED and found.verdict is Verdict.NOTE
-                passed = noted or found.verdict is Verdict.GOOD
+                passed = found.verdict is Verdict.GOOD
                 self.assertEqual(check.name not in self.server.fails, passed, found.line)
         self.assertEqual((0, 0), self.remaining())
         self.assertEqual([b"a b.wav"], self.server.keys(self.sources))
@@ -84,7 +81,6 @@ class BucketTests(RemoteCase):
         results = await self.run_checks(**credentials(keep))
         bad = [each.line for each in results.values() if each.verdict is Verdict.BAD]
         self.assertEqual([], bad)
-        self.assertIs(Verdict.GOOD, results["session token"].verdict)
         results = await self.run_checks(**credentials(self.server.add_user("read")))
         self.assertIs(Verdict.BAD, results["write"].verdict)
         self.assertIn("there is no object", results["other checks"].text)
@@ -150,7 +146,7 @@ class BucketTests(RemoteCase):
         process = await self.start_and_hold()
         await process.kill()
         # Otherwise, an hour has to pass. No URL expires in this run.
-        self.patch(listing, "_ABANDONED", -3600)
+        self.patch(removal, "_ABANDONED", -3600)
         self.patch(access, "_EXPIRED", 0)
         await self.run_checks()
         self.assertEqual((0, 0), self.remaining())

@@ -6,10 +6,9 @@ after a failure or Ctrl-C. What a killed run leaves is removed by a later one.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -54,17 +53,18 @@ class Noted(Exception):
 
 
 def always(config: Config) -> bool:
-    """Return that the service does not work without what a check requires."""
     return True
 
 
 def never(config: Config) -> bool:
-    """Return that the service works without what a check requires."""
     return False
 
 
+def in_redirect_mode(config: Config) -> bool:
+    return config.serve_mode == "redirect"
+
+
 def with_sources(config: Config) -> bool:
-    """Return whether sources can be in buckets."""
     return config.source_s3.configured
 
 
@@ -126,7 +126,6 @@ class Trial:
 
     @property
     def sample(self) -> Sample:
-        """The sample, which exists after the first check."""
         assert self.found is not None
         return self.found
 
@@ -136,10 +135,7 @@ class Trial:
         return not self._removals
 
     def key(self, name: str) -> str:
-        """Return the key of an object of this run.
-
-        :param name: without it, the beginning of all keys of this run.
-        """
+        """Return the key of an object of this run; without a name, how all of them begin."""
         return self._prefix + name
 
     def object(self, name: str) -> StoreObject:
@@ -149,47 +145,35 @@ class Trial:
         self._removals[key] = target.delete
         return target
 
-    def with_settings(self, **changes: str) -> ObjectStore:
-        """Return the store, accessed with other credentials."""
-        return ObjectStore(replace(self.settings, **changes), self.objects.client)
-
     async def write(
         self, name: str, content: bytes, headers: Mapping[str, str] | None = None
     ) -> StoreObject:
-        """Write an object."""
         target = self.object(name)
         await target.put(headers or {}, UploadRange.of(content))
         return target
 
     async def start_upload(self, name: str) -> tuple[StoreObject, str]:
-        """Start a multipart upload, which `clean` aborts.
-
-        :returns: its object, and its query.
-        """
+        """Start a multipart upload, which `clean` aborts; return its object and its query."""
         target, key = self.object(name), self.key(name)
-        self._removals[f"uploads of {key}"] = partial(self._abort_found, key)
+        self._removals[f"uploads of {key}"] = partial(self._abort_uploads, key)
         upload = await create_upload(target, {})
         # With the id, the right to list uploads is not needed.
-        self._removals[f"uploads of {key}"] = partial(_abort, target, upload)
+        self._removals[f"uploads of {key}"] = partial(abort_upload, target, upload)
         return target, upload
 
     async def write_parts(
         self, name: str, parts: Sequence[bytes], headers: Mapping[str, str]
     ) -> StoreObject:
-        """Write an object in parts."""
         target, key = self.object(name), self.key(name)
-        self._removals[f"uploads of {key}"] = partial(self._abort_found, key)
+        self._removals[f"uploads of {key}"] = partial(self._abort_uploads, key)
         await put_multipart(target, headers, [UploadRange.of(part) for part in parts])
         del self._removals[f"uploads of {key}"]
         return target
 
     async def fetch(
-        self, url: str, method: str = "GET", headers: dict[str, str] | None = None
+        self, url: str, method: str = "GET", headers: Mapping[str, str] | None = None
     ) -> Response:
-        """Send a request without credentials, as a client does.
-
-        :raises Unreachable: if there is no response.
-        """
+        """Send a request without credentials, as a client does."""
         return await self.objects.request(method, url, headers or {})
 
     async def clean(self) -> None:
@@ -206,9 +190,9 @@ class Trial:
                 continue
             del self._removals[name]
 
-    async def _abort_found(self, key: str) -> None:
+    async def _abort_uploads(self, key: str) -> None:
         for upload in await list_uploads(self.objects, self.bucket, key):
-            await _abort(self.objects.object(self.bucket, key.encode()), upload.query)
+            await abort_upload(self.objects.object(self.bucket, key.encode()), upload.query)
 
     async def run_twice(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Return the result of work, which is done once more if the store is busy."""
@@ -219,26 +203,15 @@ class Trial:
             return await work()
 
 
-async def _abort(target: StoreObject, upload: str) -> None:
-    await read_document(await target.send("DELETE", upload))
-
-
-async def open_source(trial: Trial, key: bytes) -> str | None:
-    """Open the source that the checks read, and read its first bytes."""
-    target = trial.objects.object(trial.bucket, key)
-    size, response = await target.find()
-    if not size:
-        raise Failed("the object is empty, or the store does not state its size")
-    etag = response.header("etag")
-    stop = min(size, SAMPLE_SIZE)
-    trial.found = Sample(target, await read(await target.get(0, stop, etag), stop), size, etag)
-    return None
+async def abort_upload(target: StoreObject, query: str) -> None:
+    await read_document(await target.send("DELETE", query))
 
 
 async def read(response: Response, limit: int) -> bytes:
     """Return the body of a response.
 
-    :raises Unavailable: if it is incomplete, or longer.
+    :raises Failed: if it is longer than the limit.
+    :raises Unavailable: if it is incomplete.
     """
     try:
         return await response.read(limit, extend_timeout=True)
@@ -249,10 +222,7 @@ async def read(response: Response, limit: int) -> bytes:
 
 
 async def require_status(response: Response, *statuses: int) -> None:
-    """Read and discard a response that has one of these statuses.
-
-    :raises StoreError: if it has another one.
-    """
+    """Read and discard a response; raise `StoreError` unless it has one of these statuses."""
     if response.status not in statuses:
         raise await read_error(response)
     with suppress(BodyTooLarge, TransportError):
@@ -260,36 +230,26 @@ async def require_status(response: Response, *statuses: int) -> None:
 
 
 async def require_refusal(response: Response) -> None:
-    """Read and discard a response that refuses a request, and is no failure of the store.
-
-    :raises StoreError: if it is another one.
-    """
+    """Raise `StoreError` unless a request is refused, which is no failure of the store."""
     await require_status(response, *range(400, 500))
 
 
 async def require_content(response: Response, content: bytes, status: int = 200) -> None:
-    """Read the body of a response, and compare it with what it should be.
-
-    :raises Failed, StoreError: if the status or the body is another one.
-    """
+    """Raise `Failed` or `StoreError` for a response with another status or body."""
     if response.status != status:
         raise await read_error(response)
+    fault = ""
     if response.length != len(content):
+        fault = f"the response states a length of {response.length}, not {len(content)} bytes"
+    elif response.is_encoded:
+        fault = f"the response is encoded ({response.header('content-encoding')})"
+    if fault:
         response.abort()
-        raise Failed(f"the response states a length of {response.length}, not {len(content)} bytes")
-    if response.is_encoded:
-        response.abort()
-        raise Failed(f"the response is encoded ({response.header('content-encoding')})")
+        raise Failed(fault)
     if await read(response, len(content)) != content:
         raise Failed("other bytes were sent")
 
 
 def require_equal(name: str, found: object, expected: object) -> None:
-    """Raise `Failed` if a value is not what it should be."""
     if found != expected:
         raise Failed(f"{name} is {found!r:.100}, not {expected!r:.100}")
-
-
-def random_bytes(size: int) -> bytes:
-    """Return bytes that no store can compress or know."""
-    return os.urandom(size)
