@@ -50,8 +50,8 @@ _DEFAULT_CEILING = Decimal(-1)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "sources",
         nargs="+",
         metavar="SOURCE",
@@ -60,24 +60,20 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_options_option(parser)
     # The bounds of both numbers are those of `norm` (D6).
-    parser.add_argument(
+    add(
         "--target",
         type=_number_between(-70, -5),
         metavar="LUFS",
         help="add the gain that brings each source to this integrated loudness",
     )
-    parser.add_argument(
+    add(
         "--ceiling",
         type=_number_between(-9, 0),
         metavar="DBTP",
         help=f"the true peak that no gain may exceed ({_DEFAULT_CEILING})",
     )
-    parser.add_argument(
-        "--album", action="store_true", help="add a row for all sources, and use one gain for all"
-    )
-    parser.add_argument(
-        "--sign", action="store_true", help="add the signed URL of each source, with its gain"
-    )
+    add("--album", action="store_true", help="add a row for all sources, and use one gain for all")
+    add("--sign", action="store_true", help="add the signed URL of each source, with its gain")
     add_url_options(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
@@ -88,7 +84,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="print a JSON object for each source, on one line, with the columns of --format csv",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    add("-q", "--quiet", action="store_true", help="show no progress")
 
 
 def _number_between(low: int, high: int) -> Callable[[str], Decimal]:
@@ -137,7 +133,6 @@ class MeasurePlan:
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    """Run the command and return its exit status."""
     plan = _read_plan(arguments, environment)
     config = load_config(environment)
     sources = list(read_lines(arguments.sources))

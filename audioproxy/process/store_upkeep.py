@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import os
 import sys
 from collections.abc import Callable
 from contextvars import Context
+from dataclasses import replace
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import LoopingCall, deferLater
 
+import audioproxy
 from audioproxy.concurrency.threads import ThreadRunner
 from audioproxy.media.diagnostics import one_line
 from audioproxy.observe.log_context import Logger
@@ -17,6 +19,7 @@ from audioproxy.process.child import ChildTimeout, describe_exit
 from audioproxy.process.spawn import Launcher, SpawnFailed
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.interfaces import NoRoom
+from audioproxy.variants.prune import BUSY, prune_command, read_summary
 
 # Percent of the bound. A prune begins when the store has more than the first, and removes variants
 # until it has no more than the second.
@@ -33,12 +36,6 @@ _INTERVAL = 60.0
 # Seconds for a prune. A network file system may take some milliseconds for each variant.
 _PRUNE_TIMEOUT = 86_400.0
 _SUMMARY_LIMIT = 64 * 1024
-
-# The exit status if another process prunes the store (`audioproxy.cli.exit_status.BUSY`).
-_BUSY = 75
-
-# With -P, the working directory is no place of modules.
-_PRUNE = (sys.executable, "-P", "-m", "audioproxy.cli.main", "store", "prune", "--json")
 
 _log = Logger()
 
@@ -62,13 +59,16 @@ class StoreUpkeep:
         """Create an upkeep that is not started.
 
         :param max_bytes: the bound of the store.
-        :param launcher: starts prunes. Its environment names the store.
+        :param launcher: starts prunes.
         :param now: Unix time in seconds.
         :param evicted: called with the number of variants that a prune has removed.
         """
         self._store = store
         self._max_bytes = max_bytes
-        self._launcher = launcher
+        # Limits are those of ffmpeg. A prune is a part of this program, and reads no source.
+        self._launcher = replace(
+            launcher, environment={**launcher.environment, **_module_path()}, limits=None
+        )
         self._clock = launcher.clock
         self._run_in_thread = run_in_thread
         self._now = now
@@ -154,7 +154,7 @@ class StoreUpkeep:
 
         :returns: the number of variants that were removed; None where the prune has failed.
         """
-        command = [*_PRUNE, "--max-bytes", str(target)]
+        command = prune_command(self._store.root, target)
         try:
             child = self._launcher.launch(command, {}, _PRUNE_TIMEOUT, stdout_limit=_SUMMARY_LIMIT)
             ended = await child.wait()
@@ -165,12 +165,11 @@ class StoreUpkeep:
             _log.warn("the store is not pruned: that takes more than a day")
             return None
         await self._run_on_disk(self._store.usage.ensure)
-        if ended.code == _BUSY:
+        if ended.code == BUSY:
             _log.debug("another process prunes the store")
             return None
-        # A prune that fails may have removed some variants; one that is killed prints nothing.
-        summary = json.loads(ended.stdout) if ended.stdout else {"removed": {"variants": 0}}
-        removed = int(summary["removed"]["variants"])
+        # A prune that fails may have removed some variants.
+        removed, remaining = read_summary(ended.stdout)
         self._evicted(removed)
         if not ended.ok:
             how = f"{describe_exit(ended)}: {one_line(ended.stderr)}"
@@ -179,7 +178,17 @@ class StoreUpkeep:
         _log.info(
             "the store is pruned: {removed} variants removed, {bytes} bytes remain",
             removed=removed,
-            bytes=summary["remaining"]["bytes"],
+            bytes=remaining,
         )
         self._counted = True
         return removed
+
+
+def _module_path() -> dict[str, str]:
+    """Return the variable that says where modules are.
+
+    They may be where only PYTHONPATH or a wrapper of this process led to. An empty entry would be
+    the working directory.
+    """
+    package = os.path.dirname(os.path.dirname(os.path.abspath(audioproxy.__file__)))
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (package, *sys.path)))}

@@ -9,8 +9,8 @@ from typing import Any
 
 from audioproxy.cli.checks.results import CheckResult, good, note
 from audioproxy.cli.formatting import format_count
-from audioproxy.cli.store.records import UNKNOWN_BUILD, build_of
-from audioproxy.cli.store.session import open_catalog
+from audioproxy.cli.store.command import open_catalog
+from audioproxy.cli.store.variant_rows import UNKNOWN_BUILD, build_of
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.config import Config
 from audioproxy.config.values import listed

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from audioproxy.cli.formatting import format_bytes
-from audioproxy.cli.progress import progress_bar
-from audioproxy.cli.store.records import (
+from audioproxy.cli.output import Output
+from audioproxy.cli.store.command import (
+    OpenStore,
+    Report,
+    add_common_arguments,
+    run_command,
+    store_output,
+)
+from audioproxy.cli.store.variant_rows import (
     SourceFilter,
     age_text,
     format_of,
     source_text,
     variant_values,
-)
-from audioproxy.cli.store.session import (
-    Outcome,
-    StoreSession,
-    add_common_arguments,
-    run_command,
 )
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.urls import read_source
@@ -44,8 +43,8 @@ examples:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--source",
         action="append",
         default=[],
@@ -53,64 +52,61 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="only variants of this source: local://PATH, s3://BUCKET/KEY or an https URL with its"
         " query; may be repeated",
     )
-    parser.add_argument(
+    add(
         "--prefix",
         action="append",
         default=[],
         help="only variants of sources whose address begins with this; may be repeated",
     )
-    parser.add_argument("--format", choices=list(FORMATS), help="only variants in this format")
+    add("--format", choices=list(FORMATS), help="only variants in this format")
     add_common_arguments(parser)
 
 
-class Listing(Outcome):
+class Listing(Report):
     """The rows of the list, which are printed at once."""
 
-    def __init__(self, as_json: bool, bar: Any, now: float) -> None:
-        super().__init__(as_json, bar)
+    def __init__(self, out: Output, now: float) -> None:
+        super().__init__(out)
         self._now = now
-        if not as_json:
-            print(f"{'key':<64}  {'bytes':>7}  {'age':>7}  {'unused':>7}  options  source")
+        out.line(f"{'key':<64}  {'bytes':>7}  {'age':>7}  {'unused':>7}  options  source")
 
     def add(self, entry: Entry, record: VariantRecord | None) -> None:
         """Print a variant."""
-        if self._as_json:
-            self.print(json.dumps(variant_values(entry, record)))
-            return
         unused = "unknown" if entry.used is None else age_text(self._now - entry.used)
         known = "unknown" if record is None else f"{record.options}  {source_text(record)}"
-        self.print(
+        self.out.row(
+            variant_values(entry, record),
             f"{entry.key}  {format_bytes(entry.size):>7}  {age_text(self._now - entry.stored):>7}"
-            f"  {unused:>7}  {known}"
+            f"  {unused:>7}  {known}",
         )
-
-    def values(self) -> dict[str, Any]:
-        """Return nothing: each line is a JSON object of its own."""
-        return {}
-
-    def lines(self) -> Iterator[str]:
-        """Yield nothing."""
-        yield from ()
-
-    def print_report(self, *, interrupted: bool) -> None:
-        """Print nothing: the rows are the report."""
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    """Run the command and return its exit status."""
     wanted = SourceFilter.of(map(read_source, arguments.source), arguments.prefix)
     selects_all = not (arguments.source or arguments.prefix or arguments.format)
-    bar = progress_bar("variants", arguments.quiet)
-    outcome = Listing(arguments.json, bar, time.time())
 
     def is_wanted(record: VariantRecord | None) -> bool:
         if record is None:
             return selects_all
         return wanted.accepts(record) and arguments.format in (None, format_of(record))
 
-    async def work(session: StoreSession) -> None:
-        async for entry, record in session.records(outcome.fail):
-            if is_wanted(record):
-                outcome.add(entry, record)
+    listing = Listing(store_output(arguments), time.time())
+    return list_variants(arguments, environment, listing, listing.add, is_wanted)
 
-    return run_command(arguments, environment, outcome, bar, work)
+
+def list_variants(
+    arguments: Namespace,
+    environment: Mapping[str, str],
+    report: Report,
+    add: Callable[[Entry, VariantRecord | None], None],
+    is_wanted: Callable[[VariantRecord | None], bool] = lambda record: True,
+) -> int:
+    """Add variants with `add` to a report, print it, and return the exit status."""
+
+    async def work(store: OpenStore) -> None:
+        async for page in store.pages():
+            for entry, record in await store.catalog.read_records(page.entries, report.fail):
+                if is_wanted(record):
+                    add(entry, record)
+
+    return run_command(arguments, environment, report, work)

@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from twisted.internet.task import deferLater
 
-from audioproxy.cli.progress import progress_bar
-from audioproxy.cli.store.purge_outcome import PurgeOutcome
-from audioproxy.cli.store.purge_plan import PurgePlan
-from audioproxy.cli.store.session import (
-    StoreSession,
+from audioproxy.cli.exit_status import UsageError
+from audioproxy.cli.formatting import format_count
+from audioproxy.cli.output import Form, Output
+from audioproxy.cli.purge_calls import calls_for
+from audioproxy.cli.store.command import (
+    OpenStore,
+    Report,
     add_common_arguments,
     run_command,
+    store_output,
 )
-from audioproxy.cli.store.staleness import SourceStates
+from audioproxy.cli.store.source_states import LEFT, SourceStates, State
+from audioproxy.cli.store.variant_rows import (
+    SourceFilter,
+    amount_text,
+    variant_text,
+    variant_values,
+    whole_source,
+)
+from audioproxy.cli.url_input import parse_url, percent_encode_typed, read_lines
 from audioproxy.concurrency.workers import for_each
+from audioproxy.config import Config
+from audioproxy.grammar import sources as grammar_sources
 from audioproxy.grammar.cache_key import all_cache_keys
+from audioproxy.grammar.cache_tag import cache_tags
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.request import VariantRequest
-from audioproxy.variants.catalog import CatalogError, Entry
+from audioproxy.grammar.segments import split_target
+from audioproxy.grammar.sources import HttpsSource, Source
+from audioproxy.urls import Variant, read_source
+from audioproxy.variants.catalog import Amount, CatalogError, Entry
 from audioproxy.variants.record import VariantRecord
 
+_ESCAPE = re.compile(rb"%[0-9A-Fa-f]{2}")
 # The listings of a purge that waits.
 _LOOKS = 3
 
@@ -56,22 +79,22 @@ examples:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "sources",
         nargs="*",
         metavar="SOURCE",
         help="local://PATH, s3://BUCKET/KEY or an https URL with its query; - reads sources from"
         " the standard input, one per line",
     )
-    parser.add_argument(
+    add(
         "--prefix",
         action="append",
         default=[],
         help="all sources whose address begins with this; may be repeated. The address of an https"
         " source has no query",
     )
-    parser.add_argument(
+    add(
         "--url",
         action="append",
         default=[],
@@ -79,7 +102,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="the source of a signed URL, which need not be valid any more; may be repeated. All"
         " variants of the source are removed, whatever the options of the URL",
     )
-    parser.add_argument(
+    add(
         "-o",
         "--options",
         action="append",
@@ -88,86 +111,224 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="only the variant with exactly these options, such as f:mp3/br:96, without listing the"
         " store; may be repeated",
     )
-    parser.add_argument(
-        "--stale", action="store_true", help="only if the source has changed or vanished"
-    )
-    parser.add_argument(
-        "--wait", action="store_true", help="look again twice, each time after AP_RENDER_TIMEOUT"
-    )
-    parser.add_argument("-n", "--dry-run", action="store_true", help="remove nothing")
+    add("--stale", action="store_true", help="only if the source has changed or vanished")
+    add("--wait", action="store_true", help="look again twice, each time after AP_RENDER_TIMEOUT")
+    add("-n", "--dry-run", action="store_true", help="remove nothing")
     add_common_arguments(parser)
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    """Run the command and return its exit status."""
     plan = PurgePlan.of(arguments)
-    bar = progress_bar("variants", arguments.quiet)
-    outcome = PurgeOutcome(arguments.json, bar, plan)
-
-    async def work(session: StoreSession) -> None:
-        await purge(session, plan, outcome)
-
-    return run_command(arguments, environment, outcome, bar, work)
+    report = PurgeReport(store_output(arguments), plan)
+    return run_command(arguments, environment, report, lambda store: purge(store, report))
 
 
-async def purge(session: StoreSession, plan: PurgePlan, outcome: PurgeOutcome) -> None:
+@dataclass(frozen=True, slots=True)
+class PurgePlan:
+    """What to remove.
+
+    :ivar options: of the variants whose keys are computed; empty to list the store.
+    :ivar waits: look again later.
+    """
+
+    wanted: SourceFilter
+    options: tuple[VariantOptions, ...]
+    is_stale: bool
+    waits: bool
+    dry_run: bool
+
+    @classmethod
+    def of(cls, arguments: Namespace) -> PurgePlan:
+        """Return the plan of a command line.
+
+        :raises UsageError: for arguments that select nothing, or that contradict each other.
+        :raises Refusal: for a malformed source or option.
+        """
+        given = [*map(read_source, read_lines(arguments.sources)), *map(_source_of, arguments.url)]
+        wanted = SourceFilter.of(given, arguments.prefix)
+        if not (wanted.sources or wanted.prefixes or arguments.stale):
+            raise UsageError("a SOURCE, --prefix, --url or --stale is required")
+        if arguments.options and (wanted.prefixes or arguments.stale):
+            raise UsageError("--options goes with SOURCE and --url only")
+        if arguments.wait and (arguments.stale or arguments.dry_run):
+            raise UsageError("--wait goes neither with --stale nor with --dry-run")
+        options = tuple(Variant.read(each).options for each in arguments.options)
+        return cls(wanted, options, arguments.stale, arguments.wait, arguments.dry_run)
+
+
+def _source_of(url: str) -> Source:
+    target = split_target(parse_url(percent_encode_typed(url)).signed)
+    if target is None:
+        raise UsageError(f"{url!r} has no source: plain/ or enc/ and a source are expected")
+    return grammar_sources.read_source(target.form, target.source)
+
+
+class PurgeReport(Report):
+    """What was removed so far, what was left, and what caches in front still have.
+
+    :ivar unknown: variants without a record, in the last listing.
+    :ivar unaddressed: variants whose record has a digest of the source alone, so that no prefix
+        selects them, in the last listing.
+    :ivar left: variants by the state of their source, in the last listing.
+    """
+
+    def __init__(self, out: Output, plan: PurgePlan) -> None:
+        super().__init__(out)
+        self.plan = plan
+        self._verb = "would be removed" if plan.dry_run else "removed"
+        self._removed = Amount()
+        self._rows: list[dict[str, Any]] = []
+        self._header: str | None = None
+        self._salts: list[bytes] = []
+        # In the order in which they were found.
+        self._tags: dict[str, None] = {}
+        # Removed variants whose source is not known in full, so that its tag is not.
+        self._untagged = 0
+        self.begin()
+
+    def use_tags(self, config: Config) -> None:
+        """Print the tags of sources, if responses have tags (AP_CACHE_TAG_HEADER)."""
+        self._header = config.cache_tag_header
+        self._salts = [salt for _, salt in config.signing_pairs]
+        # Caches may have responses whose variants are not in the store any more.
+        for source in self.plan.wanted.sources.values():
+            self._add_tags(source)
+
+    def _add_tags(self, source: Source) -> None:
+        if self._header is not None:
+            self._tags |= dict.fromkeys(cache_tags(self._salts, source.canonical))
+
+    def begin(self) -> None:
+        """Begin a listing of the store."""
+        self.unknown = self.unaddressed = 0
+        self.left = Counter[State]()
+
+    def removed(self, entry: Entry, record: VariantRecord) -> None:
+        """Record and print that a variant was removed, or would be."""
+        self._removed.add(entry)
+        if record.source_sha256 not in self.plan.wanted.sources:
+            source = whole_source(record)
+            if source is None:
+                self._untagged += 1
+            else:
+                self._add_tags(source)
+        if self.out.form is Form.JSON:
+            self._rows.append(variant_values(entry, record))
+        self.out.line(f"{self._verb}: {variant_text(entry, record)}")
+
+    def values(self) -> dict[str, Any]:
+        """Return the values of the JSON object."""
+        return {
+            "dry_run": self.plan.dry_run,
+            "removed": self._rows,
+            "bytes": self._removed.bytes,
+            "unknown": self.unknown,
+            "unaddressed": self.unaddressed,
+            "left": {state.value: self.left[state] for state in LEFT},
+            "cache_tags": list(self._tags),
+            "untagged": self._untagged,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines for people."""
+        yield f"{self._verb}: {amount_text(self._removed)}"
+        if not self._removed.variants and any(
+            map(_looks_encoded, self.plan.wanted.sources.values())
+        ):
+            # The log has sources in this form.
+            yield "a local:// or s3:// SOURCE has no percent-encoding: write a space for %20"
+        if self.unknown:
+            variants = format_count(self.unknown, "variant")
+            yield f"unknown: {variants} without a record of the source; --options reaches these too"
+        if self.unaddressed:
+            variants = format_count(self.unaddressed, "variant")
+            yield f"unknown: {variants} whose source is too long to be recorded; name it as SOURCE"
+        for state, meaning in LEFT.items():
+            if self.left[state]:
+                yield f"left: {format_count(self.left[state], 'variant')} {meaning}"
+        plan = self.plan
+        if not (plan.is_stale or plan.waits or plan.dry_run):
+            yield "a render that is running may store a variant again: --wait looks again"
+        yield from self._cache_lines()
+
+    def _cache_lines(self) -> Iterator[str]:
+        if self._header is None:
+            yield (
+                "caches in front and browsers keep what they have; with AP_CACHE_TAG_HEADER, the"
+                " tags for caches are printed here"
+            )
+            return
+        if self._untagged:
+            variants = format_count(self._untagged, "variant")
+            yield f"tags unknown: {variants} with a part of the source recorded; name it as SOURCE"
+        if self._tags:
+            yield f"cache tags: {' '.join(self._tags)}"
+            for call in calls_for(self._header):
+                yield from (f"{call.cache}: {each}" for each in call.commands(list(self._tags)))
+        yield "browsers keep what they have"
+
+
+def _looks_encoded(source: Source) -> bool:
+    """Return whether a source is probably percent-encoded, though it should not be."""
+    return not isinstance(source, HttpsSource) and _ESCAPE.search(source.canonical) is not None
+
+
+async def purge(store: OpenStore, report: PurgeReport) -> None:
     """Remove the variants of the plan, and look again later if it says so."""
-    outcome.use_tags(session.config)
-    for number in range(_LOOKS if plan.waits else 1):
+    report.use_tags(store.config)
+    for number in range(_LOOKS if report.plan.waits else 1):
         if number:
-            await deferLater(session.engine.clock, session.config.render_timeout)
-        session.bar.reset()
-        outcome.begin()
-        await (_purge_keys if plan.options else _purge_listed)(session, plan, outcome)
+            await deferLater(store.engine.clock, store.config.render_timeout)
+        report.begin()
+        await (_purge_keys if report.plan.options else _purge_listed)(store, report)
 
 
-async def _purge_keys(session: StoreSession, plan: PurgePlan, outcome: PurgeOutcome) -> None:
+async def _purge_keys(store: OpenStore, report: PurgeReport) -> None:
     """Remove the variants whose options and sources are given."""
     requests = [
         (key, VariantRequest.of(options, source))
-        for source in plan.wanted.sources.values()
-        for options in plan.options
+        for source in report.plan.wanted.sources.values()
+        for options in report.plan.options
         for key in all_cache_keys(options, source.canonical)
     ]
 
     async def purge(wanted: tuple[str, VariantRequest]) -> None:
         key, request = wanted
         try:
-            entry = await session.catalog.find(key)
+            entry = await store.catalog.find(key)
         except (CatalogError, OSError) as error:
-            outcome.fail(Entry(key, 0, 0), error)
+            report.fail(Entry(key, 0, 0), error)
             return
         if entry is not None:
             record = VariantRecord.of(request, b"", entry.stored)
-            await _remove(session, plan, outcome, [(entry, record)])
+            await _remove(store, report, [(entry, record)])
 
-    await for_each(requests, purge, session.concurrency)
+    await for_each(requests, purge, store.concurrency)
 
 
-async def _purge_listed(session: StoreSession, plan: PurgePlan, outcome: PurgeOutcome) -> None:
+async def _purge_listed(store: OpenStore, report: PurgeReport) -> None:
     """Remove the variants whose records have the given sources."""
-    config = session.config
-    states = SourceStates(session.engine.sources, config.local_root, plan.wanted.sources)
+    config = store.config
+    states = SourceStates(store.engine.sources, config.local_root, report.plan.wanted.sources)
 
-    async for page in session.pages():
+    async for page in store.pages():
         found = []
-        for entry, record in await session.catalog.read_records(page.entries, outcome.fail):
+        for entry, record in await store.catalog.read_records(page.entries, report.fail):
             if record is None:
-                outcome.unknown += 1
-            elif plan.wanted.accepts(record):
+                report.unknown += 1
+            elif report.plan.wanted.accepts(record):
                 found.append((entry, record))
-            elif plan.wanted.prefixes and record.source is None:
-                outcome.unaddressed += 1
-        if plan.is_stale:
-            found = await _find_stale(found, states, outcome, session.concurrency)
-        await _remove(session, plan, outcome, found)
-        session.bar.update(len(page.entries))
+            elif report.plan.wanted.prefixes and record.source is None:
+                report.unaddressed += 1
+        if report.plan.is_stale:
+            found = await _find_stale(found, states, report, store.concurrency)
+        await _remove(store, report, found)
 
 
 async def _find_stale(
     found: Iterable[tuple[Entry, VariantRecord]],
     states: SourceStates,
-    outcome: PurgeOutcome,
+    report: PurgeReport,
     concurrency: int,
 ) -> list[tuple[Entry, VariantRecord]]:
     """Return the variants whose source has changed or vanished."""
@@ -178,27 +339,26 @@ async def _find_stale(
         if state.is_stale:
             stale.append(variant)
         else:
-            outcome.left[state] += 1
+            report.left[state] += 1
 
     await for_each(found, look_up, concurrency)
     return stale
 
 
 async def _remove(
-    session: StoreSession,
-    plan: PurgePlan,
-    outcome: PurgeOutcome,
+    store: OpenStore,
+    report: PurgeReport,
     found: Iterable[tuple[Entry, VariantRecord]],
 ) -> None:
     entries = [entry for entry, _ in found]
     records = {entry.key: record for entry, record in found}
 
     def on_removed(entry: Entry) -> None:
-        outcome.removed(entry, records[entry.key])
+        report.removed(entry, records[entry.key])
 
-    if plan.dry_run:
+    if report.plan.dry_run:
         for entry in entries:
             on_removed(entry)
         return
     # Every variant of a source goes. One that was rendered again meanwhile is not stale any more.
-    await session.catalog.remove(entries, on_removed, outcome.fail, unchanged=plan.is_stale)
+    await store.catalog.remove(entries, on_removed, report.fail, unchanged=report.plan.is_stale)

@@ -6,19 +6,15 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from audioproxy.cli.formatting import format_bytes
-from audioproxy.cli.progress import progress_bar
-from audioproxy.cli.store.records import build_of, format_of
-from audioproxy.cli.store.session import (
-    Amount,
-    Outcome,
-    StoreSession,
-    add_common_arguments,
-    run_command,
-)
-from audioproxy.variants.catalog import Entry
+from audioproxy.cli.output import Output
+from audioproxy.cli.store.command import Report, add_common_arguments, store_output
+from audioproxy.cli.store.ls import list_variants
+from audioproxy.cli.store.variant_rows import amount_text, build_of, format_of
+from audioproxy.variants.catalog import Amount, Entry
 from audioproxy.variants.record import VariantRecord
 
 DESCRIPTION = """\
@@ -46,15 +42,14 @@ _AGES = {
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add_common_arguments(parser)
 
 
-class StoreStatistics(Outcome):
-    """The amounts of variants so far."""
+class Statistics(Report):
+    """The variants so far: all, and by format, build and age."""
 
-    def __init__(self, as_json: bool, bar: Any, now: float) -> None:
-        super().__init__(as_json, bar)
+    def __init__(self, out: Output, now: float) -> None:
+        super().__init__(out)
         self._now = now
         self._all = Amount()
         self._unknown = Amount()
@@ -72,16 +67,16 @@ class StoreStatistics(Outcome):
     def values(self) -> dict[str, Any]:
         """Return the values of the JSON object."""
         return {
-            **self._all.values,
-            "unknown": self._unknown.values,
-            "formats": {name: amount.values for name, amount in sorted(self._formats.items())},
-            "builds": {name: amount.values for name, amount in sorted(self._builds.items())},
-            "ages": {name: amount.values for name, amount in self._ages.items()},
+            **asdict(self._all),
+            "unknown": asdict(self._unknown),
+            "formats": {name: asdict(amount) for name, amount in sorted(self._formats.items())},
+            "builds": {name: asdict(amount) for name, amount in sorted(self._builds.items())},
+            "ages": {name: asdict(amount) for name, amount in self._ages.items()},
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of the report."""
-        yield str(self._all)
+        """Yield the lines for people."""
+        yield amount_text(self._all)
         rows = dict(sorted(self._formats.items()))
         if self._unknown.variants:
             rows["unknown"] = self._unknown
@@ -99,12 +94,5 @@ def _table(title: str, rows: Mapping[str, Amount]) -> Iterator[str]:
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    """Run the command and return its exit status."""
-    bar = progress_bar("variants", arguments.quiet)
-    outcome = StoreStatistics(arguments.json, bar, time.time())
-
-    async def work(session: StoreSession) -> None:
-        async for entry, record in session.records(outcome.fail):
-            outcome.add(entry, record)
-
-    return run_command(arguments, environment, outcome, bar, work)
+    statistics = Statistics(store_output(arguments), time.time())
+    return list_variants(arguments, environment, statistics, statistics.add)

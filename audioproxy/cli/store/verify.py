@@ -10,12 +10,13 @@ from typing import Any
 from audioproxy.cli.arguments import size
 from audioproxy.cli.exit_status import FAILURE, UsageError
 from audioproxy.cli.formatting import format_bytes, format_count
-from audioproxy.cli.progress import progress_bar
-from audioproxy.cli.store.session import (
-    Outcome,
-    StoreSession,
+from audioproxy.cli.output import Output
+from audioproxy.cli.store.command import (
+    OpenStore,
+    Report,
     add_common_arguments,
     run_command,
+    store_output,
 )
 from audioproxy.concurrency.workers import for_each
 from audioproxy.variants.catalog import CatalogError, Entry, Finding, Pace, Verdict
@@ -36,25 +37,23 @@ cannot be read is never removed: the disk or the network may have failed.
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--pace",
         type=size,
         metavar="SIZE",
         help="bytes to read in a second, such as 20M (powers of 1000); without it, as fast as"
         " possible",
     )
-    parser.add_argument(
-        "--delete", action="store_true", help="remove broken variants, so that they render again"
-    )
+    add("--delete", action="store_true", help="remove broken variants, so that they render again")
     add_common_arguments(parser)
 
 
-class VerifyOutcome(Outcome):
+class VerifyReport(Report):
     """What was found so far."""
 
-    def __init__(self, as_json: bool, bar: Any) -> None:
-        super().__init__(as_json, bar)
+    def __init__(self, out: Output) -> None:
+        super().__init__(out)
         self._counts = Counter[Verdict]()
         self._bytes = 0
         self._broken: list[Finding] = []
@@ -71,7 +70,7 @@ class VerifyOutcome(Outcome):
         self._bytes += finding.entry.size
         if finding.verdict is Verdict.BROKEN:
             self._broken.append(finding)
-            self.print_row(f"broken: {finding.entry.key}: {finding.reason}")
+            self.out.line(f"broken: {finding.entry.key}: {finding.reason}")
 
     def removed(self, entry: Entry) -> None:
         """Record that a variant was removed."""
@@ -88,7 +87,7 @@ class VerifyOutcome(Outcome):
         return {**counts, "bytes": self._bytes, "broken": broken}
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of the report."""
+        """Yield the lines for people."""
         counts = [f"{self._counts[each]} {each.value}" for each in Verdict if self._counts[each]]
         total = format_count(self._counts.total(), "variant")
         yield f"verified: {total}, {format_bytes(self._bytes)}"
@@ -98,33 +97,31 @@ class VerifyOutcome(Outcome):
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    """Run the command and return its exit status."""
     if arguments.pace == 0:
         raise UsageError("--pace: at least one byte in a second is required")
-    bar = progress_bar("variants", arguments.quiet)
-    outcome = VerifyOutcome(arguments.json, bar)
+    report = VerifyReport(store_output(arguments))
 
-    async def work(session: StoreSession) -> None:
-        await verify(session, outcome, Pace(arguments.pace), arguments.delete)
+    async def work(store: OpenStore) -> None:
+        await verify(store, report, Pace(arguments.pace), arguments.delete)
 
-    return run_command(arguments, environment, outcome, bar, work)
+    return run_command(arguments, environment, report, work)
 
 
-async def verify(session: StoreSession, outcome: VerifyOutcome, pace: Pace, delete: bool) -> None:
+async def verify(store: OpenStore, report: VerifyReport, pace: Pace, delete: bool) -> None:
     """Check all variants, and remove those that are broken if ``delete`` is set."""
 
     async def check(entry: Entry) -> None:
         try:
-            finding = await session.catalog.check(entry, pace)
+            finding = await store.catalog.check(entry, pace)
         except (CatalogError, OSError) as error:
-            outcome.fail(entry, error)
+            report.fail(entry, error)
         else:
-            outcome.add(finding)
+            report.add(finding)
             if finding.verdict is Verdict.BROKEN and delete:
-                await session.catalog.remove(
-                    [finding.entry], outcome.removed, outcome.fail, unchanged=True
+                await store.catalog.remove(
+                    [finding.entry], report.removed, report.fail, unchanged=True
                 )
-        session.bar.update()
+        store.bar.update()
 
-    async for page in session.pages():
-        await for_each(page.entries, check, session.concurrency)
+    async for page in store.pages(counted=False):
+        await for_each(page.entries, check, store.concurrency)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from audioproxy.cli.exit_status import UsageError
-from audioproxy.cli.formatting import format_bytes
+from audioproxy.cli.formatting import format_bytes, format_count
 from audioproxy.grammar.sources import SCHEMES, Source, parse_source
 from audioproxy.urls.sources import to_bytes
-from audioproxy.variants.catalog import Entry
+from audioproxy.variants.catalog import Amount, Entry
 from audioproxy.variants.record import VariantRecord, digest_of
 
 #: The build of a variant whose record has none.
@@ -97,6 +97,11 @@ def variant_text(entry: Entry, record: VariantRecord | None) -> str:
     """Return what is known of a variant in one line."""
     known = "unknown" if record is None else f"{record.options}  {source_text(record)}"
     return f"{entry.key}  {format_bytes(entry.size):>7}  {known}"
+
+
+def amount_text(amount: Amount) -> str:
+    """Return a number of variants and their bytes."""
+    return f"{format_count(amount.variants, 'variant')}, {format_bytes(amount.bytes)}"
 
 
 def age_text(seconds: float) -> str:

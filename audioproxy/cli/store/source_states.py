@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from enum import Enum
 
-from audioproxy.cli.store.records import whole_source
+from audioproxy.cli.store.variant_rows import whole_source
 from audioproxy.concurrency.shared_result import SharedCalls
 from audioproxy.errors import NoSuchSource, NotFound, Refusal
 from audioproxy.grammar.sources import LocalSource, Source
