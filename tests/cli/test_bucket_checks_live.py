@@ -7,7 +7,7 @@ import hashlib
 import json
 import sys
 
-from audioproxy.cli.checks.bucket import access, removal
+from audioproxy.cli.checks.bucket import reading, writing
 from audioproxy.cli.checks.bucket.table import CHECKS
 from audioproxy.cli.checks.results import CheckResult, Verdict
 from audioproxy.cli.doctor import check_bucket
@@ -146,7 +146,7 @@ class BucketTests(RemoteCase):
         process = await self.start_and_hold()
         await process.kill()
         # Otherwise, an hour has to pass. No URL expires in this run.
-        self.patch(removal, "_ABANDONED", -3600)
-        self.patch(access, "_EXPIRED", 0)
+        self.patch(writing, "_ABANDONED", -3600)
+        self.patch(reading, "_EXPIRED", 0)
         await self.run_checks()
         self.assertEqual((0, 0), self.remaining())

@@ -1,19 +1,46 @@
-"""Checks of what is read: ranges, entity tags, missing objects."""
+"""Checks of what is read, and by whom: ranges, presigned URLs, credentials, other origins."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
+
+from twisted.internet.task import deferLater
+
 from audioproxy.cli.checks.bucket.trial import (
+    RANGE,
+    REFUSALS,
     SAMPLE_SIZE,
     Check,
     Failed,
     Noted,
     Sample,
     Trial,
+    in_redirect_mode,
+    never,
     read,
     require_content,
     require_equal,
+    require_status,
 )
-from audioproxy.s3.objects import Denied, Missing, read_error, strong_etag
+from audioproxy.s3.objects import (
+    Denied,
+    Missing,
+    ObjectStore,
+    StoreError,
+    read_error,
+    strong_etag,
+)
+from audioproxy.variants.proof import HEADERS
+
+# Seconds for which a presigned URL of a check is valid.
+_LIFETIME = 300
+# Seconds after which a URL that was valid for one second is expired, and the most that a check
+# waits for a store whose clock is behind.
+_EXPIRED, _MOST_WAIT = 3, 15
+
+# Statuses of refusals: S3 sends 403, and others 401 or 400 too.
+_UNAUTHORIZED = (400, 401, 403)
 
 _SEEK = "players cannot seek in stored variants, and sources fail to render"
 _USE_RANGES = "use a store that serves ranges (RFC 9110, 14)"
@@ -38,10 +65,6 @@ async def _find_etag(trial: Trial) -> None:
     require_equal("the ETag of a range", response.header("etag"), sample.etag)
 
 
-async def _read_first_byte(trial: Trial) -> None:
-    await _require_range(trial.sample, "0-0", 0, 1)
-
-
 async def _read_range(trial: Trial) -> None:
     size = len(trial.sample.content)
     first, last = size // 3, size // 2
@@ -55,7 +78,6 @@ async def _read_open_range(trial: Trial) -> None:
 
 async def _require_range(sample: Sample, asked: str, start: int, stop: int) -> None:
     response = await sample.target.send("GET", headers={"range": f"bytes={asked}"})
-    # Its status may be 200 if its Content-Range is what was asked (D41).
     if response.range is None:
         raise await read_error(response)
     found, expected = response.header("content-range"), f"bytes {start}-{stop - 1}/{sample.size}"
@@ -64,7 +86,7 @@ async def _require_range(sample: Sample, asked: str, start: int, stop: int) -> N
         response.abort()
         require_equal("Content-Range", found, expected)
     else:
-        await require_content(response, sample.content[start:stop], response.status)
+        await require_content(response, sample.content[start:stop], *RANGE)
 
 
 async def _miss(trial: Trial) -> None:
@@ -78,6 +100,78 @@ async def _miss(trial: Trial) -> None:
             " credentials the right ListBucket"
         ) from error
     raise Failed("it was found")
+
+
+async def _fetch_presigned(trial: Trial) -> None:
+    content = trial.sample.content
+    headers = {"range": f"bytes=0-{len(content) - 1}"}
+    response = await trial.fetch(trial.sample.target.presign(_LIFETIME), headers=headers)
+    await require_content(response, content, 206)
+
+
+async def _keep_headers(trial: Trial) -> None:
+    # The service names the headers in the URL if the store obeys, and relies on those that it keeps
+    # if not.
+    with suppress(Failed, StoreError):
+        await _require_headers(trial, HEADERS.response_parameters())
+        return
+    await _require_headers(trial, "")
+
+
+async def _require_headers(trial: Trial, query: str) -> None:
+    response = await trial.fetch(trial.sample.target.presign(_LIFETIME, query))
+    found = {name: response.header(name) for name in HEADERS.lines()}
+    await require_content(response, trial.sample.content, 200)
+    for name, value in HEADERS.lines().items():
+        require_equal(name, found[name], value)
+
+
+async def _use_other_method(trial: Trial) -> None:
+    target = await trial.write("method", b"1")
+    await require_status(await trial.fetch(target.presign(_LIFETIME), "DELETE"), *REFUSALS)
+    await target.find()
+
+
+async def _alter_url(trial: Trial) -> None:
+    url = trial.sample.target.presign(_LIFETIME)
+    altered = url[:-1] + ("0" if url[-1] != "0" else "1")
+    await require_status(await trial.fetch(altered), *_UNAUTHORIZED)
+
+
+async def _expire(trial: Trial) -> None:
+    url = trial.sample.target.presign(1)
+    ahead = max(trial.objects.clock_ahead or 0, 0)
+    if ahead > _MOST_WAIT:
+        raise Noted("not checked, since the clocks differ")
+    await deferLater(trial.objects.client.clock, _EXPIRED + ahead)
+    await require_status(await trial.fetch(url), *_UNAUTHORIZED)
+
+
+async def _allow_origin(trial: Trial) -> None:
+    if trial.config.allow_origin is None or not in_redirect_mode(trial.config):
+        raise Noted("not checked, since AP_ALLOW_ORIGIN is not set, or nothing is redirected")
+    # Browsers send this origin after a redirect from one foreign origin to another, as the Fetch
+    # Standard requires.
+    headers = {"origin": "null", "range": "bytes=0-0"}
+    response = await trial.fetch(trial.sample.target.presign(_LIFETIME), headers=headers)
+    allowed = response.header("access-control-allow-origin")
+    await require_status(response, *RANGE)
+    if allowed not in ("*", "null"):
+        raise Failed(f"Access-Control-Allow-Origin is {allowed} for the origin null")
+
+
+async def _refuse_secret(trial: Trial) -> None:
+    other = replace(trial.settings, secret_access_key="0" * 40)
+    store = ObjectStore(other, trial.objects.client)
+    try:
+        await replace(trial.sample.target, store=store).find()
+    except Denied:
+        return
+    raise Failed("the object was sent")
+
+
+async def _refuse_anonymous(trial: Trial) -> None:
+    await require_status(await trial.fetch(trial.sample.target.url), *REFUSALS)
 
 
 READING = (
@@ -94,7 +188,7 @@ READING = (
         "the first byte is sent with its Content-Range and the object's size",
         "lookups do not know the size, so sources fail and stored variants are not found",
         _USE_RANGES,
-        _read_first_byte,
+        lambda trial: _require_range(trial.sample, "0-0", 0, 1),
         reads_only=True,
     ),
     Check(
@@ -119,6 +213,72 @@ READING = (
         "a request for a variant that is not stored fails and does not render",
         "use a store that reports missing objects",
         _miss,
+        reads_only=True,
+    ),
+    Check(
+        "presigned URL",
+        "a presigned URL returns a range of the object, without credentials",
+        "clients of redirects get errors",
+        "use a store and an AP_PRESIGN_TTL that allow presigned URLs",
+        _fetch_presigned,
+        in_redirect_mode,
+        reads_only=True,
+    ),
+    Check(
+        "presigned types",
+        "a presigned URL returns Content-Type, Cache-Control and Content-Disposition of a variant",
+        "clients of redirects get other headers, so players or downloads fail",
+        "use a store that keeps these headers, or set AP_SERVE_MODE=proxy",
+        _keep_headers,
+        in_redirect_mode,
+    ),
+    Check(
+        "presigned method",
+        "a URL that is presigned for GET removes nothing",
+        "a client of a redirect can remove variants",
+        "use a store that verifies signatures, or set AP_SERVE_MODE=proxy",
+        _use_other_method,
+        in_redirect_mode,
+    ),
+    Check(
+        "altered URL",
+        "a presigned URL with another signature is refused",
+        "anyone can read the bucket",
+        "use a store that verifies signatures, and make the bucket private",
+        _alter_url,
+        reads_only=True,
+    ),
+    Check(
+        "expired URL",
+        "a presigned URL is refused when it has expired",
+        "clients keep access for longer than AP_PRESIGN_TTL and exp allow",
+        "use a store that verifies the expiry, or set AP_SERVE_MODE=proxy",
+        _expire,
+        in_redirect_mode,
+        reads_only=True,
+    ),
+    Check(
+        "CORS",
+        "pages of other origins may read the object after a redirect",
+        "fetch and waveforms fail in browsers for stored variants",
+        "set a CORS rule of the bucket with the origin * and the methods GET and HEAD",
+        _allow_origin,
+    ),
+    Check(
+        "wrong secret",
+        "a request that is signed with another secret is refused",
+        "anyone can read and write the bucket",
+        "use a store that verifies signatures, and make the bucket private",
+        _refuse_secret,
+        reads_only=True,
+    ),
+    Check(
+        "private",
+        "the object is not sent without a signature",
+        "anyone who knows a key can read the object, also when its URL has expired",
+        "make the bucket private",
+        _refuse_anonymous,
+        never,
         reads_only=True,
     ),
 )

@@ -8,11 +8,9 @@ from dataclasses import replace
 
 from twisted.internet.defer import CancelledError
 
-from audioproxy.cli.checks.bucket.access import ACCESS
 from audioproxy.cli.checks.bucket.reading import READING, open_source
-from audioproxy.cli.checks.bucket.removal import REMOVAL
 from audioproxy.cli.checks.bucket.trial import Check, Failed, Noted, Trial
-from audioproxy.cli.checks.bucket.writing import WRITING
+from audioproxy.cli.checks.bucket.writing import REMOVAL, WRITING
 from audioproxy.cli.checks.results import CheckResult, Verdict, bad, crashed, good, note
 from audioproxy.cli.checks.settings import place_of_variants
 from audioproxy.cli.checks.stores import bucket_owners, check_clock, check_way_to_store
@@ -23,7 +21,7 @@ from audioproxy.s3.objects import StoreError, Unreachable, WrongEndpoint
 from audioproxy.variants.proof import wanted_for
 
 #: All checks, in the order in which they run.
-CHECKS = (*WRITING, *READING, *ACCESS, *REMOVAL)
+CHECKS = (*WRITING, *READING, *REMOVAL)
 
 
 async def check_buckets(

@@ -40,6 +40,12 @@ T = TypeVar("T")
 #: The names of all objects of all runs begin with this.
 PREFIX = ".audioproxy-doctor-"
 
+#: Statuses of a request that is refused, which is no failure of the store.
+REFUSALS = range(400, 500)
+
+#: Statuses of a range: it may be 200 if its Content-Range is what was asked (D41).
+RANGE = (200, 203, 206)
+
 #: Bytes of the object that most checks read. Of a source, these are its first bytes.
 SAMPLE_SIZE = 64 * 1024
 
@@ -112,6 +118,7 @@ class Trial:
     :ivar found: the sample, as soon as there is one.
     :ivar server: the name that the store gives to itself.
     :ivar is_lost: the store cannot be reached.
+    :ivar removals: what removes each thing that this run has written.
     """
 
     objects: ObjectStore
@@ -122,17 +129,12 @@ class Trial:
     server: str | None = None
     is_lost: bool = False
     _prefix: str = field(default_factory=lambda: f"{PREFIX}{uuid4().hex}-")
-    _removals: dict[str, Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=dict)
+    removals: dict[str, Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=dict)
 
     @property
     def sample(self) -> Sample:
         assert self.found is not None
         return self.found
-
-    @property
-    def is_clean(self) -> bool:
-        """Whether everything that this run wrote is removed, as far as the store has said."""
-        return not self._removals
 
     def key(self, name: str) -> str:
         """Return the key of an object of this run; without a name, how all of them begin."""
@@ -142,7 +144,7 @@ class Trial:
         """Return an object of this run, which `clean` removes."""
         key = self.key(name)
         target = self.objects.object(self.bucket, key.encode())
-        self._removals[key] = target.delete
+        self.removals[key] = target.delete
         return target
 
     async def write(
@@ -155,19 +157,19 @@ class Trial:
     async def start_upload(self, name: str) -> tuple[StoreObject, str]:
         """Start a multipart upload, which `clean` aborts; return its object and its query."""
         target, key = self.object(name), self.key(name)
-        self._removals[f"uploads of {key}"] = partial(self._abort_uploads, key)
+        self.removals[f"uploads of {key}"] = partial(self._abort_uploads, key)
         upload = await create_upload(target, {})
         # With the id, the right to list uploads is not needed.
-        self._removals[f"uploads of {key}"] = partial(abort_upload, target, upload)
+        self.removals[f"uploads of {key}"] = partial(abort_upload, target, upload)
         return target, upload
 
     async def write_parts(
         self, name: str, parts: Sequence[bytes], headers: Mapping[str, str]
     ) -> StoreObject:
         target, key = self.object(name), self.key(name)
-        self._removals[f"uploads of {key}"] = partial(self._abort_uploads, key)
+        self.removals[f"uploads of {key}"] = partial(self._abort_uploads, key)
         await put_multipart(target, headers, [UploadRange.of(part) for part in parts])
-        del self._removals[f"uploads of {key}"]
+        del self.removals[f"uploads of {key}"]
         return target
 
     async def fetch(
@@ -178,7 +180,7 @@ class Trial:
 
     async def clean(self) -> None:
         """Remove everything that this run wrote. What fails here is removed by a later run."""
-        for name, remove in list(self._removals.items()):
+        for name, remove in list(self.removals.items()):
             try:
                 await self.run_twice(remove)
             except Unreachable:
@@ -188,7 +190,7 @@ class Trial:
                 pass
             except StoreError:
                 continue
-            del self._removals[name]
+            del self.removals[name]
 
     async def _abort_uploads(self, key: str) -> None:
         for upload in await list_uploads(self.objects, self.bucket, key):
@@ -229,14 +231,9 @@ async def require_status(response: Response, *statuses: int) -> None:
         await response.read(SAMPLE_SIZE)
 
 
-async def require_refusal(response: Response) -> None:
-    """Raise `StoreError` unless a request is refused, which is no failure of the store."""
-    await require_status(response, *range(400, 500))
-
-
-async def require_content(response: Response, content: bytes, status: int = 200) -> None:
+async def require_content(response: Response, content: bytes, *statuses: int) -> None:
     """Raise `Failed` or `StoreError` for a response with another status or body."""
-    if response.status != status:
+    if response.status not in statuses:
         raise await read_error(response)
     fault = ""
     if response.length != len(content):

@@ -1,26 +1,35 @@
-"""Checks of what is written: bytes, digests, uploads in parts, headers, metadata, removals."""
+"""Checks of what is written: bytes, digests, uploads in parts, metadata, and its removal."""
 
 from __future__ import annotations
 
 import hashlib
+import re
+import time
 from dataclasses import replace
 from functools import partial
 from os import urandom
 
 from audioproxy.cli.checks.bucket.trial import (
+    PREFIX,
+    RANGE,
+    REFUSALS,
     SAMPLE_SIZE,
     Check,
     Failed,
+    Noted,
     Sample,
     Trial,
+    abort_upload,
+    never,
     require_content,
     require_equal,
-    require_refusal,
     require_status,
     with_sources,
 )
-from audioproxy.s3.objects import UploadRange
-from audioproxy.variants.proof import HEADERS, LARGE_RECORD
+from audioproxy.cli.formatting import format_count
+from audioproxy.s3.listing import list_page, list_uploads
+from audioproxy.s3.objects import Denied, UploadRange
+from audioproxy.variants.proof import HEADERS, LARGE_RECORD, PROOF_PREFIX
 from audioproxy.variants.record import METADATA_PREFIX
 
 #: The end of a key with characters that URLs and signatures encode in several ways.
@@ -33,7 +42,17 @@ _LAST_PART = 1024
 # All visible characters of ASCII: values of the service's metadata consist of these.
 _VISIBLE = bytes(range(0x21, 0x7F)).decode("ascii")
 
+# A store may deny access to an object that is missing.
+_MISSING = (403, 404)
 _WRONG_DIGEST = replace(UploadRange.of(b"other bytes"), sha256=hashlib.sha256(b"bytes").hexdigest())
+
+# Seconds after which an object of another run counts as left by a killed one.
+_ABANDONED = 3600
+
+# Names of objects of these checks, and of the check at boot.
+_KEY = re.compile(
+    rf"({re.escape(PREFIX)}[0-9a-f]{{32}}-)(.+)|{re.escape(PROOF_PREFIX)}[0-9a-f]{{32}}"
+)
 
 
 async def _write(trial: Trial) -> None:
@@ -47,21 +66,20 @@ async def _read_back(trial: Trial) -> None:
     sample = trial.sample
     response = await sample.target.send("GET")
     etag, trial.server = response.header("etag"), response.header("server")
-    await require_content(response, sample.content)
+    await require_content(response, sample.content, 200)
     trial.found = replace(sample, etag=etag)
 
 
 async def _refuse_digest(trial: Trial) -> None:
     target = trial.object("digest")
-    await require_refusal(await target.send("PUT", body=_WRONG_DIGEST))
-    # A store may deny access to an object that is missing.
-    await require_status(await target.send("GET"), 403, 404)
+    await require_status(await target.send("PUT", body=_WRONG_DIGEST), *REFUSALS)
+    await require_status(await target.send("GET"), *_MISSING)
 
 
 async def _refuse_digest_of_part(trial: Trial) -> None:
     target, upload = await trial.start_upload("part")
     response = await target.send("PUT", f"partNumber=1&{upload}", body=_WRONG_DIGEST)
-    await require_refusal(response)
+    await require_status(response, *REFUSALS)
 
 
 async def _upload_parts(trial: Trial) -> None:
@@ -70,8 +88,7 @@ async def _upload_parts(trial: Trial) -> None:
     size, _ = await target.find()
     require_equal("the size", size, sum(map(len, parts)))
     start, stop = _PART_SIZE - _LAST_PART, _PART_SIZE + _LAST_PART
-    response = await target.get(start, stop, None)
-    await require_content(response, b"".join(parts)[start:stop], response.status)
+    await require_content(await target.get(start, stop, None), b"".join(parts)[start:stop], *RANGE)
 
 
 async def _keep_metadata(lines: dict[str, str], trial: Trial) -> None:
@@ -84,7 +101,7 @@ async def _keep_metadata(lines: dict[str, str], trial: Trial) -> None:
 async def _overwrite(trial: Trial) -> None:
     await trial.write("overwrite", b"1" * 1024)
     target = await trial.write("overwrite", content := b"2" * 1024)
-    await require_content(await target.send("GET"), content)
+    await require_content(await target.send("GET"), content, 200)
 
 
 async def _change_etag(trial: Trial) -> None:
@@ -99,14 +116,52 @@ async def _change_etag(trial: Trial) -> None:
 
 async def _spell_key(trial: Trial) -> None:
     target = await trial.write(SPELLING, content := urandom(1024))
-    await require_content(await target.send("GET"), content)
-    await require_content(await trial.fetch(target.presign(300)), content)
+    await require_content(await target.send("GET"), content, 200)
+    await require_content(await trial.fetch(target.presign(300)), content, 200)
 
 
 async def _delete(trial: Trial) -> None:
     target = await trial.write("deleted", b"1")
     await target.delete()
-    await require_status(await target.send("GET"), 403, 404)
+    await require_status(await target.send("GET"), *_MISSING)
+
+
+async def _remove_left(trial: Trial) -> str | None:
+    store, bucket = trial.objects, trial.bucket
+    latest = time.time() - (store.clock_ahead or 0) - _ABANDONED
+    removed = 0
+    try:
+        objects, _ = await list_page(store, bucket, PREFIX, None)
+        proofs, _ = await list_page(store, bucket, PROOF_PREFIX, None)
+        uploads = await list_uploads(store, bucket, PREFIX)
+    except Denied as error:
+        raise Noted(f"not checked, since listing is denied ({error})") from error
+    for each in objects + proofs:
+        match = _KEY.fullmatch(each.key)
+        if match is None or each.modified > latest:
+            continue
+        # Stores encode the characters of this key in listings in several ways.
+        is_spelled = (match[2] or "").startswith(SPELLING.partition(" ")[0])
+        key = match[1] + SPELLING if is_spelled else each.key
+        await store.object(bucket, key.encode()).delete()
+        removed += 1
+    for upload in uploads:
+        if _KEY.fullmatch(upload.key) and upload.started <= latest:
+            await abort_upload(store.object(bucket, upload.key.encode()), upload.query)
+            removed += 1
+    return f"{format_count(removed, 'object')} of killed runs removed" if removed else None
+
+
+async def _clean(trial: Trial) -> str | None:
+    await trial.clean()
+    try:
+        left, _ = await list_page(trial.objects, trial.bucket, trial.key(""), None)
+    except Denied as error:
+        if trial.removals:
+            raise Failed("removals failed, and the listing is denied") from error
+        return "everything that was written is removed (the listing is denied)"
+    require_equal("the number of objects that remain", len(left), 0)
+    return None
 
 
 WRITING = (
@@ -188,5 +243,24 @@ WRITING = (
         "`audioproxy store` removes nothing, and the service does not start",
         "give the credentials the right DeleteObject",
         _delete,
+    ),
+)
+
+#: The last checks of a run.
+REMOVAL = (
+    Check(
+        "left-overs",
+        "nothing is left of earlier runs that were killed",
+        "objects of the checks remain",
+        f"remove the objects whose names begin with {PREFIX}",
+        _remove_left,
+        never,
+    ),
+    Check(
+        "clean-up",
+        "everything that the checks wrote is removed",
+        "objects of the checks remain",
+        f"remove the objects whose names begin with {PREFIX}",
+        _clean,
     ),
 )
