@@ -105,9 +105,9 @@ class MeasurePlan:
     """What to measure, and what to compute from it.
 
     :ivar variant: the render to measure; None for the source itself.
-    :ivar target: LUFS, or None.
+    :ivar target: LUFS.
     :ivar ceiling: dBTP.
-    :ivar sign: returns the URL of a variant of a source; None for no URLs.
+    :ivar sign: returns the URL of a variant of a source.
     """
 
     variant: Variant | None
@@ -117,7 +117,6 @@ class MeasurePlan:
     sign: Callable[[str, Variant], str] | None
 
     def gain(self, measured: Measurement) -> Gain | None:
-        """Return the gain to the target, if there is one."""
         return None if self.target is None else find_gain(measured, self.target, self.ceiling)
 
     def signed(self, row: Row) -> Row:
@@ -140,7 +139,7 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     out = Output(Form.JSON if arguments.json else Form(arguments.format), bar)
     report = Report(out, plan.target is not None, plan.sign is not None)
 
-    async def work(reactor: Any) -> int:
+    async def work(reactor: Any) -> None:
         try:
             meter = LoudnessMeter(config, reactor)
         except BootError as error:
@@ -154,13 +153,13 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
                 return str(refusal)
 
         try:
-            return await write_report(plan, measure_all(sources, measure), report)
+            await write_report(plan, measure_all(sources, measure), report)
         finally:
             await meter.close()
 
     with bar:
-        failures = run(work)
-    return FAILURE if failures else SUCCESS
+        run(work)
+    return FAILURE if report.failures else SUCCESS
 
 
 def _read_plan(arguments: Namespace, environment: Mapping[str, str]) -> MeasurePlan:
@@ -219,36 +218,21 @@ async def measure_all(
 
 
 async def write_report(
-    plan: MeasurePlan,
-    results: AsyncIterator[tuple[str, Measurement | str]],
-    report: Report,
-) -> int:
-    """Write the rows of all results, and return the number of failures.
-
-    The rows of an album wait for its last source.
-    """
-    failures = 0
+    plan: MeasurePlan, results: AsyncIterator[tuple[str, Measurement | str]], report: Report
+) -> None:
+    """Write the rows of all results. The rows of an album wait for its last source."""
     measured: list[tuple[str, Measurement]] = []
-
-    def add(row: Row) -> None:
-        nonlocal failures
-        row = plan.signed(row)
-        if row.error is not None:
-            failures += 1
-            report.out.error(f"{row.source}: {row.error}")
-        report.add(row)
-
     async for source, result in results:
         report.out.bar.update()
         if isinstance(result, str):
-            add(Row(source, error=result))
+            report.add(plan.signed(Row(source, error=result)))
         elif plan.album:
             measured.append((source, result))
         else:
-            add(Row(source, result.loudness, plan.gain(result)))
+            report.add(plan.signed(Row(source, result.loudness, plan.gain(result))))
     if not plan.album:
-        return failures
-    complete = not failures
+        return
+    complete = not report.failures
     if not complete:
         # The loudness of the others would be that of another album.
         plan = replace(plan, target=None, sign=None)
@@ -256,7 +240,6 @@ async def write_report(
     album = Measurement.combine(each for _, each in measured)
     gain = plan.gain(album)
     for source, each in measured:
-        add(Row(source, each.loudness, gain))
+        report.add(plan.signed(Row(source, each.loudness, gain)))
     if complete:
         report.add(Row("album", album.loudness, gain))
-    return failures

@@ -26,10 +26,14 @@ class Row:
 
 
 class Report:
-    """The rows of a report. The table has none for a source without a result."""
+    """The rows of a report. The table has none for a source without a result.
+
+    :ivar failures: the number of rows with an error.
+    """
 
     def __init__(self, out: Output, with_gain: bool, with_url: bool) -> None:
         self.out = out
+        self.failures = 0
         self._with_gain = with_gain
         self._with_url = with_url
         gain = f"{'gain':>9}" if with_gain else ""
@@ -37,7 +41,10 @@ class Report:
         out.headings(self._values(Row("")), heading)
 
     def add(self, row: Row) -> None:
-        """Print a row."""
+        """Print a row, and its error."""
+        if row.error is not None:
+            self.failures += 1
+            self.out.error(f"{row.source}: {row.error}")
         self.out.row(self._values(row), *self._lines(row))
 
     def _values(self, row: Row) -> dict[str, Any]:

@@ -7,9 +7,10 @@ import json
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
+from io import StringIO
 from threading import RLock
 from typing import Any, TextIO
 
@@ -51,47 +52,51 @@ class Output:
     def line(self, text: str, head: str = "", colour: Colour | None = None) -> None:
         """Print a line for people; its head is in a colour."""
         if self.form is Form.TEXT:
-            with self._above_bar():
-                print(paint(head, colour, sys.stdout) + printable(text), flush=True)
+            self._print(paint(head, colour, sys.stdout) + printable(text))
 
     def row(self, values: Mapping[str, Any], *lines: str) -> None:
         """Print one item: its lines, a JSON object on one line, or a row of CSV."""
         if self.form is Form.JSON:
-            self._print_json(values)
+            self._print(_json(values))
         elif self.form is Form.CSV:
-            self._print_csv(values.values())
+            self._print(_csv(values.values()))
         for line in lines:
             self.line(line)
 
-    def headings(self, names: Mapping[str, Any], line: str) -> None:
+    def headings(self, names: Iterable[str], line: str) -> None:
         """Print the headings of rows, of which JSON has none."""
         if self.form is Form.CSV:
-            self._print_csv(names)
+            self._print(_csv(names))
         self.line(line)
 
     def document(self, values: Mapping[str, Any]) -> None:
         """Print the only JSON document of a command, on several lines."""
         if self.form is Form.JSON:
-            self._print_json(values, indent=2)
+            self._print(_json(values, indent=2))
 
     def error(self, *lines: str) -> None:
         """Print error messages."""
         with self._above_bar():
             print_errors(*lines)
 
-    def _print_json(self, values: Mapping[str, Any], indent: int | None = None) -> None:
+    def _print(self, text: str) -> None:
         with self._above_bar():
-            # Decimals become numbers.
-            print(json.dumps(values, default=float, indent=indent), flush=True)
-
-    def _print_csv(self, values: Any) -> None:
-        with self._above_bar():
-            # RFC 4180, with the line ends of this system's programs.
-            csv.writer(sys.stdout, lineterminator="\n").writerow(values)
-            sys.stdout.flush()
+            print(text, flush=True)
 
     def _above_bar(self) -> AbstractContextManager[object]:
         return nullcontext() if self.bar is None else self.bar.external_write_mode()
+
+
+def _json(values: Mapping[str, Any], indent: int | None = None) -> str:
+    # Decimals become numbers.
+    return json.dumps(values, default=float, indent=indent)
+
+
+def _csv(values: Iterable[Any]) -> str:
+    """Return a line of RFC 4180."""
+    line = StringIO()
+    csv.writer(line, lineterminator="\n").writerow(values)
+    return line.getvalue().removesuffix("\n")
 
 
 def progress_bar(unit: str, quiet: bool, total: int | None = None) -> Any:

@@ -58,8 +58,6 @@ class StoreUpkeep:
     ) -> None:
         """Create an upkeep that is not started.
 
-        :param max_bytes: the bound of the store.
-        :param launcher: starts prunes.
         :param now: Unix time in seconds.
         :param evicted: called with the number of variants that a prune has removed.
         """
@@ -82,7 +80,6 @@ class StoreUpkeep:
         self._silent_until = self._clock.seconds()
 
     def start(self) -> None:
-        """Start, with a prune at once."""
         self._store.on_commit = self._committed
         updating = self._updates.start(_INTERVAL, now=False)
         updating.addErrback(lambda failure: _log.failure("the updates have crashed", failure))
@@ -127,7 +124,6 @@ class StoreUpkeep:
         return None
 
     def _check(self) -> None:
-        """Start a prune if one is needed and none runs."""
         is_idle = self._pruning is None or self._pruning.called
         if self._updates.running and is_idle and self._target is not None:
             # An empty context: the log lines do not belong to the request whose variant was stored.
@@ -150,10 +146,7 @@ class StoreUpkeep:
             _log.failure("the prune of the store crashed")
 
     async def _prune(self, target: int) -> int | None:
-        """Prune the store in a child.
-
-        :returns: the number of variants that were removed; None where the prune has failed.
-        """
+        """Return the number of variants that a child has removed; None where it has failed."""
         command = prune_command(self._store.root, target)
         try:
             child = self._launcher.launch(command, {}, _PRUNE_TIMEOUT, stdout_limit=_SUMMARY_LIMIT)
@@ -187,8 +180,8 @@ class StoreUpkeep:
 def _module_path() -> dict[str, str]:
     """Return the variable that says where modules are.
 
-    They may be where only PYTHONPATH or a wrapper of this process led to. An empty entry would be
-    the working directory.
+    Only PYTHONPATH or a wrapper of this process may lead there. An empty entry would be the working
+    directory.
     """
     package = os.path.dirname(os.path.dirname(os.path.abspath(audioproxy.__file__)))
     return {"PYTHONPATH": os.pathsep.join(filter(None, (package, *sys.path)))}

@@ -116,9 +116,9 @@ class ReportTests(SynchronousTestCase):
             out = Output(Form(form), progress_bar("sources", quiet=True))
             report = Report(out, plan.target is not None, plan.sign is not None)
             writing = write_report(plan, measured(), report)
-            failures = self.successResultOf(Deferred.fromCoroutine(writing))
+            self.successResultOf(Deferred.fromCoroutine(writing))
         self.errors = errors.getvalue().replace("audioproxy: ", "").splitlines()
-        return output.getvalue(), failures
+        return output.getvalue(), report.failures
 
     def test_table(self) -> None:
         """A table has a line for each source; a gain below the target is explained."""

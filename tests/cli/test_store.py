@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+from argparse import Namespace
 from contextlib import redirect_stdout
 from dataclasses import replace
+from functools import cache
 from io import BytesIO, StringIO, TextIOWrapper
 from itertools import product
 from types import SimpleNamespace
@@ -19,11 +21,10 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.cli.main import build_parser
-from audioproxy.cli.output import Form, Output
 from audioproxy.cli.store.command import OpenStore
 from audioproxy.cli.store.ls import Listing
-from audioproxy.cli.store.prune import PruneReport
-from audioproxy.cli.store.purge import PurgePlan, PurgeReport, purge
+from audioproxy.cli.store.prune import Prune
+from audioproxy.cli.store.purge import Purge
 from audioproxy.cli.store.stat import Statistics
 from audioproxy.config import Config
 from audioproxy.errors import NotConfigured, NotFound, UpstreamUnavailable
@@ -44,6 +45,12 @@ NOW = 1_800_000_000
 
 #: What a field of a record may be in the JSON of a file.
 ODD = st.text(max_size=20) | st.sampled_from(["", "base64:/w==", "f:mp3", "local://\ud800"])
+
+
+@cache
+def parse(*words: str) -> Namespace:
+    """Return the arguments of a command."""
+    return build_parser(["store"]).parse_args(["store", *words])
 
 
 class StoreCase(SynchronousTestCase):
@@ -80,17 +87,15 @@ class StoreCase(SynchronousTestCase):
 
     def purge(self, *words: str) -> dict[str, Any]:
         """Return the values of the report, and the keys that are removed."""
-        outcome, purging = self.begin_purge(*words)
+        purge, purging = self.begin_purge(*words)
         self.successResultOf(purging)
-        values = outcome.values()
+        values = purge.values()
         return {**values, "removed": {row["key"] for row in values["removed"]}}
 
-    def begin_purge(self, *words: str) -> tuple[PurgeReport, Deferred[None]]:
+    def begin_purge(self, *words: str) -> tuple[Purge, Deferred[None]]:
         """Start to purge."""
-        arguments = build_parser(["store"]).parse_args(["store", "purge", "--json", *words])
-        plan = PurgePlan.of(arguments)
-        outcome = PurgeReport(Output(Form.JSON, self.bar), plan)
-        return outcome, Deferred.fromCoroutine(purge(self.session, outcome))
+        purge = Purge(parse("purge", "--json", *words))
+        return purge, Deferred.fromCoroutine(purge.work(self.session))
 
 
 class PurgeTests(StoreCase):
@@ -330,12 +335,12 @@ class OutputTests(SynchronousTestCase):
     def test_lines(self) -> None:
         """A report for readers is lines; a report for programs is one JSON object."""
         for as_json, is_listed in product((True, False), repeat=2):
-            outcome = PruneReport(Output(Form.JSON if as_json else Form.TEXT), dry_run=True)
-            outcome.pruned.listed.add(Entry("0", 1000, 0))
-            outcome.pruned.is_listed = is_listed
+            prune = Prune(parse("prune", "-n", "--max-bytes=1", *["--json"] * as_json))
+            prune.pruned.listed.add(Entry("0", 1000, 0))
+            prune.pruned.is_listed = is_listed
             out = StringIO()
             with redirect_stdout(out):
-                outcome.print(interrupted=True)
+                prune.print_report(interrupted=True)
             if as_json:
                 values = json.loads(out.getvalue())
                 expected = {"variants": 1, "bytes": 1000} if is_listed else None
@@ -367,19 +372,17 @@ class OutputTests(SynchronousTestCase):
         record = VariantRecord.read({**digests, **texts})
         assume(record is not None)
         entry = Entry("0" * 64, size, *times)
-        arguments = build_parser(["store"]).parse_args(["store", "purge", "--prefix", "local://"])
-        plan = PurgePlan.of(arguments)
-        plan.wanted.accepts(record)
-        for as_json, encoding in product((True, False), ("utf-8", "ascii")):
+        assert record is not None
+        for as_json, encoding in product((["--json"], []), ("utf-8", "ascii")):
             with redirect_stdout(TextIOWrapper(BytesIO(), encoding)) as stdout:
-                out = Output(Form.JSON if as_json else Form.TEXT)
-                purged = PurgeReport(out, plan)
-                purged.use_tags(Config(key=b"k" * 32, salt=b"s", cache_tag_header="xkey"))
-                purged.removed(entry, record)
-                for outcome in (purged, Listing(out, 0), Statistics(out, 0)):
-                    if outcome is not purged:
-                        outcome.add(entry, record)
-                    outcome.print(interrupted=False)
+                purge = Purge(parse("purge", "--prefix", "local://", *as_json))
+                purge.wanted.accepts(record)
+                purge.use_tags(Config(key=b"k" * 32, salt=b"s", cache_tag_header="xkey"))
+                purge.add_removed(entry, record)
+                purge.print_report(interrupted=False)
+                for shown in (Listing(parse("ls", *as_json)), Statistics(parse("stat", *as_json))):
+                    shown.add(entry, record)
+                    shown.print_report(interrupted=False)
                 stdout.flush()
             lines = stdout.buffer.getvalue().decode(encoding).splitlines()
             self.assertIn(entry.key, "".join(lines))
@@ -389,7 +392,7 @@ class OutputTests(SynchronousTestCase):
     def test_builds(self) -> None:
         """`stat` counts the variants of each build of ffmpeg, in columns of their width (D78)."""
         build = "7.1.5-0+deb13u1:0123abcd"
-        outcome = Statistics(Output(), NOW)
+        outcome = Statistics(parse("stat"))
         for each in (build, build, ""):
             outcome.add(Entry("0", 1000, NOW), StoredVariant.of(build=each).record)
         outcome.add(Entry("0", 1000, NOW), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from argparse import Namespace
 from dataclasses import replace
 from typing import Any
 
@@ -12,15 +12,14 @@ from twisted.web.resource import Resource
 from twisted.web.server import Site
 
 from audioproxy.cli.main import build_parser
-from audioproxy.cli.output import Form, Output, progress_bar
+from audioproxy.cli.output import progress_bar
 from audioproxy.cli.store.command import OpenStore
-from audioproxy.cli.store.purge import PurgePlan, PurgeReport, purge
-from audioproxy.cli.store.verify import VerifyReport, verify
+from audioproxy.cli.store.prune import Prune
+from audioproxy.cli.store.purge import Purge
+from audioproxy.cli.store.verify import Verification
 from audioproxy.engine import Engine
 from audioproxy.s3 import listing
 from audioproxy.variants.bucket_catalog import BucketCatalog
-from audioproxy.variants.catalog import Entry, Pace
-from audioproxy.variants.prune import Limits, Pruned, prune
 from audioproxy.variants.s3 import S3VariantStore
 from audioproxy.variants.stored_file import open_variant
 from tests.support.remote import HOLD, PASS, RemoteCase, RequestAction
@@ -33,6 +32,11 @@ OTHER_BUILD = "4.4.2-0ubuntu0.22.04.1:0123abcd"
 TWO = StoredVariant.of("local://two.wav", build=OTHER_BUILD)
 ROTTEN = replace(StoredVariant.of("local://three.wav", "f:wav"), data=b"other audio")
 UNKNOWN = StoredVariant.of("local://four.wav").without_record
+
+
+def parse(*words: str) -> Namespace:
+    """Return the arguments of a command."""
+    return build_parser(["store"]).parse_args(["store", *words])
 
 
 def start(case: ServiceCase, *words: str, terminal: bool = False, **variables: str) -> Process:
@@ -203,8 +207,8 @@ class BucketTests(RemoteCase):
         for name in beside:
             self.server.put(self.variants, name, b"a master")
         session = self.session()
-        verified = VerifyReport(Output(Form.JSON, session.bar))
-        await verify(session, verified, Pace(None), delete=True)
+        verified = Verification(parse("verify", "--delete"))
+        await verified.work(session)
         found = verified.values()
         self.assertEqual((3, 1, 0), (found["good"], found["unknown"], verified.failed))
         self.assertEqual([True], [each["removed"] for each in found["broken"]])
@@ -216,22 +220,16 @@ class BucketTests(RemoteCase):
             found = await self.purge(session, *words)
             keys = {row["key"] for row in found["removed"]}
             self.assertEqual({each.key for each in gone}, keys, words)
-        pruned = Pruned()
-
-        async def remove(entries: Sequence[Entry]) -> None:
-            await session.catalog.remove(entries, pruned.removed.add, verified.fail)
-
-        await prune(session.pages, remove, Limits(0), pruned)
-        self.assertEqual(1, pruned.removed.variants)
+        pruned = Prune(parse("prune", "--max-bytes", "0"))
+        await pruned.work(session)
+        self.assertEqual(1, pruned.values()["removed"]["variants"])
         self.assertEqual(sorted(beside), sorted(self.server.keys(self.variants)))
 
     async def purge(self, session: OpenStore, *words: str) -> dict[str, Any]:
         """Purge the bucket, and return the values of the report."""
-        arguments = build_parser(["store"]).parse_args(["store", "purge", *words])
-        plan = PurgePlan.of(arguments)
-        report = PurgeReport(Output(Form.JSON, session.bar), plan)
-        await purge(session, report)
-        return report.values()
+        purge = Purge(parse("purge", "--json", *words))
+        await purge.work(session)
+        return purge.values()
 
     async def test_stale(self) -> None:
         """Variants of objects go that were replaced or removed, but not of a missing bucket."""

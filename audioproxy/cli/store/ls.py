@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from audioproxy.cli.formatting import format_bytes
-from audioproxy.cli.output import Output
-from audioproxy.cli.store.command import (
-    OpenStore,
-    Report,
-    add_common_arguments,
-    run_command,
-    store_output,
-)
+from audioproxy.cli.store.command import OpenStore, StoreCommand, add_common_arguments
 from audioproxy.cli.store.variant_rows import (
     SourceFilter,
     age_text,
     format_of,
-    source_text,
+    known_text,
     variant_values,
 )
 from audioproxy.grammar.formats import FORMATS
@@ -62,51 +55,35 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_common_arguments(parser)
 
 
-class Listing(Report):
-    """The rows of the list, which are printed at once."""
+class Listing(StoreCommand):
+    """The rows of the list are printed at once, and are its report."""
 
-    def __init__(self, out: Output, now: float) -> None:
-        super().__init__(out)
-        self._now = now
-        out.line(f"{'key':<64}  {'bytes':>7}  {'age':>7}  {'unused':>7}  options  source")
+    def __init__(self, arguments: Namespace) -> None:
+        self._wanted = SourceFilter.of(map(read_source, arguments.source), arguments.prefix)
+        super().__init__(arguments)
+        self._now = time.time()
+        self.out.line(f"{'key':<64}  {'bytes':>7}  {'age':>7}  {'unused':>7}  options  source")
+
+    async def work(self, store: OpenStore) -> None:
+        async for entry, record in store.records(self.fail):
+            if self._selects(record):
+                self.add(entry, record)
+
+    def _selects(self, record: VariantRecord | None) -> bool:
+        form = self.arguments.format
+        if record is None:
+            return form is None and self._wanted.is_all
+        return self._wanted.accepts(record) and form in (None, format_of(record))
 
     def add(self, entry: Entry, record: VariantRecord | None) -> None:
         """Print a variant."""
         unused = "unknown" if entry.used is None else age_text(self._now - entry.used)
-        known = "unknown" if record is None else f"{record.options}  {source_text(record)}"
         self.out.row(
             variant_values(entry, record),
             f"{entry.key}  {format_bytes(entry.size):>7}  {age_text(self._now - entry.stored):>7}"
-            f"  {unused:>7}  {known}",
+            f"  {unused:>7}  {known_text(record)}",
         )
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    wanted = SourceFilter.of(map(read_source, arguments.source), arguments.prefix)
-    selects_all = not (arguments.source or arguments.prefix or arguments.format)
-
-    def is_wanted(record: VariantRecord | None) -> bool:
-        if record is None:
-            return selects_all
-        return wanted.accepts(record) and arguments.format in (None, format_of(record))
-
-    listing = Listing(store_output(arguments), time.time())
-    return list_variants(arguments, environment, listing, listing.add, is_wanted)
-
-
-def list_variants(
-    arguments: Namespace,
-    environment: Mapping[str, str],
-    report: Report,
-    add: Callable[[Entry, VariantRecord | None], None],
-    is_wanted: Callable[[VariantRecord | None], bool] = lambda record: True,
-) -> int:
-    """Add variants with `add` to a report, print it, and return the exit status."""
-
-    async def work(store: OpenStore) -> None:
-        async for page in store.pages():
-            for entry, record in await store.catalog.read_records(page.entries, report.fail):
-                if is_wanted(record):
-                    add(entry, record)
-
-    return run_command(arguments, environment, report, work)
+    return Listing(arguments).run(environment)

@@ -10,14 +10,7 @@ from typing import Any
 
 from audioproxy.cli.arguments import duration, size
 from audioproxy.cli.exit_status import UsageError
-from audioproxy.cli.output import Output
-from audioproxy.cli.store.command import (
-    OpenStore,
-    Report,
-    add_common_arguments,
-    run_command,
-    store_output,
-)
+from audioproxy.cli.store.command import OpenStore, StoreCommand, add_common_arguments
 from audioproxy.cli.store.variant_rows import amount_text
 from audioproxy.config import FileStore
 from audioproxy.variants.catalog import Entry
@@ -56,51 +49,45 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_common_arguments(parser)
 
 
-class PruneReport(Report):
-    """What was removed so far, and what remains."""
+class Prune(StoreCommand):
+    """Removes variants, and counts what remains."""
 
-    def __init__(self, out: Output, dry_run: bool) -> None:
-        super().__init__(out)
+    def __init__(self, arguments: Namespace) -> None:
+        ages = (arguments.older_than, arguments.unused_for)
+        if (arguments.max_bytes, *ages) == (None, None, None):
+            raise UsageError("one of --max-bytes, --older-than and --unused-for is required")
+        super().__init__(arguments)
+        now = time.time()
+        oldest = (float("-inf") if age is None else now - age for age in ages)
+        self._limits = Limits(arguments.max_bytes, *oldest)
         self.pruned = Pruned()
-        self._dry_run = dry_run
+
+    async def work(self, store: OpenStore) -> None:
+        async def remove(entries: Sequence[Entry]) -> None:
+            if not self.arguments.dry_run:
+                await store.catalog.remove(entries, self.pruned.removed.add, self.fail)
+                return
+            for entry in entries:
+                self.pruned.removed.add(entry)
+
+        lock: AbstractContextManager[EndCount] = nullcontext(lambda total: None)
+        if not isinstance(place := store.config.variant_store, FileStore):
+            if self.arguments.unused_for is not None:
+                raise UsageError("--unused-for: a bucket does not record when a variant was used")
+        elif not self.arguments.dry_run:
+            lock = exclusive_prune(place.path)
+        with lock as end_count:
+            await prune(store.pages, remove, self._limits, self.pruned, end_count)
 
     def values(self) -> dict[str, Any]:
-        """Return the values of the JSON object."""
-        return {"dry_run": self._dry_run, **self.pruned.values}
+        return {"dry_run": self.arguments.dry_run, **self.pruned.values}
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines for people."""
-        verb = "would be removed" if self._dry_run else "removed"
+        verb = "would be removed" if self.arguments.dry_run else "removed"
         yield f"{verb}: {amount_text(self.pruned.removed)}"
         remaining = self.pruned.remaining
         yield f"remaining: {'unknown' if remaining is None else amount_text(remaining)}"
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    ages = (arguments.older_than, arguments.unused_for)
-    if (arguments.max_bytes, *ages) == (None, None, None):
-        raise UsageError("one of --max-bytes, --older-than and --unused-for is required")
-    now = time.time()
-    oldest = (float("-inf") if age is None else now - age for age in ages)
-    limits = Limits(arguments.max_bytes, *oldest)
-    report = PruneReport(store_output(arguments), arguments.dry_run)
-    pruned = report.pruned
-
-    async def work(store: OpenStore) -> None:
-        async def remove(entries: Sequence[Entry]) -> None:
-            if not arguments.dry_run:
-                await store.catalog.remove(entries, pruned.removed.add, report.fail)
-                return
-            for entry in entries:
-                pruned.removed.add(entry)
-
-        lock: AbstractContextManager[EndCount] = nullcontext(lambda total: None)
-        if not isinstance(place := store.config.variant_store, FileStore):
-            if arguments.unused_for is not None:
-                raise UsageError("--unused-for: a bucket does not record when a variant was used")
-        elif not arguments.dry_run:
-            lock = exclusive_prune(place.path)
-        with lock as end_count:
-            await prune(store.pages, remove, limits, pruned, end_count)
-
-    return run_command(arguments, environment, report, work)
+    return Prune(arguments).run(environment)

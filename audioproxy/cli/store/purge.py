@@ -5,23 +5,16 @@ from __future__ import annotations
 import re
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from twisted.internet.task import deferLater
 
 from audioproxy.cli.exit_status import UsageError
 from audioproxy.cli.formatting import format_count
-from audioproxy.cli.output import Form, Output
+from audioproxy.cli.output import Form
 from audioproxy.cli.purge_calls import calls_for
-from audioproxy.cli.store.command import (
-    OpenStore,
-    Report,
-    add_common_arguments,
-    run_command,
-    store_output,
-)
+from audioproxy.cli.store.command import OpenStore, StoreCommand, add_common_arguments
 from audioproxy.cli.store.source_states import LEFT, SourceStates, State
 from audioproxy.cli.store.variant_rows import (
     SourceFilter,
@@ -36,13 +29,15 @@ from audioproxy.config import Config
 from audioproxy.grammar import sources as grammar_sources
 from audioproxy.grammar.cache_key import all_cache_keys
 from audioproxy.grammar.cache_tag import cache_tags
-from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.grammar.segments import split_target
 from audioproxy.grammar.sources import HttpsSource, Source
 from audioproxy.urls import Variant, read_source
 from audioproxy.variants.catalog import Amount, CatalogError, Entry
 from audioproxy.variants.record import VariantRecord
+
+# A variant that was stored with a record.
+_Stored: TypeAlias = tuple[Entry, VariantRecord]
 
 _ESCAPE = re.compile(rb"%[0-9A-Fa-f]{2}")
 # The listings of a purge that waits.
@@ -117,65 +112,21 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_common_arguments(parser)
 
 
-def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    plan = PurgePlan.of(arguments)
-    report = PurgeReport(store_output(arguments), plan)
-    return run_command(arguments, environment, report, lambda store: purge(store, report))
+class Purge(StoreCommand):
+    """Removes the variants of sources, and finds what caches in front still have of them."""
 
-
-@dataclass(frozen=True, slots=True)
-class PurgePlan:
-    """What to remove.
-
-    :ivar options: of the variants whose keys are computed; empty to list the store.
-    :ivar waits: look again later.
-    """
-
-    wanted: SourceFilter
-    options: tuple[VariantOptions, ...]
-    is_stale: bool
-    waits: bool
-    dry_run: bool
-
-    @classmethod
-    def of(cls, arguments: Namespace) -> PurgePlan:
-        """Return the plan of a command line.
-
-        :raises UsageError: for arguments that select nothing, or that contradict each other.
-        :raises Refusal: for a malformed source or option.
-        """
+    def __init__(self, arguments: Namespace) -> None:
         given = [*map(read_source, read_lines(arguments.sources)), *map(_source_of, arguments.url)]
-        wanted = SourceFilter.of(given, arguments.prefix)
-        if not (wanted.sources or wanted.prefixes or arguments.stale):
+        self.wanted = wanted = SourceFilter.of(given, arguments.prefix)
+        if wanted.is_all and not arguments.stale:
             raise UsageError("a SOURCE, --prefix, --url or --stale is required")
         if arguments.options and (wanted.prefixes or arguments.stale):
             raise UsageError("--options goes with SOURCE and --url only")
         if arguments.wait and (arguments.stale or arguments.dry_run):
             raise UsageError("--wait goes neither with --stale nor with --dry-run")
-        options = tuple(Variant.read(each).options for each in arguments.options)
-        return cls(wanted, options, arguments.stale, arguments.wait, arguments.dry_run)
-
-
-def _source_of(url: str) -> Source:
-    target = split_target(parse_url(percent_encode_typed(url)).signed)
-    if target is None:
-        raise UsageError(f"{url!r} has no source: plain/ or enc/ and a source are expected")
-    return grammar_sources.read_source(target.form, target.source)
-
-
-class PurgeReport(Report):
-    """What was removed so far, what was left, and what caches in front still have.
-
-    :ivar unknown: variants without a record, in the last listing.
-    :ivar unaddressed: variants whose record has a digest of the source alone, so that no prefix
-        selects them, in the last listing.
-    :ivar left: variants by the state of their source, in the last listing.
-    """
-
-    def __init__(self, out: Output, plan: PurgePlan) -> None:
-        super().__init__(out)
-        self.plan = plan
-        self._verb = "would be removed" if plan.dry_run else "removed"
+        self._options = [Variant.read(each).options for each in arguments.options]
+        super().__init__(arguments)
+        self._verb = "would be removed" if arguments.dry_run else "removed"
         self._removed = Amount()
         self._rows: list[dict[str, Any]] = []
         self._header: str | None = None
@@ -184,29 +135,110 @@ class PurgeReport(Report):
         self._tags: dict[str, None] = {}
         # Removed variants whose source is not known in full, so that its tag is not.
         self._untagged = 0
-        self.begin()
+        self._begin_listing()
+
+    def _begin_listing(self) -> None:
+        # Variants without a record, and those whose record has a digest of the source alone, so
+        # that no prefix selects them.
+        self._unknown = self._unaddressed = 0
+        # Variants by the state of their source.
+        self._left = Counter[State]()
+
+    async def work(self, store: OpenStore) -> None:
+        self.use_tags(store.config)
+        for number in range(_LOOKS if self.arguments.wait else 1):
+            if number:
+                await deferLater(store.engine.clock, store.config.render_timeout)
+            self._begin_listing()
+            await (self._purge_keys if self._options else self._purge_listed)(store)
+
+    async def _purge_keys(self, store: OpenStore) -> None:
+        """Remove the variants whose options and sources are given."""
+        requests = [
+            (key, VariantRequest.of(options, source))
+            for source in self.wanted.sources.values()
+            for options in self._options
+            for key in all_cache_keys(options, source.canonical)
+        ]
+
+        async def purge(wanted: tuple[str, VariantRequest]) -> None:
+            key, request = wanted
+            try:
+                entry = await store.catalog.find(key)
+            except (CatalogError, OSError) as error:
+                self.fail(Entry(key, 0, 0), error)
+                return
+            if entry is not None:
+                record = VariantRecord.of(request, b"", entry.stored)
+                await self._remove(store, [(entry, record)])
+
+        await for_each(requests, purge, store.concurrency)
+
+    async def _purge_listed(self, store: OpenStore) -> None:
+        """Remove the variants whose records have the given sources."""
+        local_root = store.config.local_root
+        states = SourceStates(store.engine.sources, local_root, self.wanted.sources)
+        async for page in store.pages():
+            found = []
+            for entry, record in await store.catalog.read_records(page.entries, self.fail):
+                if record is None:
+                    self._unknown += 1
+                elif self.wanted.accepts(record):
+                    found.append((entry, record))
+                elif self.wanted.prefixes and record.source is None:
+                    self._unaddressed += 1
+            if self.arguments.stale:
+                found = await self._stale_ones(found, states, store.concurrency)
+            await self._remove(store, found)
+
+    async def _stale_ones(
+        self, found: Sequence[_Stored], states: SourceStates, concurrency: int
+    ) -> list[_Stored]:
+        """Return the variants whose source has changed or vanished, and count the others."""
+        stale = []
+
+        async def look_up(variant: _Stored) -> None:
+            state = await states.state(variant[1])
+            if state.is_stale:
+                stale.append(variant)
+            else:
+                self._left[state] += 1
+
+        await for_each(found, look_up, concurrency)
+        return stale
+
+    async def _remove(self, store: OpenStore, found: Sequence[_Stored]) -> None:
+        entries = [entry for entry, _ in found]
+        records = {entry.key: record for entry, record in found}
+
+        def on_removed(entry: Entry) -> None:
+            self.add_removed(entry, records[entry.key])
+
+        if self.arguments.dry_run:
+            for entry in entries:
+                on_removed(entry)
+            return
+        # Every variant of a source goes. One that was rendered again meanwhile is not stale any
+        # more.
+        unchanged = self.arguments.stale
+        await store.catalog.remove(entries, on_removed, self.fail, unchanged=unchanged)
 
     def use_tags(self, config: Config) -> None:
         """Print the tags of sources, if responses have tags (AP_CACHE_TAG_HEADER)."""
         self._header = config.cache_tag_header
         self._salts = [salt for _, salt in config.signing_pairs]
         # Caches may have responses whose variants are not in the store any more.
-        for source in self.plan.wanted.sources.values():
+        for source in self.wanted.sources.values():
             self._add_tags(source)
 
     def _add_tags(self, source: Source) -> None:
         if self._header is not None:
             self._tags |= dict.fromkeys(cache_tags(self._salts, source.canonical))
 
-    def begin(self) -> None:
-        """Begin a listing of the store."""
-        self.unknown = self.unaddressed = 0
-        self.left = Counter[State]()
-
-    def removed(self, entry: Entry, record: VariantRecord) -> None:
+    def add_removed(self, entry: Entry, record: VariantRecord) -> None:
         """Record and print that a variant was removed, or would be."""
         self._removed.add(entry)
-        if record.source_sha256 not in self.plan.wanted.sources:
+        if record.source_sha256 not in self.wanted.sources:
             source = whole_source(record)
             if source is None:
                 self._untagged += 1
@@ -217,37 +249,33 @@ class PurgeReport(Report):
         self.out.line(f"{self._verb}: {variant_text(entry, record)}")
 
     def values(self) -> dict[str, Any]:
-        """Return the values of the JSON object."""
         return {
-            "dry_run": self.plan.dry_run,
+            "dry_run": self.arguments.dry_run,
             "removed": self._rows,
             "bytes": self._removed.bytes,
-            "unknown": self.unknown,
-            "unaddressed": self.unaddressed,
-            "left": {state.value: self.left[state] for state in LEFT},
+            "unknown": self._unknown,
+            "unaddressed": self._unaddressed,
+            "left": {state.value: self._left[state] for state in LEFT},
             "cache_tags": list(self._tags),
             "untagged": self._untagged,
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines for people."""
         yield f"{self._verb}: {amount_text(self._removed)}"
-        if not self._removed.variants and any(
-            map(_looks_encoded, self.plan.wanted.sources.values())
-        ):
+        sources = self.wanted.sources.values()
+        if not self._removed.variants and any(map(_looks_encoded, sources)):
             # The log has sources in this form.
             yield "a local:// or s3:// SOURCE has no percent-encoding: write a space for %20"
-        if self.unknown:
-            variants = format_count(self.unknown, "variant")
-            yield f"unknown: {variants} without a record of the source; --options reaches these too"
-        if self.unaddressed:
-            variants = format_count(self.unaddressed, "variant")
-            yield f"unknown: {variants} whose source is too long to be recorded; name it as SOURCE"
+        for count, words in (
+            (self._unknown, "without a record of the source; --options reaches these too"),
+            (self._unaddressed, "whose source is too long to be recorded; name it as SOURCE"),
+        ):
+            if count:
+                yield f"unknown: {format_count(count, 'variant')} {words}"
         for state, meaning in LEFT.items():
-            if self.left[state]:
-                yield f"left: {format_count(self.left[state], 'variant')} {meaning}"
-        plan = self.plan
-        if not (plan.is_stale or plan.waits or plan.dry_run):
+            if self._left[state]:
+                yield f"left: {format_count(self._left[state], 'variant')} {meaning}"
+        if not (self.arguments.stale or self.arguments.wait or self.arguments.dry_run):
             yield "a render that is running may store a variant again: --wait looks again"
         yield from self._cache_lines()
 
@@ -273,92 +301,12 @@ def _looks_encoded(source: Source) -> bool:
     return not isinstance(source, HttpsSource) and _ESCAPE.search(source.canonical) is not None
 
 
-async def purge(store: OpenStore, report: PurgeReport) -> None:
-    """Remove the variants of the plan, and look again later if it says so."""
-    report.use_tags(store.config)
-    for number in range(_LOOKS if report.plan.waits else 1):
-        if number:
-            await deferLater(store.engine.clock, store.config.render_timeout)
-        report.begin()
-        await (_purge_keys if report.plan.options else _purge_listed)(store, report)
+def _source_of(url: str) -> Source:
+    target = split_target(parse_url(percent_encode_typed(url)).signed)
+    if target is None:
+        raise UsageError(f"{url!r} has no source: plain/ or enc/ and a source are expected")
+    return grammar_sources.read_source(target.form, target.source)
 
 
-async def _purge_keys(store: OpenStore, report: PurgeReport) -> None:
-    """Remove the variants whose options and sources are given."""
-    requests = [
-        (key, VariantRequest.of(options, source))
-        for source in report.plan.wanted.sources.values()
-        for options in report.plan.options
-        for key in all_cache_keys(options, source.canonical)
-    ]
-
-    async def purge(wanted: tuple[str, VariantRequest]) -> None:
-        key, request = wanted
-        try:
-            entry = await store.catalog.find(key)
-        except (CatalogError, OSError) as error:
-            report.fail(Entry(key, 0, 0), error)
-            return
-        if entry is not None:
-            record = VariantRecord.of(request, b"", entry.stored)
-            await _remove(store, report, [(entry, record)])
-
-    await for_each(requests, purge, store.concurrency)
-
-
-async def _purge_listed(store: OpenStore, report: PurgeReport) -> None:
-    """Remove the variants whose records have the given sources."""
-    config = store.config
-    states = SourceStates(store.engine.sources, config.local_root, report.plan.wanted.sources)
-
-    async for page in store.pages():
-        found = []
-        for entry, record in await store.catalog.read_records(page.entries, report.fail):
-            if record is None:
-                report.unknown += 1
-            elif report.plan.wanted.accepts(record):
-                found.append((entry, record))
-            elif report.plan.wanted.prefixes and record.source is None:
-                report.unaddressed += 1
-        if report.plan.is_stale:
-            found = await _find_stale(found, states, report, store.concurrency)
-        await _remove(store, report, found)
-
-
-async def _find_stale(
-    found: Iterable[tuple[Entry, VariantRecord]],
-    states: SourceStates,
-    report: PurgeReport,
-    concurrency: int,
-) -> list[tuple[Entry, VariantRecord]]:
-    """Return the variants whose source has changed or vanished."""
-    stale = []
-
-    async def look_up(variant: tuple[Entry, VariantRecord]) -> None:
-        state = await states.state(variant[1])
-        if state.is_stale:
-            stale.append(variant)
-        else:
-            report.left[state] += 1
-
-    await for_each(found, look_up, concurrency)
-    return stale
-
-
-async def _remove(
-    store: OpenStore,
-    report: PurgeReport,
-    found: Iterable[tuple[Entry, VariantRecord]],
-) -> None:
-    entries = [entry for entry, _ in found]
-    records = {entry.key: record for entry, record in found}
-
-    def on_removed(entry: Entry) -> None:
-        report.removed(entry, records[entry.key])
-
-    if report.plan.dry_run:
-        for entry in entries:
-            on_removed(entry)
-        return
-    # Every variant of a source goes. One that was rendered again meanwhile is not stale any more.
-    await store.catalog.remove(entries, on_removed, report.fail, unchanged=report.plan.is_stale)
+def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
+    return Purge(arguments).run(environment)

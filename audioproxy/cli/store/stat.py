@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from audioproxy.cli.formatting import format_bytes
-from audioproxy.cli.output import Output
-from audioproxy.cli.store.command import Report, add_common_arguments, store_output
-from audioproxy.cli.store.ls import list_variants
+from audioproxy.cli.store.command import OpenStore, StoreCommand, add_common_arguments
 from audioproxy.cli.store.variant_rows import amount_text, build_of, format_of
 from audioproxy.variants.catalog import Amount, Entry
 from audioproxy.variants.record import VariantRecord
@@ -40,22 +38,23 @@ _AGES = {
     "over 365 days": float("inf"),
 }
 
-
-def add_arguments(parser: ArgumentParser) -> None:
-    add_common_arguments(parser)
+add_arguments = add_common_arguments
 
 
-class Statistics(Report):
+class Statistics(StoreCommand):
     """The variants so far: all, and by format, build and age."""
 
-    def __init__(self, out: Output, now: float) -> None:
-        super().__init__(out)
-        self._now = now
-        self._all = Amount()
-        self._unknown = Amount()
+    def __init__(self, arguments: Namespace) -> None:
+        super().__init__(arguments)
+        self._now = time.time()
+        self._all, self._unknown = Amount(), Amount()
         self._formats: defaultdict[str, Amount] = defaultdict(Amount)
         self._builds: defaultdict[str, Amount] = defaultdict(Amount)
         self._ages = {name: Amount() for name in _AGES}
+
+    async def work(self, store: OpenStore) -> None:
+        async for entry, record in store.records(self.fail):
+            self.add(entry, record)
 
     def add(self, entry: Entry, record: VariantRecord | None) -> None:
         """Add a variant."""
@@ -65,7 +64,6 @@ class Statistics(Report):
             each.add(entry)
 
     def values(self) -> dict[str, Any]:
-        """Return the values of the JSON object."""
         return {
             **asdict(self._all),
             "unknown": asdict(self._unknown),
@@ -75,7 +73,6 @@ class Statistics(Report):
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines for people."""
         yield amount_text(self._all)
         rows = dict(sorted(self._formats.items()))
         if self._unknown.variants:
@@ -94,5 +91,4 @@ def _table(title: str, rows: Mapping[str, Amount]) -> Iterator[str]:
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    statistics = Statistics(store_output(arguments), time.time())
-    return list_variants(arguments, environment, statistics, statistics.add)
+    return Statistics(arguments).run(environment)

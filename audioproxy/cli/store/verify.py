@@ -10,14 +10,7 @@ from typing import Any
 from audioproxy.cli.arguments import size
 from audioproxy.cli.exit_status import FAILURE, UsageError
 from audioproxy.cli.formatting import format_bytes, format_count
-from audioproxy.cli.output import Output
-from audioproxy.cli.store.command import (
-    OpenStore,
-    Report,
-    add_common_arguments,
-    run_command,
-    store_output,
-)
+from audioproxy.cli.store.command import OpenStore, StoreCommand, add_common_arguments
 from audioproxy.concurrency.workers import for_each
 from audioproxy.variants.catalog import CatalogError, Entry, Finding, Pace, Verdict
 
@@ -49,22 +42,41 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_common_arguments(parser)
 
 
-class VerifyReport(Report):
-    """What was found so far."""
+class Verification(StoreCommand):
+    """Reads variants, and removes broken ones with ``--delete``."""
 
-    def __init__(self, out: Output) -> None:
-        super().__init__(out)
+    def __init__(self, arguments: Namespace) -> None:
+        if arguments.pace == 0:
+            raise UsageError("--pace: at least one byte in a second is required")
+        super().__init__(arguments)
         self._counts = Counter[Verdict]()
         self._bytes = 0
         self._broken: list[Finding] = []
         self._removed: set[str] = set()
 
-    @property
-    def status(self) -> int:
-        """The exit status."""
-        return FAILURE if self._broken else super().status
+    async def work(self, store: OpenStore) -> None:
+        pace = Pace(self.arguments.pace)
 
-    def add(self, finding: Finding) -> None:
+        async def check(entry: Entry) -> None:
+            try:
+                finding = await store.catalog.check(entry, pace)
+            except (CatalogError, OSError) as error:
+                self.fail(entry, error)
+            else:
+                self._add(finding)
+                if finding.verdict is Verdict.BROKEN and self.arguments.delete:
+                    await store.catalog.remove(
+                        [finding.entry],
+                        lambda removed: self._removed.add(removed.key),
+                        self.fail,
+                        unchanged=True,
+                    )
+            store.bar.update()
+
+        async for page in store.pages(counted=False):
+            await for_each(page.entries, check, store.concurrency)
+
+    def _add(self, finding: Finding) -> None:
         """Count a finding, and print that of a broken variant."""
         self._counts[finding.verdict] += 1
         self._bytes += finding.entry.size
@@ -72,12 +84,11 @@ class VerifyReport(Report):
             self._broken.append(finding)
             self.out.line(f"broken: {finding.entry.key}: {finding.reason}")
 
-    def removed(self, entry: Entry) -> None:
-        """Record that a variant was removed."""
-        self._removed.add(entry.key)
+    @property
+    def status(self) -> int:
+        return FAILURE if self._broken else super().status
 
     def values(self) -> dict[str, Any]:
-        """Return the values of the JSON object."""
         broken = [
             {"key": key, "reason": each.reason, "removed": key in self._removed}
             for each in self._broken
@@ -87,7 +98,6 @@ class VerifyReport(Report):
         return {**counts, "bytes": self._bytes, "broken": broken}
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines for people."""
         counts = [f"{self._counts[each]} {each.value}" for each in Verdict if self._counts[each]]
         total = format_count(self._counts.total(), "variant")
         yield f"verified: {total}, {format_bytes(self._bytes)}"
@@ -97,31 +107,4 @@ class VerifyReport(Report):
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    if arguments.pace == 0:
-        raise UsageError("--pace: at least one byte in a second is required")
-    report = VerifyReport(store_output(arguments))
-
-    async def work(store: OpenStore) -> None:
-        await verify(store, report, Pace(arguments.pace), arguments.delete)
-
-    return run_command(arguments, environment, report, work)
-
-
-async def verify(store: OpenStore, report: VerifyReport, pace: Pace, delete: bool) -> None:
-    """Check all variants, and remove those that are broken if ``delete`` is set."""
-
-    async def check(entry: Entry) -> None:
-        try:
-            finding = await store.catalog.check(entry, pace)
-        except (CatalogError, OSError) as error:
-            report.fail(entry, error)
-        else:
-            report.add(finding)
-            if finding.verdict is Verdict.BROKEN and delete:
-                await store.catalog.remove(
-                    [finding.entry], report.removed, report.fail, unchanged=True
-                )
-        store.bar.update()
-
-    async for page in store.pages(counted=False):
-        await for_each(page.entries, check, store.concurrency)
+    return Verification(arguments).run(environment)
