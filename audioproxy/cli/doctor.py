@@ -184,8 +184,10 @@ async def check_all(
         process; results say so.
     """
     report(good("audioproxy", f"{_versions()}, as {_user()}"))
-    settings, engine = _build(reactor, environment, report)
+    settings, engine = _build(reactor, environment)
     config = settings.config
+    for result in settings.results:
+        report(result)
     try:
         for name, check in (
             # This check is first: with too few descriptors, the check of ffmpeg fails too.
@@ -224,7 +226,9 @@ async def check_bucket(
     :param source: whose reading is checked too.
     :param names: whether results may have the names of buckets and endpoints.
     """
-    hidden: dict[str, str] = {}
+    report(good("audioproxy", _versions()))
+    settings, engine = _build(reactor, environment)
+    hidden = {} if names else _names_to_hide(settings.config, engine, source)
 
     def report_without_names(result: CheckResult) -> None:
         text = result.text
@@ -232,13 +236,8 @@ async def check_bucket(
             text = text.replace(name, substitute)
         report(replace(result, text=text))
 
-    report(good("audioproxy", _versions()))
-    held: list[CheckResult] = []
-    settings, engine = _build(reactor, environment, held.append)
     try:
-        if not names:
-            hidden = _names_to_hide(settings.config, engine, source)
-        for result in held:
+        for result in settings.results:
             report_without_names(result)
         async with aclosing(check_buckets(settings.config, engine, source)) as results:
             async for result in results:
@@ -274,22 +273,17 @@ def _parse_source(text: str | None) -> S3Source | None:
     return source
 
 
-def _build(
-    reactor: Any, environment: Mapping[str, str], report: Report
-) -> tuple[UsableSettings, Engine]:
+def _build(reactor: Any, environment: Mapping[str, str]) -> tuple[UsableSettings, Engine]:
     """Check the settings, and construct the engine without the settings that it rejects."""
     settings = load_usable(environment)
-    for result in settings.results:
-        report(result)
-    refused = settings.refused
+    refused, results = settings.refused, settings.results
     while True:
         try:
             engine = Engine(settings.config, reactor)
-            for warning in engine.warnings:
-                report(setting_result(Verdict.NOTE, warning))
-            return settings, engine
+            results += tuple(setting_result(Verdict.NOTE, each) for each in engine.warnings)
+            return UsableSettings(settings.config, refused | settings.refused, results), engine
         except BootError as error:
-            report(setting_result(Verdict.BAD, error.problem))
+            results += (setting_result(Verdict.BAD, error.problem),)
             variable = error.problem.variable
         # The service can always be constructed without any settings.
         environment = {} if variable in refused else {**environment, variable: ""}
@@ -297,7 +291,6 @@ def _build(
         # The service reads SSL_CERT_FILE from the environment of the process.
         os.environ.pop(variable, None)
         settings = load_usable(environment)
-        settings = replace(settings, refused=settings.refused | refused)
 
 
 def _versions() -> str:

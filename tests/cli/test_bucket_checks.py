@@ -179,17 +179,17 @@ FAULTS: dict[str, Sequence[Fault]] = {
         accept("GET missing", "it was found"),
     ],
     "presigned URL": [refuse("GET X-Amz-Signature", 403, "AccessDenied")],
+    "altered URL": [Fault("status 200", "signature")],
+    "expired URL": [Fault("status 200", "expiry")],
+    "wrong secret": [Fault("the object was sent", "signature")],
+    "private": [Fault("status 200", "signature")],
     "presigned types": [
         send("X-Amz-Signature", "content-type is 'text/html'", **{"content-type": "text/html"})
     ],
     "presigned method": [Fault("status 204", "signature")],
-    "altered URL": [Fault("status 200", "signature")],
-    "expired URL": [Fault("status 200", "expiry")],
     "CORS": [
         send("origin:null", f"{ORIGIN} is https://a.example", **{ORIGIN: "https://a.example"})
     ],
-    "wrong secret": [Fault("the object was sent", "signature")],
-    "private": [Fault("status 200", "signature")],
     "left-overs": [refuse("GET uploads=", 501, "NotImplemented")],
     "clean-up": [accept("DELETE sample", "objects that remain is 1")],
 }

@@ -73,7 +73,7 @@ def check_free_space(
 
 
 def filesystem_of(path: str) -> str:
-    """Return the type of the filesystem that contains a path, by its kernel name."""
+    """Return the kernel's name of the filesystem that contains a path."""
     found, kind = "", "filesystem unknown"
     try:
         table = _MOUNTS.read_text(errors="surrogateescape")

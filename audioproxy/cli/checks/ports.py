@@ -31,7 +31,6 @@ _DOCUMENT = 1024 * 1024
 
 
 async def check_ports(reactor: Any, settings: UsableSettings) -> AsyncIterator[CheckResult]:
-    """Check that each port is free, or that the service itself runs and holds it."""
     config = settings.config
     # Whether the service seems to run.
     runs = True
@@ -66,7 +65,6 @@ async def check_ports(reactor: Any, settings: UsableSettings) -> AsyncIterator[C
 
 
 def _check_socket(path: str) -> CheckResult:
-    """Check that a Unix socket can be created, or that a process listens on it."""
     folder = os.path.dirname(path)
     try:
         if is_live(path):
@@ -150,10 +148,7 @@ class _Holder:
 
 
 async def _check_holder(holder: _Holder, question: str | None) -> CheckResult:
-    """Check that the holder of the main port is an audioproxy with the same key.
-
-    :param question: from `_signed_question`.
-    """
+    """Check that the holder of the main port is an audioproxy with the same key."""
     with suppress(TransportError, ValueError, LookupError, TypeError):
         _, body = await holder.get("/health")
         if (document := json.loads(body))["status"] == "ok":
@@ -169,10 +164,7 @@ async def _check_holder(holder: _Holder, question: str | None) -> CheckResult:
 
 
 async def _check_metrics_holder(holder: _Holder, runs: bool) -> CheckResult:
-    """Check that an audioproxy holds the port of the metrics.
-
-    :param runs: the service seems to run, so this is its own port.
-    """
+    """Check that an audioproxy holds the port of the metrics; it is this one if it ``runs``."""
     with suppress(TransportError):
         _, body = await holder.get("/metrics")
         if b"audio_proxy_renders_total" in body:

@@ -174,6 +174,7 @@ async def _refuse_anonymous(trial: Trial) -> None:
     await require_status(await trial.fetch(trial.sample.target.url), *REFUSALS)
 
 
+#: These apply to a source too.
 READING = (
     Check(
         "ETag",
@@ -181,7 +182,6 @@ READING = (
         "a response could mix two versions of an object",
         "use a store with strong ETags",
         _find_etag,
-        reads_only=True,
     ),
     Check(
         "first byte",
@@ -189,7 +189,6 @@ READING = (
         "lookups do not know the size, so sources fail and stored variants are not found",
         _USE_RANGES,
         lambda trial: _require_range(trial.sample, "0-0", 0, 1),
-        reads_only=True,
     ),
     Check(
         "range",
@@ -197,7 +196,6 @@ READING = (
         _SEEK,
         _USE_RANGES,
         _read_range,
-        reads_only=True,
     ),
     Check(
         "open range",
@@ -205,7 +203,6 @@ READING = (
         _SEEK,
         _USE_RANGES,
         _read_open_range,
-        reads_only=True,
     ),
     Check(
         "missing object",
@@ -213,7 +210,6 @@ READING = (
         "a request for a variant that is not stored fails and does not render",
         "use a store that reports missing objects",
         _miss,
-        reads_only=True,
     ),
     Check(
         "presigned URL",
@@ -222,8 +218,40 @@ READING = (
         "use a store and an AP_PRESIGN_TTL that allow presigned URLs",
         _fetch_presigned,
         in_redirect_mode,
-        reads_only=True,
     ),
+    Check(
+        "altered URL",
+        "a presigned URL with another signature is refused",
+        "anyone can read the bucket",
+        "use a store that verifies signatures, and make the bucket private",
+        _alter_url,
+    ),
+    Check(
+        "expired URL",
+        "a presigned URL is refused when it has expired",
+        "clients keep access for longer than AP_PRESIGN_TTL and exp allow",
+        "use a store that verifies the expiry, or set AP_SERVE_MODE=proxy",
+        _expire,
+        in_redirect_mode,
+    ),
+    Check(
+        "wrong secret",
+        "a request that is signed with another secret is refused",
+        "anyone can read and write the bucket",
+        "use a store that verifies signatures, and make the bucket private",
+        _refuse_secret,
+    ),
+    Check(
+        "private",
+        "the object is not sent without a signature",
+        "anyone who knows a key can read the object, also when its URL has expired",
+        "make the bucket private",
+        _refuse_anonymous,
+        never,
+    ),
+)
+
+REDIRECTS = (
     Check(
         "presigned types",
         "a presigned URL returns Content-Type, Cache-Control and Content-Disposition of a variant",
@@ -241,44 +269,10 @@ READING = (
         in_redirect_mode,
     ),
     Check(
-        "altered URL",
-        "a presigned URL with another signature is refused",
-        "anyone can read the bucket",
-        "use a store that verifies signatures, and make the bucket private",
-        _alter_url,
-        reads_only=True,
-    ),
-    Check(
-        "expired URL",
-        "a presigned URL is refused when it has expired",
-        "clients keep access for longer than AP_PRESIGN_TTL and exp allow",
-        "use a store that verifies the expiry, or set AP_SERVE_MODE=proxy",
-        _expire,
-        in_redirect_mode,
-        reads_only=True,
-    ),
-    Check(
         "CORS",
         "pages of other origins may read the object after a redirect",
         "fetch and waveforms fail in browsers for stored variants",
         "set a CORS rule of the bucket with the origin * and the methods GET and HEAD",
         _allow_origin,
-    ),
-    Check(
-        "wrong secret",
-        "a request that is signed with another secret is refused",
-        "anyone can read and write the bucket",
-        "use a store that verifies signatures, and make the bucket private",
-        _refuse_secret,
-        reads_only=True,
-    ),
-    Check(
-        "private",
-        "the object is not sent without a signature",
-        "anyone who knows a key can read the object, also when its URL has expired",
-        "make the bucket private",
-        _refuse_anonymous,
-        never,
-        reads_only=True,
     ),
 )

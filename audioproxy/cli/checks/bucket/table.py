@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from twisted.internet.defer import CancelledError
 
-from audioproxy.cli.checks.bucket.reading import READING, open_source
+from audioproxy.cli.checks.bucket.reading import READING, REDIRECTS, open_source
 from audioproxy.cli.checks.bucket.trial import Check, Failed, Noted, Trial
 from audioproxy.cli.checks.bucket.writing import REMOVAL, WRITING
 from audioproxy.cli.checks.results import CheckResult, Verdict, bad, crashed, good, note
@@ -21,7 +21,7 @@ from audioproxy.s3.objects import StoreError, Unreachable, WrongEndpoint
 from audioproxy.variants.proof import wanted_for
 
 #: All checks, in the order in which they run.
-CHECKS = (*WRITING, *READING, *REMOVAL)
+CHECKS = (*WRITING, *READING, *REDIRECTS, *REMOVAL)
 
 
 async def check_buckets(
@@ -66,7 +66,7 @@ def source_checks(key: bytes) -> list[Check]:
         "name an object that exists, and credentials that may read it (GetObject)",
         lambda trial: open_source(trial, key),
     )
-    return [opening, *(check for check in CHECKS if check.reads_only)]
+    return [opening, *READING]
 
 
 async def run_checks(trial: Trial, checks: Iterable[Check]) -> AsyncGenerator[CheckResult]:

@@ -84,7 +84,6 @@ class Check:
     :ivar run: returns a text to print in place of ``checks``, or None. It raises `Failed` or
         `StoreError` for a failure, and `Noted`.
     :ivar is_needed: whether a failure is bad with these settings. Otherwise it is a note.
-    :ivar reads_only: it applies to a source too.
     """
 
     name: str
@@ -93,7 +92,6 @@ class Check:
     remedy: str
     run: Callable[[Trial], Coroutine[Any, Any, str | None]]
     is_needed: Callable[[Config], bool] = always
-    reads_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
