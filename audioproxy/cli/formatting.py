@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-# These names have moved.
-from audioproxy.cli.output import Colour as Colour
-from audioproxy.cli.output import paint as paint
-from audioproxy.cli.output import print_errors as print_errors
-from audioproxy.cli.output import printable as printable
-
 
 def format_bytes(count: float) -> str:
     """Return a number of bytes with three significant digits and a decimal unit."""
