@@ -43,10 +43,7 @@ _URL = re.compile(r"(https?)(://[!-.0-9:->A-~]+)(/[^?#\s]*)?(\?[^#\s]*)?(#.*)?",
 
 
 class FetchFailed(Exception):
-    """A URL that could not be fetched; the text gives the reason.
-
-    :ivar status: of the response, if there was one.
-    """
+    """A URL that could not be fetched; its status is that of the response, if there was one."""
 
     def __init__(self, reason: str, status: int | None = None) -> None:
         super().__init__(reason)
@@ -90,10 +87,7 @@ class Fetcher:
         self._received = 0
 
     async def fetch(self, url: str, body: IO[bytes] | None = None) -> Fetched:
-        """Fetch a URL.
-
-        :param body: file to which the body is written, without a buffer.
-        """
+        """Fetch a URL, and write its body to a file without a buffer, if one is given."""
         try:
             response = await self._request(normalize_url(url))
         except TransportError as error:

@@ -13,10 +13,7 @@ from audioproxy.media.loudness import Gain, Loudness
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The result of one source, or of an album.
-
-    :ivar error: why there is no result, or no URL.
-    """
+    """The result of one source, or of an album; an error says why it has none, or no URL."""
 
     source: str
     loudness: Loudness | None = None
@@ -26,10 +23,7 @@ class Row:
 
 
 class Report:
-    """The rows of a report. The table has none for a source without a result.
-
-    :ivar failures: the number of rows with an error.
-    """
+    """Prints rows, and counts their failures. A table has no row for a source without a result."""
 
     def __init__(self, out: Output, with_gain: bool, with_url: bool) -> None:
         self.out = out

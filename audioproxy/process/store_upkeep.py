@@ -56,9 +56,8 @@ class StoreUpkeep:
         now: Callable[[], float],
         evicted: Callable[[int], object],
     ) -> None:
-        """Create an upkeep that is not started.
+        """Create an upkeep that is not started; ``now`` returns Unix seconds.
 
-        :param now: Unix time in seconds.
         :param evicted: called with the number of variants that a prune has removed.
         """
         self._store = store

@@ -155,10 +155,7 @@ class StoreCommand(ABC):
 
 
 def open_catalog(config: Config, engine: Engine, reactor: Any, most: int) -> VariantCatalog:
-    """Return the variants of the configured store.
-
-    :param most: files or requests at a time.
-    """
+    """Return the variants of the configured store; ``most`` files or requests go at a time."""
     assert config.variant_store is not None
     if not isinstance(config.variant_store, BucketStore):
         return FolderCatalog(config.variant_store.path, thread_per_call(reactor), most)
