@@ -40,7 +40,7 @@ def _called(tree: ast.Module) -> set[str]:
 
 
 class StructureTests(SynchronousTestCase):
-    """The pure packages, and the plugin of twistd"""
+    """The pure packages, the layers below the command, and the plugin of twistd"""
 
     def test_pure(self) -> None:
         """The pure packages call no built-in function that reads or writes."""
@@ -65,6 +65,14 @@ class StructureTests(SynchronousTestCase):
             base = each.__bases__[0]
             own = vars(each).get("status")
             self.assertEqual((base.__name__, str(own or "")), drawn[each.__name__])
+
+    def test_below_the_command(self) -> None:
+        """No module below the command names it in a string, for example to start it."""
+        for name, source in _modules().items():
+            nodes = () if name.startswith("audioproxy.cli.") else ast.walk(ast.parse(source))
+            texts = [node.value for node in nodes if isinstance(node, ast.Constant)]
+            named = [text for text in texts if isinstance(text, str) and "audioproxy.cli" in text]
+            self.assertEqual([], named, name)
 
     def test_plugin(self) -> None:
         """The twistd plugin imports only ServiceMaker, so that listing commands stays fast."""

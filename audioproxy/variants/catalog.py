@@ -48,6 +48,19 @@ class Entry:
         return self.stored if self.used is None else self.used
 
 
+@dataclass(slots=True)
+class Amount:
+    """A number of variants, and their bytes."""
+
+    variants: int = 0
+    bytes: int = 0
+
+    def add(self, entry: Entry) -> None:
+        """Add a variant."""
+        self.variants += 1
+        self.bytes += entry.size
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """Some of the variants.
