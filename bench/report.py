@@ -8,7 +8,7 @@ from statistics import median
 
 from bench.figures import Figure
 
-_HEADINGS = ("Work", "Measure", "Median (least-most)", "Ours", "The peer's", "Target", "Met")
+_HEADINGS = ("Work", "Measure", "Median (least-most)", "Ours, the peer's", "Target")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +29,15 @@ def all_contents(run: Run) -> dict[str, str]:
     """Return the contents of each block of docs/benchmarks.md."""
     return {
         "run": _summary(run),
-        **{name: table(figures) for name, figures in run.series.items()},
-        "machine": _pairs({**run.machine, **run.versions}),
+        **{name: table(figures, whole=False) for name, figures in run.series.items()},
+        "machine": _sentence({**run.machine, **run.versions}),
     }
 
 
 def short_contents(run: Run) -> dict[str, str]:
     """Return the contents of the block of docs/performance.md: rows without their targets."""
-    rows = (_cells(row)[:5] for row in _figures(run) if row.in_short)
-    return {"claims": "\n".join(_rows(_HEADINGS[:5], rows))}
+    rows = (_cells(row)[:4] for row in _figures(run) if row.in_short)
+    return {"claims": "\n".join(_rows(_HEADINGS[:4], rows))}
 
 
 def headline_contents(run: Run) -> dict[str, str]:
@@ -67,27 +67,30 @@ def _summary(run: Run) -> str:
     )
 
 
-def table(figures: Sequence[Figure]) -> str:
-    """Return the table of a series, with the reasons for missed targets and the notes below it."""
+def table(figures: Sequence[Figure], *, whole: bool = True) -> str:
+    """Return the table of a series, with the reasons for missed targets and the notes below it.
+
+    :param whole: whether to show the rows that the page leaves out too.
+    """
     missed = [row for row in figures if row.target_met is False]
     notes = [
         *_notes("Missed: ", [(row.work, row.reason) for row in missed]),
         *_notes("", [(row.work, row.remark) for row in figures]),
     ]
-    return "\n".join([*_rows(_HEADINGS, map(_cells, figures)), *([""] if notes else []), *notes])
+    cells = (_cells(row) for row in figures if whole or row.on_page)
+    return "\n".join([*_rows(_HEADINGS, cells), *([""] if notes else []), *notes])
 
 
 def _cells(row: Figure) -> list[str]:
     """Return the cells of a row, in the order of the headings."""
     unit = "" if row.theirs or not row.unit else f" {row.unit}"
-    ours = theirs = target = met = ""
+    sides = target = ""
     if row.theirs:
-        ours, other = (f"{number(median(s))} {row.unit}" for s in (row.ours, row.theirs))
-        theirs = f"{other} ({row.peer})"
+        sides = f"{number(median(row.ours))}, {number(median(row.theirs))} {row.unit}"
     if row.target is not None:
-        target = f"at {'least' if row.at_least else 'most'} {number(row.target)}{unit}"
-        met = "yes" if row.target_met else "**no**"
-    return [row.work, row.measure, _span(row.compared) + unit, ours, theirs, target, met]
+        target = f"{'≥' if row.at_least else '≤'} {number(row.target)}{unit}"
+        target = target if row.target_met else f"**{target}**"
+    return [row.work, row.measure, _span(row.compared) + unit, sides, target]
 
 
 def _rows(headings: Sequence[str], rows: Iterator[Sequence[str]]) -> Iterator[str]:
@@ -112,8 +115,8 @@ def _notes(prefix: str, pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
         yield f"- {prefix}{works[0]}{others}: {note}."
 
 
-def _pairs(values: Mapping[str, str]) -> str:
-    return "\n".join(_rows(["What", "Value"], ([name, value] for name, value in values.items())))
+def _sentence(values: Mapping[str, str]) -> str:
+    return f"{'; '.join(f'{name} {value}' for name, value in values.items())}."
 
 
 def number(value: float) -> str:

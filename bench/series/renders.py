@@ -29,12 +29,11 @@ def uncompressed(bench: Bench) -> list[Figure]:
         "wall time over bare `ffmpeg`",
         "s",
         target=1.04,
-        peer="ffmpeg",
         remark="stereo; other formats have fewer bytes and more encoding",
         reason="a file takes the encoder longer to write than a pipe, and a client reads over TCP",
     )
     used = Figure(work, "service's CPU for each GB", "s", target=2.2)
-    forked = Figure(work, "wall time over `AP_WARM_PROGRAMS=0`", "s", target=1.02, peer="new start")
+    forked = Figure(work, "wall time over `AP_WARM_PROGRAMS=0`", "s", target=1.02)
     with (
         bench.service("uncompressed") as ours,
         bench.service("uncompressed-cold", AP_WARM_PROGRAMS="0") as cold,
@@ -62,13 +61,13 @@ def speeds(bench: Bench) -> list[Figure]:
     figures = []
     with bench.service("speeds") as ours:
         for options in bench.some(_SPEEDS):
-            figure = Figure(f"1 minute of stereo FLAC to `{options}`", "speed", "x real time")
+            figure = Figure(f"FLAC to `{options}`", "speed", "x real time")
             path = ours.path(f"{options}/{bench.part(0, _MINUTE)}", "three.flac")
             bare = commands(bench.sounds, path).ffmpeg
             for _ in range(bench.few):
                 figure.add(bench.seconds(_MINUTE) / whole(bare))
             figures.append(figure)
-    figures[0].remark = "the time includes the start of ffmpeg, on one core"
+    figures[0].remark = "1 minute of stereo on one core, with the start of ffmpeg"
     return figures
 
 
@@ -84,7 +83,6 @@ def _measure_short_peaks(bench: Bench, name: str) -> Figure:
         "over `AP_WARM_PROGRAMS=0`",
         "ms",
         target=0.5,
-        peer="new start",
         reason="the decoder takes as long on both sides",
     )
     folder = bench.copies("short-peaks", f"three.{name}", bench.many + 1)
@@ -113,8 +111,6 @@ def _measure_peaks(bench: Bench, name: str) -> list[Figure]:
         "over bare `ffmpeg` decoding to `-f s16le`",
         "s",
         target=over_ffmpeg,
-        peer="ffmpeg",
-        remark="each source is new to the service, which probes it first",
         reason="the decoder's threads, the pipe and the reduction share two cores",
     )
     beside = Figure(
@@ -122,7 +118,6 @@ def _measure_peaks(bench: Bench, name: str) -> list[Figure]:
         "over `audiowaveform`, 2 channels",
         "s",
         target=over_peer,
-        peer="audiowaveform",
         reason="ffmpeg decodes flac more slowly than libFLAC" if name == "flac" else "",
         remark="" if name == "mp3" else "in parts, on all CPUs; audiowaveform has one thread",
     )

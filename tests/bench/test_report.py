@@ -24,7 +24,7 @@ from bench.report import (
 
 def figure(**rest: Any) -> Figure:
     """Return a figure with three rounds."""
-    row = Figure("a HIT", "over nginx", "requests/s", peer="nginx", **rest)
+    row = Figure("a HIT", "over nginx", "requests/s", **rest)
     for ours, theirs in ((40.0, 100.0), (10.0, 20.0), (90.0, 300.0)):
         row.add(ours, theirs)
     return row
@@ -59,11 +59,12 @@ class TableTests(SynchronousTestCase):
     """Tables of the report."""
 
     def test_rows(self) -> None:
-        """A row shows median, range, the medians of both sides, target and verdict."""
-        row = "| a HIT | over nginx | 0.4 (0.3-0.5) | 40 requests/s | 100 requests/s (nginx)"
-        self.assertIn(f"{row} | at least 0.35 | yes |", table([figure(target=0.35, at_least=True)]))
-        self.assertIn(f"{row} | at most 0.35 | **no** |", table([figure(target=0.35)]))
-        self.assertIn(f"{row} |  |  |", table([figure()]))
+        """A row shows median, range, the medians of both sides, and the target, bold if missed."""
+        row = "| a HIT | over nginx | 0.4 (0.3-0.5) | 40, 100 requests/s"
+        self.assertIn(f"{row} | ≥ 0.35 |", table([figure(target=0.35, at_least=True)]))
+        self.assertIn(f"{row} | **≤ 0.35** |", table([figure(target=0.35)]))
+        self.assertIn(f"{row} |  |", table([figure()]))
+        self.assertNotIn(row, table([figure(on_page=False)], whole=False))
 
     def test_notes(self) -> None:
         """Remarks follow the table, and reasons if a target is missed, each of them once."""
@@ -92,9 +93,9 @@ class BlockTests(SynchronousTestCase):
         self.assertIn("2026-11-21, with 3 rounds", contents["run"])
         self.assertIn("1 of 2 targets are met", contents["run"])
         self.assertEqual(table(series["hits"]), contents["hits"])
-        self.assertIn("| nginx | 1.22 |", contents["machine"])
+        self.assertIn("cores 2; nginx 1.22.", contents["machine"])
         *_, row = short_contents(run)["claims"].splitlines()
-        self.assertEqual(1, contents["hits"].count(row.rstrip("|") + "| at most 1 |"))
+        self.assertEqual(1, contents["hits"].count(row.rstrip("|") + "| ≤ 1 |"))
         self.assertEqual(
             {"headlines": "- **30-50 %** of it\n- **3 MB** of memory"}, headline_contents(run)
         )
