@@ -8,6 +8,16 @@ from statistics import median
 
 from bench.figures import Figure
 
+#: Blocks of docs/benchmarks.md, and the series of each.
+SECTIONS = {
+    "first-bytes": ("first-bytes",),
+    "previews": ("previews",),
+    "remote": ("remote", "far-renders"),
+    "renders": ("uncompressed", "peaks", "speeds", "children"),
+    "hits": ("large-hits", "small-hits", "beside-renders", "redirects"),
+    "memory": ("one-url", "long-render", "books", "idle"),
+}
+
 _HEADINGS = ("Work", "Measure", "Median (least-most)", "Ours, the peer's", "Target")
 
 
@@ -29,7 +39,10 @@ def all_contents(run: Run) -> dict[str, str]:
     """Return the contents of each block of docs/benchmarks.md."""
     return {
         "run": _summary(run),
-        **{name: table(figures, whole=False) for name, figures in run.series.items()},
+        **{
+            name: table([row for each in group for row in run.series.get(each, ())], whole=False)
+            for name, group in SECTIONS.items()
+        },
         "machine": _sentence({**run.machine, **run.versions}),
     }
 
@@ -72,13 +85,14 @@ def table(figures: Sequence[Figure], *, whole: bool = True) -> str:
 
     :param whole: whether to show the rows that the page leaves out too.
     """
+    shown = [row for row in figures if whole or row.on_page]
     missed = [row for row in figures if row.target_met is False]
     notes = [
-        *_notes("Missed: ", [(row.work, row.reason) for row in missed]),
-        *_notes("", [(row.work, row.remark) for row in figures]),
+        *_notes("Missed: ", [(row.work, row.reason) for row in missed], figures),
+        *_notes("", [(row.work, row.remark) for row in shown], figures),
     ]
-    cells = (_cells(row) for row in figures if whole or row.on_page)
-    return "\n".join([*_rows(_HEADINGS, cells), *([""] if notes else []), *notes])
+    lines = _rows(_HEADINGS, map(_cells, shown))
+    return "\n".join([*lines, *([""] if notes else []), *notes])
 
 
 def _cells(row: Figure) -> list[str]:
@@ -107,12 +121,16 @@ def _span(samples: Sequence[float]) -> str:
     return f"{number(middle)} ({number(least)}-{number(most)})"
 
 
-def _notes(prefix: str, pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Yield each note once, with the first work that it is about and the number of the others."""
+def _notes(
+    prefix: str, pairs: Sequence[tuple[str, str]], figures: Sequence[Figure]
+) -> Iterator[str]:
+    """Yield each note once, with the works that it is about if these are not all."""
+    all_works = {row.work for row in figures}
     for note in dict.fromkeys(note for _, note in pairs if note):
         works = list(dict.fromkeys(work for work, other in pairs if other == note))
         others = f", and {len(works) - 1} similar" if works[1:] else ""
-        yield f"- {prefix}{works[0]}{others}: {note}."
+        about = "" if all_works == {*works} else f"{works[0]}{others}: "
+        yield f"- {prefix}{about}{note}."
 
 
 def _sentence(values: Mapping[str, str]) -> str:

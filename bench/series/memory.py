@@ -64,6 +64,7 @@ def one_url(bench: Bench) -> list[Figure]:
         "MB",
         target=4,
         remark="stalled clients read the headers and then nothing until the render has ended",
+        on_page=False,
     )
     for _ in range(bench.rounds):
         # A new service for each measurement, since a process does not return its memory.

@@ -94,7 +94,7 @@ def _measure(bench: Bench, name: str, ours: Service, own: Service | None) -> lis
         # It bounds what the service adds, also where ffmpeg is started anew.
         target=1.15,
         reason=reason,
-        on_page=name == "mp3",
+        on_page=False,
     )
     lean = Figure(
         f"{work}, own ffmpeg",
@@ -176,7 +176,7 @@ def _measure_late(bench: Bench, ours: Service, name: str, what: str, start: floa
         "first byte over that at 0",
         "ms",
         target=_LATE,
-        on_page=name in ("hour.flac", "hour.ogg", "hour.m4a", "hour.mp3", "vbr-hour.mp3"),
+        on_page=name in ("hour.flac", "hour.ogg", "vbr-hour.mp3"),
         in_short=name == "hour.ogg",
     )
     # The first rounds do not count: they probe the source.
@@ -194,7 +194,7 @@ def _measure_preview(bench: Bench, name: str) -> Figure:
         _OVER_PAIR,
         "ms",
         target=0.2,
-        on_page=name in ("flac", "mp3"),
+        on_page=name == "flac",
     )
     root = bench.copies("preview", f"three.{name}", bench.rounds + 1)
     with service(root, {"AP_LOCAL_ROOT": str(root)}) as ours:

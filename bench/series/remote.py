@@ -30,7 +30,7 @@ _PLAIN = (
 _KNOWN = "after the preview of the same source at 0"
 _FFPROBE = str(Path(FFMPEG).with_name("ffprobe"))
 _OVER_PAIR = "first byte over the bare pair"
-# The format on the page.
+# The format on the page, at an origin.
 _SHOWN = "flac"
 _LOOPBACK = "on the loopback, the programs' own work is most of the time of both sides"
 
@@ -61,7 +61,13 @@ def _measure_near(bench: Bench, ours: Service, place: Place) -> Iterator[Figure]
 def _measure_far(bench: Bench, ours: Service, place: Place) -> Iterator[Figure]:
     where = f"{place.name}, {ROUND_TRIP} ms"
     counts = [
-        Figure(f"{what}, {where}", "most requests of any container", "", target=most)
+        Figure(
+            f"{what}, {where}",
+            "most requests of any container",
+            "",
+            target=most,
+            on_page=_is_shown(_SHOWN, where),
+        )
         for what, most in zip(("a preview", f"another, {_KNOWN}"), _REQUESTS, strict=True)
     ]
     asked = []
@@ -73,7 +79,7 @@ def _measure_far(bench: Bench, ours: Service, place: Place) -> Iterator[Figure]:
             "ms",
             target=_AGAIN,
             remark=_KNOWN,
-            on_page=name == _SHOWN,
+            on_page=_is_shown(name, where),
         )
         late = Figure(
             f"preview at 150 seconds into a remote {name}, {where}",
@@ -81,7 +87,7 @@ def _measure_far(bench: Bench, ours: Service, place: Place) -> Iterator[Figure]:
             "ms",
             target=_LATE,
             remark=_KNOWN,
-            on_page=name == _SHOWN,
+            on_page=_is_shown(name, where),
         )
         rounds = list(_rounds(bench, ours, place, name, [0, 0, _START]))
         for took, _, pair in rounds:
@@ -107,9 +113,12 @@ def _preview(name: str, where: str, target: float, reason: str = "") -> Figure:
         target=target,
         remark=_PLAIN,
         reason=reason,
-        on_page=name == _SHOWN,
-        in_short=name == _SHOWN and where.startswith("https"),
+        on_page=_is_shown(name, where),
     )
+
+
+def _is_shown(name: str, where: str) -> bool:
+    return name == _SHOWN and where.startswith("https")
 
 
 def _rounds(
