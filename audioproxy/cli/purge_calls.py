@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class PurgeCall(NamedTuple):
-    """The call of one cache, as its own documentation has it. docs/caches.md shows all of them.
+    """The call of one cache, as its own documentation has it. docs/caches.md lists the caches.
 
     :ivar header: the value of AP_CACHE_TAG_HEADER that the cache reads.
     :ivar command: a shell command. ``TAGS`` stands for the tags, and other words in capitals for

@@ -76,7 +76,7 @@ def with_sources(config: Config) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check of a bucket. Its texts are parts of a sentence, and of a row in docs/providers.md.
+    """A check of a bucket. Its texts are parts of a sentence.
 
     :ivar checks: what it checks, as it is when nothing is wrong.
     :ivar breaks: what happens in the service otherwise.
