@@ -216,21 +216,18 @@ async def fetch_all(
                 url = await anext(urls, None)
             if url is None:
                 return
-            await count(url)
-
-    async def count(url: str) -> None:
-        try:
-            progress.add_result(await fetch_one(url))
-        except FetchFailed as error:
-            progress.add_failure(url, str(error))
-        except CancelledError:
-            raise
-        except OSError as error:
-            progress.add_failure(url, reason_of(error))
-        except Exception:
-            # An unexpected error must fail only its own URL.
-            traceback.print_exc()
-            progress.add_failure(url, CRASHED)
+            try:
+                progress.add_result(await fetch_one(url))
+            except FetchFailed as error:
+                progress.add_failure(url, str(error))
+            except CancelledError:
+                raise
+            except OSError as error:
+                progress.add_failure(url, reason_of(error))
+            except Exception:
+                # An unexpected error must fail only its own URL.
+                traceback.print_exc()
+                progress.add_failure(url, CRASHED)
 
     await all_results(run_worker() for _ in range(concurrency))
 
