@@ -83,8 +83,6 @@ class Pool(Protocol):
 
 
 class Space(Protocol):
-    """The free bytes and the size of a disk."""
-
     @property
     def free(self) -> int: ...
     @property
@@ -108,6 +106,10 @@ class Metrics:
             ("format", "outcome"),
             registry=self.registry,
         )
+        # Series of small sets exist from the start, so that a rate includes the first event. The
+        # series of the histogram, 14 for each combination, appear with their first render.
+        for values in product(FORMATS, _OUTCOMES):
+            self._renders.labels(*values)
         self._durations = Histogram(
             "audio_proxy_render_duration_seconds",
             "Seconds that a render had its slot.",
@@ -184,10 +186,6 @@ class Metrics:
         self.write_backs = self._histogram(
             "write_back_duration", "Seconds that the store took to accept a finished render."
         )
-        # Series of small sets exist from the start, so that a rate includes the first event. The
-        # series of the histogram, 14 for each combination, appear with their first render.
-        for values in product(FORMATS, _OUTCOMES):
-            self._renders.labels(*values)
 
     def _event(self, name: str, documentation: str) -> Count:
         return Counter(f"audio_proxy_{name}", documentation, registry=self.registry).inc
@@ -207,7 +205,6 @@ class Metrics:
     def _histograms(
         self, name: str, documentation: str, label: str, values: Iterable[str]
     ) -> dict[str, Durations]:
-        """Return a histogram for each value of a label."""
         family = self._histogram(name, documentation, label)
         return {value: family.labels(value) for value in values}
 
@@ -215,7 +212,6 @@ class Metrics:
         return Gauge(f"audio_proxy_{name}", documentation, labels, registry=self.registry)
 
     def watch(self, pool: Pool) -> None:
-        """Expose the render slots and their queue from now on."""
         gauges: tuple[tuple[str, str, Callable[[], float]], ...] = (
             ("slots_held", "Render slots in use.", lambda: pool.held),
             ("slots_capacity", "Render slots in total.", lambda: pool.capacity),
@@ -231,10 +227,7 @@ class Metrics:
             self._gauge(f"render_{name}", documentation).set_function(read)
 
     def watch_store(self, max_bytes: int, size: Callable[[], int | None]) -> None:
-        """Expose the size of a store with a bound from now on.
-
-        :param size: returns the bytes of the store, or None while they are unknown.
-        """
+        """Expose the size of a store with a bound; None is one that is not known yet."""
 
         def read() -> float:
             found = size()
@@ -246,10 +239,7 @@ class Metrics:
         )
 
     def watch_disks(self, spaces: Mapping[str, Space | None]) -> None:
-        """Expose the free bytes and the sizes of disks from now on.
-
-        :param spaces: by folder, the space of its disk, or None while it is unknown.
-        """
+        """Expose the space of the disks of folders; None is one that is not known now."""
 
         def read(folder: str, name: str) -> float:
             space = spaces[folder]
@@ -266,21 +256,14 @@ class Metrics:
                 gauge.labels(folder).set_function(partial(read, folder, name))
 
     def watch_process(self, build: Callable[[], Mapping[str, str]]) -> None:
-        """Expose this process, its platform and its build from now on.
-
-        :param build: returns the versions of programs and the like, by name.
-        """
+        """Expose this process, its platform, and the versions that ``build`` returns by name."""
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         self.registry.register(Info("audio_proxy_build", "The versions that run.", build))
 
     @contextmanager
     def render(self, form: str, seconds: Callable[[], float]) -> Iterator[None]:
-        """Count the render that runs in the ``with`` block, its duration and its outcome.
-
-        :param form: the output format.
-        :param seconds: a clock.
-        """
+        """Count the render that runs in the ``with`` block, its duration and its outcome."""
         since = seconds()
         outcome = RenderFailed.code
         self._running.inc()
@@ -299,22 +282,16 @@ class Metrics:
             self._durations.labels(form, outcome).observe(seconds() - since)
 
     def hit(self, form: str) -> None:
-        """Count a request that is served from the store."""
         self._lookups[form, "hit"]()
 
     def miss(self, form: str) -> None:
-        """Count a request that starts a render."""
         self._lookups[form, "miss"]()
 
     def coalesced(self, form: str) -> None:
-        """Count a request that joins a render."""
         self._lookups[form, "coalesced"]()
 
     def response_cut(self, *, by_stop: bool) -> None:
-        """Count a response that is not sent to its end.
-
-        :param by_stop: a stop of the service has cut it, and not a failure.
-        """
+        """Count a response that a stop of the service, or a failure, has cut."""
         self._cuts["stop" if by_stop else "failure",]()
 
     def request_ended(
@@ -322,9 +299,7 @@ class Metrics:
     ) -> None:
         """Count a request.
 
-        :param endpoint: one of `ENDPOINTS`.
-        :param status: one of `STATUSES`.
-        :param pair: the index of the pair that made its signature, or None without a signature.
+        :param pair: the index of the pair that made its signature.
         :param sent: bytes of the response's body.
         """
         cell = self._responses[endpoint, status]
