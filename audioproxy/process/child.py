@@ -20,6 +20,7 @@ from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
 from audioproxy.concurrency.shared_result import SharedResult
+from audioproxy.errors import MemoryExceeded, Refusal
 from audioproxy.media.command.progress import STATUS
 from audioproxy.media.diagnostics import one_line
 from audioproxy.observe.log_context import Logger
@@ -89,9 +90,12 @@ class Exit:
         return self.code in _NEVER_RAN
 
     @property
-    def used_up_cpu(self) -> bool:
-        """Whether the kernel ended it at its limit of CPU time."""
-        return self.signal == signal.SIGXCPU
+    def signal_name(self) -> str | None:
+        if self.signal is None:
+            return None
+        # Most real-time signals have no name.
+        names = {each.value: each.name for each in signal.Signals}
+        return names.get(self.signal, f"signal {self.signal}")
 
     @property
     def ok(self) -> bool:
@@ -398,11 +402,14 @@ def _signal_group(pid: int, name: str) -> bool:
     return True
 
 
-def log_lack_of_memory(what: str, ended: Exit) -> None:
-    """Log that a child could not allocate memory."""
-    _log.warn(
-        "the {what} needs more memory than AP_MAX_CHILD_MEMORY ({how}): {diagnostic}",
+def log_failure(what: str, ended: Exit, cause: type[Refusal] | None = None) -> None:
+    """Log how a child failed, with the end of its stderr."""
+    lacks_memory = cause is MemoryExceeded
+    log = _log.error if ended.never_ran and not lacks_memory else _log.warn
+    log(
+        "the {what} {failed} ({how}): {diagnostic}",
         what=what,
+        failed="needs more memory than AP_MAX_CHILD_MEMORY" if lacks_memory else "failed",
         how=describe_exit(ended),
         diagnostic=one_line(ended.stderr),
     )
@@ -411,7 +418,5 @@ def log_lack_of_memory(what: str, ended: Exit) -> None:
 def describe_exit(ended: Exit) -> str:
     """Return how a child ended, as text for a log line."""
     if ended.signal is not None:
-        # Most real-time signals have no name.
-        names = {each.value: each.name for each in signal.Signals}
-        return f"ended by {names.get(ended.signal, f'signal {ended.signal}')}"
+        return f"ended by {ended.signal_name}"
     return f"exit status {ended.code}"

@@ -5,15 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import (
-    DiskFull,
-    MemoryExceeded,
     NothingDecoded,
     OutputTooLarge,
     Refusal,
@@ -23,23 +20,15 @@ from audioproxy.errors import (
 from audioproxy.media.command.decoding import KEPT_LINES, PIECE_LIMIT, Pipeline
 from audioproxy.media.command.progress import REPORT, describe_progress
 from audioproxy.media.diagnostics import (
-    classify,
-    exceeded_file_size,
     filled_disk,
-    lacked_memory,
     lacks_end,
     lacks_silence,
     lost_reader,
     one_line,
+    verdict,
 )
 from audioproxy.observe.log_context import Logger
-from audioproxy.process.child import (
-    Child,
-    ChildTimeout,
-    Exit,
-    describe_exit,
-    log_lack_of_memory,
-)
+from audioproxy.process.child import Child, ChildTimeout, Exit, describe_exit, log_failure
 from audioproxy.process.spawn import Launcher, SpawnFailed
 from audioproxy.sources.interfaces import SourceFile
 
@@ -333,24 +322,13 @@ def _check(ended: Exit, run: _Run | None = None) -> None:
 
 
 def _refusal(ended: Exit, run: _Run | None = None) -> Refusal:
-    if ended.used_up_cpu:
+    cause = verdict(ended.signal_name, ended.stderr)
+    if cause is RenderTimeout:
         return _timed_out(ended.status, run)
-    # At the limit the child gets SIGXFSZ. If it ignores the signal, each write fails with EFBIG.
-    if ended.signal == signal.SIGXFSZ or exceeded_file_size(ended.stderr):
+    if cause is OutputTooLarge:
         return _stopped(OutputTooLarge())
-    # The stderr of a child that a signal ended explains nothing but a failed allocation.
-    refusal_type: type[Refusal] | None = None
-    if ended.signal is None:
-        refusal_type = DiskFull if filled_disk(ended.stderr) else classify(ended.stderr)
-    elif lacked_memory(ended.stderr):
-        refusal_type = MemoryExceeded
-    how, diagnostic = describe_exit(ended), one_line(ended.stderr)
-    if refusal_type is NothingDecoded:
+    if cause is NothingDecoded:
         # The caller may know the cause and try again, so the caller logs the failure.
-        return NothingDecoded(f"{how}: {diagnostic}")
-    if refusal_type is MemoryExceeded:
-        log_lack_of_memory("encoder", ended)
-        return MemoryExceeded()
-    log = _log.error if ended.never_ran else _log.warn
-    log("the encoder failed ({how}): {diagnostic}", how=how, diagnostic=diagnostic)
-    return (refusal_type or RenderFailed)()
+        return NothingDecoded(f"{describe_exit(ended)}: {one_line(ended.stderr)}")
+    log_failure("encoder", ended, cause)
+    return (cause or RenderFailed)()
