@@ -28,9 +28,10 @@ from audioproxy.media.inputs import (
 )
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.cell import CellStarter
+from audioproxy.process.child_limits import Limits
 from audioproxy.process.find_starter import library_command
 from audioproxy.process.fork_server import VARIABLES, ForkServer, NotForked, find_obstacle
-from audioproxy.process.starters import Limits, Spawn, Starter, spawn_by
+from audioproxy.process.starters import Spawn, Starter, spawn_by
 
 #: Forks after which a server is replaced. All its children have one layout of memory.
 MOST_FORKS = 500
