@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from audioproxy.media.inputs import MAP_DESCRIPTOR, SOURCE_DESCRIPTOR
 from audioproxy.process.child_limits import Limits, resource_number
+from audioproxy.process.executables import find_interpreters
 from audioproxy.process.starters import NICENESS, CommandLineStarter
 
 
@@ -67,7 +68,7 @@ class ConfinedProgram:
 
     @classmethod
     def of(cls, program: str) -> ConfinedProgram:
-        interpreters = _interpreters(program)
+        interpreters = find_interpreters(program)
         return cls((program, *interpreters, *_LOADERS), bool(interpreters))
 
     def libraries(self) -> list[str]:
@@ -76,23 +77,6 @@ class ConfinedProgram:
         folders = {os.path.dirname(os.path.realpath(path)) for path in own}
         libraries = {f"{folder[:-4]}/lib" for folder in folders if folder.endswith("/bin")}
         return sorted(libraries.difference(_LIBRARIES))
-
-
-def _interpreters(program: str) -> list[str]:
-    """Return the programs that execute a script, by its first line."""
-    try:
-        with open(program, "rb") as file:
-            first = file.readline(256)
-    except OSError:
-        return []
-    if not first.startswith(b"#!"):
-        return []
-    words = os.fsdecode(first[2:]).split()
-    found = words[:1]
-    if found and os.path.basename(found[0]) == "env":
-        names = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
-        found += filter(None, map(shutil.which, names[:1]))
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,14 +50,6 @@ _ANSWER = struct.Struct("i")
 # The end of a server's stderr that is kept.
 _STDERR_LIMIT = 1000
 
-# Offsets in the header of an ELF file of 64 bits: elf(5).
-_CLASS = slice(0, 6)
-_MACHINE = slice(18, 20)
-_HEADER = struct.Struct("<32xQ14xHH")
-_SEGMENT_SIZE = 56
-_PT_INTERP = 3
-_ELF_64_LITTLE = b"\x7fELF\x02\x01"
-
 
 class NotForked(Exception):
     """The child was not started: nothing has read or written its descriptors.
@@ -229,27 +221,3 @@ def _reap_unclaimed(group: int) -> None:
             if os.waitpid(-group, os.WNOHANG) == (0, 0):
                 os.killpg(group, signal.SIGKILL)
                 os.waitpid(-group, 0)
-
-
-def find_obstacle(program: str) -> str | None:
-    """Return why a program is never linked ahead, by its header; None if it may be.
-
-    Scripts, static programs, and those of other machines are started in the usual way.
-    """
-    try:
-        # sys.executable is empty in some applications that embed Python.
-        with open("/proc/self/exe", "rb") as file:
-            machine = file.read(20)[_MACHINE]
-        with open(program, "rb") as file:
-            header = file.read(64)
-            if len(header) < 64 or header[_CLASS] != _ELF_64_LITTLE or header[_MACHINE] != machine:
-                return "it is a script, or a program for another machine"
-            start, size, count = _HEADER.unpack(header[: _HEADER.size])
-            file.seek(start)
-            segments = file.read(size * count)
-    except OSError as error:
-        return f"it cannot be read ({error.strerror})"
-    kinds = {segments[at : at + 4] for at in range(0, len(segments), _SEGMENT_SIZE)}
-    if _PT_INTERP.to_bytes(4, "little") not in kinds:
-        return "it is linked statically"
-    return None

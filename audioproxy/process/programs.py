@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Awaitable, Callable
 from contextvars import Context
@@ -20,6 +19,7 @@ from audioproxy.media.conversion import SOXR, SWRESAMPLE
 from audioproxy.media.diagnostics import one_line
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.child import ChildTimeout, describe_exit
+from audioproxy.process.executables import identify
 from audioproxy.process.spawn import Launcher, SpawnFailed
 
 # Those of decoders for irregular sources, and of the pass that measures a source.
@@ -110,7 +110,7 @@ class Programs:
         ffmpeg is examined again after it was replaced. If it cannot be run, the render that needs
         the options reports that.
         """
-        if self._examined is None or self._examined.identity != _identify(self.ffmpeg):
+        if self._examined is None or self._examined.identity != identify(self.ffmpeg):
             run = await self._run_for_version(self.ffmpeg)
             if run.failure:
                 return SOXR
@@ -127,7 +127,7 @@ class Programs:
         )
 
     async def _run_for_version(self, program: str) -> _Run:
-        identity = _identify(program)
+        identity = identify(program)
         run = await self._run([program, "-hide_banner", "-version"])
         if program == self.ffmpeg and not run.failure:
             resampler = SOXR if _WITH_SOXR in run.output else SWRESAMPLE
@@ -165,15 +165,6 @@ class _Examined(NamedTuple):
 def _read_version(output: bytes) -> str:
     match = _VERSION.match(output)
     return match[1].decode("ascii") if match else ""
-
-
-def _identify(path: str) -> tuple[int, int, int] | None:
-    """Return what changes if a program is replaced."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 class _Run(NamedTuple):

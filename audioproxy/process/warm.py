@@ -11,7 +11,6 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from twisted.internet.error import ProcessDone, ProcessExitedAlready
@@ -29,8 +28,9 @@ from audioproxy.media.inputs import (
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.cell import CellStarter
 from audioproxy.process.child_limits import Limits
+from audioproxy.process.executables import find_obstacle, identify, read_folders
 from audioproxy.process.find_starter import library_command
-from audioproxy.process.fork_server import VARIABLES, ForkServer, NotForked, find_obstacle
+from audioproxy.process.fork_server import VARIABLES, ForkServer, NotForked
 from audioproxy.process.starters import Spawn, Starter, spawn_by
 
 #: Forks after which a server is replaced. All its children have one layout of memory.
@@ -202,7 +202,7 @@ class WarmProgram:
     def replace_outdated(self) -> bool:
         """Replace a server whose program or libraries have changed; return whether they have."""
         server = self._current
-        if server is None or self._linked == {path: _identify(path) for path in self._linked}:
+        if server is None or self._linked == {path: identify(path) for path in self._linked}:
             return False
         self._current = None
         server.kill("replaced")
@@ -242,8 +242,8 @@ class WarmProgram:
             return
         program = shutil.which(self._program) or self._program
         paths = {program, *folders, *_LOADER_FILES}
-        linked = {path: _identify(path) for path in paths}
-        if linked[program] != _identify(f"/proc/{server.pid}/exe"):
+        linked = {path: identify(path) for path in paths}
+        if linked[program] != identify(f"/proc/{server.pid}/exe"):
             server.kill("it was replaced while it was linked")
             return
 
@@ -546,41 +546,9 @@ def warm_starter(
     return WarmStarter(cold, programs, is_wanted=is_wanted, obstacle=obstacle)
 
 
-def read_folders(pid: int | None) -> set[str]:
-    """Return the folders of the libraries that a process has linked, from proc_pid_maps(5).
-
-    :raises ValueError: where its children would have memory that can become code, or memory in
-        common, or are those of an old library.
-    """
-    folders = set()
-    program = os.readlink(f"/proc/{pid}/exe")
-    for line in Path(f"/proc/{pid}/maps").read_text("utf-8", "surrogateescape").splitlines():
-        _, rights, _, _, _, *path = line.split(maxsplit=5)
-        if "wx" in rights:
-            raise ValueError("a library needs memory that is writable and executable")
-        if "w" in rights and "s" in rights:
-            raise ValueError("a library needs memory that all children would share")
-        if path and path[0].startswith("/") and "x" in rights:
-            if path[0].endswith(" (deleted)"):
-                raise ValueError("a library was replaced while it was linked")
-            # The program itself may be in a folder that changes all the time.
-            if path[0] != program:
-                folders.add(os.path.dirname(path[0]))
-    return folders
-
-
 def _has_message(receiver: socket.socket) -> bool:
     """Return whether a socket has received a message."""
     try:
         return bool(receiver.recv(1, socket.MSG_DONTWAIT))
     except OSError:
         return False
-
-
-def _identify(path: str) -> object:
-    """Return what changes if a file, or the list of files of a folder, is replaced."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
