@@ -39,7 +39,7 @@ from audioproxy.process.prober import Prober
 from audioproxy.process.programs import Programs, ProgramsMonitor
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.store_upkeep import StoreUpkeep
-from audioproxy.process.warm import warm_starter
+from audioproxy.process.warm_starter import warm_starter
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.failures import RecentFailures
 from audioproxy.render.job import Job, Preparer

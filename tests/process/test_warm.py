@@ -24,7 +24,7 @@ from audioproxy.process.cell import CellStarter, ConfinedProgram
 from audioproxy.process.executables import read_folders
 from audioproxy.process.fork_server import NotForked
 from audioproxy.process.starters import UtilLinuxStarter
-from audioproxy.process.warm import WarmStarter, warm_starter
+from audioproxy.process.warm_starter import WarmStarter, warm_starter
 
 PROGRAM = "/usr/bin/ffmpeg"
 

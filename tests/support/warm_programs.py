@@ -20,7 +20,8 @@ from audioproxy.process.child_limits import ChildLimits, Limits
 from audioproxy.process.find_starter import BINARY
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.starters import Spawn, Starter
-from audioproxy.process.warm import WarmProgram, WarmStarter, warm_starter
+from audioproxy.process.warm import WarmProgram
+from audioproxy.process.warm_starter import WarmStarter, warm_starter
 from tests.support.processes import open_descriptors, opened_since
 from tests.support.service import (
     PATIENCE,
