@@ -73,7 +73,6 @@ class ForkServer(ProcessProtocol):
     ) -> None:
         """Prepare the start, which is `start`.
 
-        :param ready: called when the program is linked.
         :param ended: called with a reason when the process has ended.
         """
         self._ready = ready
@@ -94,22 +93,17 @@ class ForkServer(ProcessProtocol):
         try:
             # The kernel doubles this size.
             self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_WORDS // 2)
-            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                preloaded = os.open(library, os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    descriptors: dict[int, int | str] = {0: null, 1: "r", 2: "r"}
-                    descriptors |= {_CONTROL: theirs.fileno(), _LIBRARY: preloaded}
-                    spawn(self, [*command, *WORDS], descriptors)
-                finally:
-                    os.close(preloaded)
-            finally:
-                os.close(null)
+            with (
+                theirs,
+                open(os.devnull, "r+b", buffering=0) as null,
+                open(library, "rb", buffering=0) as preloaded,
+            ):
+                descriptors: dict[int, int | str] = {0: null.fileno(), 1: "r", 2: "r"}
+                descriptors |= {_CONTROL: theirs.fileno(), _LIBRARY: preloaded.fileno()}
+                spawn(self, [*command, *WORDS], descriptors)
         except OSError:
             self._control.close()
             raise
-        finally:
-            theirs.close()
 
     def fork(self, words: Sequence[str], descriptors: Mapping[int, int]) -> int:
         """Start a child of this process, and return its process ID.
@@ -117,7 +111,7 @@ class ForkServer(ProcessProtocol):
         This waits for the server, as a start without it waits until the program is executed.
 
         :param words: options of ``audioproxy-cell``, and the command line.
-        :param descriptors: the numbers in the child, each with a descriptor of this process.
+        :param descriptors: of this process, by their numbers in the child.
         :raises NotForked: where that is impossible, or the server does not answer.
         :raises ValueError: for a word with a zero, which would be two words.
         """
@@ -178,11 +172,9 @@ class ForkServer(ProcessProtocol):
             os.kill(self.pid, signal.SIGKILL)
 
     def connectionMade(self) -> None:
-        """Note the process ID."""
         self.pid = getattr(self.transport, "pid", None)
 
     def outReceived(self, data: bytes) -> None:
-        """Note that the program is linked."""
         self._output += data
         if not self._output.endswith(b"\n"):
             return
@@ -198,7 +190,6 @@ class ForkServer(ProcessProtocol):
         self._ready(self)
 
     def errReceived(self, data: bytes) -> None:
-        """Note what may be the cause of a failure."""
         self._errors = (self._errors + data)[-_STDERR_LIMIT:]
 
     def processExited(self, reason: Failure) -> None:
@@ -208,7 +199,6 @@ class ForkServer(ProcessProtocol):
             _reap_unclaimed(pid)
 
     def processEnded(self, reason: Failure) -> None:
-        """Report the end."""
         self._control.close()
         errors = self._errors.decode("utf-8", "replace").strip()
         self._ended(self, self._reason or errors or f"it has ended: {reason.getErrorMessage()}")
