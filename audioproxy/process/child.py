@@ -70,7 +70,6 @@ class Exit:
     """How a child ended.
 
     :ivar code: its exit status, or None where a signal ended it.
-    :ivar signal: the signal's number, or None.
     :ivar stdout: everything that it wrote to a captured stdout, up to the limit.
     :ivar stderr: the last 8 KiB of its stderr, after the earlier lines that were kept.
     :ivar overflowed: it was stopped because it wrote more to stdout than the limit.
@@ -86,7 +85,7 @@ class Exit:
 
     @property
     def never_ran(self) -> bool:
-        """Whether the program never ran: its starter or a wrapper could not run it."""
+        """Whether its starter or a wrapper could not run the program."""
         return self.code in _NEVER_RAN
 
     @property
@@ -176,9 +175,8 @@ class Child:
     def read_stderr(self) -> bytes | None:
         """Return the end of its stderr up to now, after the earlier lines that were kept.
 
-        What the child has printed before the call is read here, if the reactor has not done so yet.
-
-        :returns: None while reading pauses, because the child prints too much.
+        Reads what the child has printed before the call. Returns None while reading pauses, because
+        the child prints too much.
         """
         self.protocol.read_stderr_pipe()
         return None if self.protocol.is_stderr_paused else self.protocol.stderr
@@ -192,13 +190,11 @@ class Child:
             self._signal("TERM")
 
     def kill(self) -> None:
-        """Send KILL to the child."""
         if not self._reaped.fired:
             self._schedule_escalation(_KILL_GRACE, self._log_survival)
             self._signal("KILL")
 
     def ended(self, how: Exit) -> None:
-        """Record how the child ended; called by its protocol when the child is reaped."""
         self._cancel_escalation()
         if how.never_ran:
             self._on_spawn_failure()
@@ -276,12 +272,11 @@ class _StderrTail:
         del self.data[:excess]
 
     def kept_output(self) -> bytes:
-        """Return the kept lines and the end of stderr."""
         return bytes(self.kept + self.data)
 
 
 class _ChildProtocol(ProcessProtocol):
-    """Process protocol of a child: collects its output and reports its end."""
+    """Collects the output of a child, and reports its end."""
 
     transport: IProcessTransport | None = None
 
@@ -416,7 +411,6 @@ def log_failure(what: str, ended: Exit, cause: type[Refusal] | None = None) -> N
 
 
 def describe_exit(ended: Exit) -> str:
-    """Return how a child ended, as text for a log line."""
     if ended.signal is not None:
         return f"ended by {ended.signal_name}"
     return f"exit status {ended.code}"

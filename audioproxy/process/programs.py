@@ -71,8 +71,8 @@ class Programs:
     def build_name(self) -> str:
         """What names this build of ffmpeg in records; empty before the first examination.
 
-        It is the version, and a digest of all that ``ffmpeg -version`` prints: the configuration,
-        the compiler and the libraries of FFmpeg. Those of encoders, such as libopus, it leaves out.
+        It is the version, and a digest of what ``ffmpeg -version`` prints: the configuration, the
+        compiler and the libraries of FFmpeg, but not those of encoders, such as libopus.
         """
         return "" if self._examined is None else self._examined.build_name
 
@@ -154,8 +154,6 @@ class Programs:
 
 
 class _Examined(NamedTuple):
-    """What is known of the ffmpeg that was examined last."""
-
     identity: object
     version: str
     resampler: str
@@ -175,7 +173,11 @@ class _Run(NamedTuple):
 
 
 class ProgramsMonitor:
-    """Checks the programs at the start, and whenever one of them could not be started (D34)."""
+    """Checks the programs at the start, and whenever one of them could not be started (D34).
+
+    :param report: called after each check with whether both programs can be run.
+    :param settle: what a check waits for, so that it runs no program in a slower way.
+    """
 
     def __init__(
         self,
@@ -183,11 +185,6 @@ class ProgramsMonitor:
         report: Callable[[bool], object],
         settle: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Create a monitor that is not started.
-
-        :param report: called after each check with whether both programs can be run.
-        :param settle: what a check waits for, so that it runs no program in a slower way.
-        """
         self._settle = settle
         self._programs = programs
         self._report = report
@@ -196,12 +193,10 @@ class ProgramsMonitor:
         self._stopped = True
 
     def start(self) -> None:
-        """Start, with a first check at once."""
         self._stopped = False
         self.check()
 
     async def stop(self) -> None:
-        """Cancel a running check, and start no more checks."""
         self._stopped = True
         if self._running is not None:
             self._running.cancel()
@@ -257,11 +252,9 @@ def _log_missing(missing: list[str]) -> None:
 
 
 def list_arguments(ffmpeg: str, flag: str) -> list[str]:
-    """Return the command line that prints one of ffmpeg's lists."""
     return [ffmpeg, "-hide_banner", "-v", "error", flag]
 
 
 def missing_from(listing: bytes, needed: list[str]) -> list[str]:
-    """Return the needed names that a listing does not contain."""
     listed = {match.decode("ascii", "replace") for match in _LIST_ENTRY.findall(listing)}
     return [name for name in needed if name not in listed]
