@@ -21,7 +21,7 @@ _NEWEST_WEIGHT = 0.3
 
 @dataclass(eq=False, slots=True)
 class Claim:
-    """A claim to a slot, and its lane.
+    """A claim to a slot.
 
     :ivar is_low: whether other claims go first (D65); `Slots.lift` changes it.
     """
@@ -87,19 +87,16 @@ class Slots:
 
     @property
     def depth(self) -> int:
-        """The number of normal waiters."""
+        """Normal waiters."""
         return bisect_left(self._queue, True, key=_is_low)
 
     @property
     def low_depth(self) -> int:
-        """The number of low waiters."""
         return len(self._queue) - self.depth
 
     @asynccontextmanager
     async def hold(self, claim: Claim | None = None) -> AsyncIterator[None]:
         """Hold a slot for the length of a block, after waiting for one if none is free.
-
-        A waiter that is cancelled leaves the queue at once.
 
         :param claim: used for one hold at a time; by default, a normal one.
         :raises QueueFull: if the queue is full, or the wait exceeds its limit.
@@ -125,10 +122,10 @@ class Slots:
     def hold_spare(self, claim: Claim, count: int) -> Iterator[Callable[[], None]]:
         """Hold slots besides that of a claim, for the length of a block at most.
 
-        A normal claim that would wait gets one of them at once.
+        A normal claim that would wait gets one of them at once. Yields a function that releases
+        one, if any is left.
 
         :param count: at most as many as are spare.
-        :returns: a function that releases one of them, if any is left.
         """
         taken = self._spares[claim] = [Claim(claim.is_low) for _ in range(count)]
         for extra in taken:
@@ -201,7 +198,6 @@ class Slots:
             timeout.cancel()
 
     def _may_take(self, claim: Claim) -> bool:
-        """Return whether the first claim of its lane may take a slot now."""
         if claim.is_low and (self.depth or len(self._low_holders) >= self._low_capacity):
             return False
         return self.held < self.capacity
@@ -248,11 +244,9 @@ class Slots:
         return QueueFull(self.retry_after(is_low=claim.is_low))
 
     def _serve(self) -> None:
-        """Give the free slots to waiters."""
         if self._is_serving:
-            # This call is nested in the callback below: the holder that was just resumed has
-            # released its slot at once. The loop in the outer call passes the slot on. Recursion
-            # would exceed Python's limit for a long queue of such holders.
+            # This call is nested in the callback below: a holder has released its slot at once, and
+            # the outer loop passes it on. Recursion would exceed Python's limit for a long queue.
             return
         self._is_serving = True
         self._move_lifted()

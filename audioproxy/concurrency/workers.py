@@ -16,9 +16,7 @@ T = TypeVar("T")
 async def all_results(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Return the results of several works, which run side by side, when all of them have ended.
 
-    If the caller is cancelled, the works are cancelled.
-
-    :raises Exception: the first that a work raises; the others are cancelled then.
+    The first failure, or a cancellation of the caller, cancels the other works.
     """
     failures: list[Failure] = []
 
@@ -43,9 +41,7 @@ async def for_each(
 ) -> None:
     """Do some work for each item, for at most ``most`` of them at a time.
 
-    If the caller is cancelled, the work under way is cancelled too.
-
-    :raises Exception: the first that the work raises; the other work under way is cancelled then.
+    The first failure, or a cancellation of the caller, cancels the work under way.
     """
     waiting = iter(items)
 

@@ -49,6 +49,22 @@ _WITH_SOXR = b"--enable-libsoxr"
 _log = Logger()
 
 
+class _Run(NamedTuple):
+    """The output of a program, or the reason why it could not be run."""
+
+    output: bytes = b""
+    failure: str = ""
+
+
+class _Examined(NamedTuple):
+    """What is known of the ffmpeg that was examined last; nothing before that."""
+
+    identity: object = None
+    version: str = ""
+    resampler: str = ""
+    build_name: str = ""
+
+
 @dataclass(slots=True)
 class Programs:
     """The paths of ffmpeg and ffprobe, and the launcher that starts them."""
@@ -56,16 +72,13 @@ class Programs:
     launcher: Launcher
     ffmpeg: str
     ffprobe: str
-    _examined: _Examined | None = field(default=None, init=False)
+    _examined: _Examined = field(default=_Examined(), init=False)
 
     @property
     def build(self) -> dict[str, str]:
         """The version and the resampler of ffmpeg, as of the last examination; empty before one."""
-        examined = self._examined
-        if examined is None:
-            return {"ffmpeg": "", "resampler": ""}
-        resampler = "soxr" if examined.resampler == SOXR else "swr"
-        return {"ffmpeg": examined.version, "resampler": resampler}
+        names = {"": "", SOXR: "soxr", SWRESAMPLE: "swr"}
+        return {"ffmpeg": self._examined.version, "resampler": names[self._examined.resampler]}
 
     @property
     def build_name(self) -> str:
@@ -74,7 +87,7 @@ class Programs:
         It is the version, and a digest of what ``ffmpeg -version`` prints: the configuration, the
         compiler and the libraries of FFmpeg, but not those of encoders, such as libopus.
         """
-        return "" if self._examined is None else self._examined.build_name
+        return self._examined.build_name
 
     async def probe_missing(self) -> list[str]:
         """Return what is missing, as text: unusable programs, or else encoders and filters."""
@@ -110,11 +123,10 @@ class Programs:
         ffmpeg is examined again after it was replaced. If it cannot be run, the render that needs
         the options reports that.
         """
-        if self._examined is None or self._examined.identity != identify(self.ffmpeg):
+        if not self._examined.resampler or self._examined.identity != identify(self.ffmpeg):
             run = await self._run_for_version(self.ffmpeg)
             if run.failure:
                 return SOXR
-        assert self._examined is not None
         return self._examined.resampler
 
     async def probe_shortcoming(self) -> str | None:
@@ -133,9 +145,8 @@ class Programs:
             resampler = SOXR if _WITH_SOXR in run.output else SWRESAMPLE
             version = _read_version(run.output)
             digest = hashlib.sha256(run.output).hexdigest()[:_DIGEST_DIGITS]
-            self._examined = _Examined(
-                identity, version, resampler, f"{version or 'unknown'}:{digest}"
-            )
+            name = f"{version or 'unknown'}:{digest}"
+            self._examined = _Examined(identity, version, resampler, name)
         return run
 
     async def _run(self, arguments: list[str]) -> _Run:
@@ -153,23 +164,9 @@ class Programs:
         return _Run(ended.stdout)
 
 
-class _Examined(NamedTuple):
-    identity: object
-    version: str
-    resampler: str
-    build_name: str
-
-
 def _read_version(output: bytes) -> str:
     match = _VERSION.match(output)
     return match[1].decode("ascii") if match else ""
-
-
-class _Run(NamedTuple):
-    """The output of a program, or the reason why it could not be run."""
-
-    output: bytes = b""
-    failure: str = ""
 
 
 class ProgramsMonitor:
