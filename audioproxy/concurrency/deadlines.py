@@ -19,10 +19,7 @@ class Deadline:
     """
 
     def __init__(
-        self,
-        clock: IReactorTime,
-        seconds: float,
-        error: Callable[[], BaseException] = TimeoutError,
+        self, clock: IReactorTime, seconds: float, error: Callable[[], BaseException] = TimeoutError
     ) -> None:
         self._clock = clock
         self._seconds = seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
-from twisted.internet.defer import Deferred, FirstError, gatherResults
+from twisted.internet.defer import Deferred, gatherResults
 from twisted.python.failure import Failure
 
 from audioproxy.concurrency.threads import await_uncancelled
@@ -49,11 +49,4 @@ async def for_each(
         for item in waiting:
             await work(item)
 
-    workers = [Deferred.fromCoroutine(run_worker()) for _ in range(most)]
-    try:
-        await gatherResults(workers, consumeErrors=True)
-    except FirstError as error:
-        error.subFailure.raiseException()
-    finally:
-        for worker in workers:
-            worker.cancel()
+    await all_results(run_worker() for _ in range(most))

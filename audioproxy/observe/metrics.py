@@ -70,12 +70,10 @@ Count: TypeAlias = Callable[..., None]
 class Pool(Protocol):
     """The values of the render slot gauges; they are read at each scrape."""
 
-    @property
-    def capacity(self) -> int: ...
-    @property
-    def held(self) -> int: ...
-    @property
-    def queue_size(self) -> int: ...
+    capacity: int
+    held: int
+    queue_size: int
+
     @property
     def depth(self) -> int: ...
     @property

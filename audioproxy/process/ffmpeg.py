@@ -10,13 +10,7 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.errors import (
-    NothingDecoded,
-    OutputTooLarge,
-    Refusal,
-    RenderFailed,
-    RenderTimeout,
-)
+from audioproxy.errors import NothingDecoded, OutputTooLarge, Refusal, RenderFailed, RenderTimeout
 from audioproxy.media.command.decoding import KEPT_LINES, PIECE_LIMIT, Pipeline
 from audioproxy.media.command.progress import REPORT, describe_progress
 from audioproxy.media.diagnostics import (
@@ -152,12 +146,7 @@ class Ffmpeg:
 
     @asynccontextmanager
     async def encode(
-        self,
-        pipeline: Pipeline,
-        source: SourceFile,
-        output: int,
-        limit: int,
-        deadline: Deadline,
+        self, pipeline: Pipeline, source: SourceFile, output: int, limit: int, deadline: Deadline
     ) -> AsyncIterator[Encoding]:
         """Run an encoder for the length of a block, which waits for its end.
 
@@ -220,11 +209,7 @@ class Ffmpeg:
         return (await self._run_to_end(arguments, source, deadline, PIECE_LIMIT)).stdout
 
     async def _run_to_end(
-        self,
-        arguments: Sequence[str],
-        source: SourceFile,
-        deadline: Deadline,
-        stdout_limit: int,
+        self, arguments: Sequence[str], source: SourceFile, deadline: Deadline, stdout_limit: int
     ) -> Exit:
         child = self._launch(arguments, source, deadline, stdout_limit=stdout_limit)
         ended = await _wait(child)

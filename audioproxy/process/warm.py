@@ -20,11 +20,7 @@ from twisted.python.failure import Failure
 
 from audioproxy._twisted import ForkedProcess
 from audioproxy.concurrency.shared_result import SharedResult
-from audioproxy.media.inputs import (
-    MAP_DESCRIPTOR,
-    QUESTIONS_DESCRIPTOR,
-    SOURCE_DESCRIPTOR,
-)
+from audioproxy.media.inputs import MAP_DESCRIPTOR, QUESTIONS_DESCRIPTOR, SOURCE_DESCRIPTOR
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.cell import CellStarter
 from audioproxy.process.child_limits import Limits
@@ -217,7 +213,7 @@ class WarmProgram:
         if (obstacle := find_obstacle(path)) is not None:
             self._fail(obstacle, is_fault=False)
             return
-        self._next = server = ForkServer(self._prove, self._end)
+        self._next = server = ForkServer(self._start_proof, self._end)
         self._running.add(server)
         self._call = self._reactor.callLater(_START_TIMEOUT, server.kill, "it takes too long")
         try:
@@ -229,10 +225,10 @@ class WarmProgram:
         except OSError as error:
             self._end(server, str(error))
 
-    def _prove(self, server: ForkServer) -> None:
-        Deferred.fromCoroutine(self._run_first_children(server))
+    def _start_proof(self, server: ForkServer) -> None:
+        Deferred.fromCoroutine(self._prove(server))
 
-    async def _run_first_children(self, server: ForkServer) -> None:
+    async def _prove(self, server: ForkServer) -> None:
         """Start a child that prints the program's version, and one that reads a source.
 
         The server is used if the first one succeeds.
@@ -272,7 +268,9 @@ class WarmProgram:
                 MAP_DESCRIPTOR: file.fileno(),
             }
             trial = await self._run_trial(server, [program, *_FAR_WORDS], descriptors)
-            return not trial.has_crashed and _has_message(ours)
+            with suppress(OSError):
+                return not trial.has_crashed and bool(ours.recv(1, socket.MSG_DONTWAIT))
+        return False
 
     async def _run_trial(
         self, server: ForkServer, command: Sequence[str], descriptors: Mapping[int, int]
@@ -381,10 +379,3 @@ class _Trial(ProcessProtocol):
     def kill(self, reason: str) -> None:
         with suppress(ProcessExitedAlready):
             self.transport.signalProcess("KILL")
-
-
-def _has_message(receiver: socket.socket) -> bool:
-    try:
-        return bool(receiver.recv(1, socket.MSG_DONTWAIT))
-    except OSError:
-        return False
