@@ -151,7 +151,7 @@ def is_journal(environ: Mapping[str, str], stream: TextIO) -> bool:
 
 
 def journal_prefix(level: str) -> str:
-    """Return the start of a line that tells its priority to the journal: sd-daemon(3)."""
+    """Return the start of a line that sd-daemon(3) has for its priority in the journal."""
     return f"<{_PRIORITIES[level]}>"
 
 
