@@ -66,6 +66,44 @@ _OUTCOMES = (_SUCCESS, _CANCELLED, *(failure.code for failure in _FAILURES))
 #: Counts one event, or as many as its argument says.
 Count: TypeAlias = Callable[..., None]
 
+_HELP = {
+    "renders": "Renders that had a slot, by outcome.",
+    "render_duration_seconds": "Seconds that a render had its slot.",
+    "renders_running": "Running renders; clients that share a render count once.",
+    "render_slots_held": "Render slots in use.",
+    "render_slots_capacity": "Render slots in total.",
+    "render_queue_depth": "Renders that wait for a slot.",
+    "render_low_queue_depth": "Low-lane renders that wait for a slot.",
+    "render_queue_capacity": "Maximum number of renders that wait for a slot.",
+    "render_queue_rejections": "Renders rejected because the queue was full or the wait too long.",
+    "render_queue_wait_seconds": "Seconds that a render waited for a slot, by lane.",
+    "cache_lookups": "GET requests for variants, by cache outcome.",
+    "source_open_seconds": "Seconds that the opening of a source took, by scheme.",
+    "probe_duration_seconds": "Seconds that a probe took, with the wait for a remote source.",
+    "write_back_duration_seconds": "Seconds that the store took to accept a finished render.",
+    "variant_store_write_failures": "Finished renders that could not be stored.",
+    "variant_store_full": "Finished renders that were not stored, since the store has its maximum"
+    " size.",
+    "variant_store_evictions": "Variants that this node has removed from the store to make room for"
+    " others.",
+    "variant_store_bytes": "Bytes in the variant store.",
+    "variant_store_max_bytes": "Maximum number of bytes in the variant store.",
+    "connection_evictions": "Idle or stalled connections that were closed to make room for new"
+    " ones.",
+    "http_responses_cut": "Responses that were not sent to their end, by what has cut them.",
+    "signed_requests": "Finished requests with a right signature, by the pair of key and salt that"
+    " made it.",
+    "first_byte_seconds": "Seconds from a GET request to the first byte of its response, by cache"
+    " outcome.",
+    "disk_free_bytes": "Bytes that the service may still write on the disk of a folder.",
+    "disk_size_bytes": "Bytes of all files that fit on the disk of a folder.",
+    "build": "The versions that run.",
+}
+
+
+def _described(name: str) -> tuple[str, str]:
+    return f"audio_proxy_{name}", _HELP[name]
+
 
 class Pool(Protocol):
     """The values of the render slot gauges; they are read at each scrape."""
@@ -98,131 +136,59 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._renders = Counter(
-            "audio_proxy_renders",
-            "Renders that had a slot, by outcome.",
-            ("format", "outcome"),
-            registry=self.registry,
+        registry, outcomes = self.registry, ("format", "outcome")
+        self._renders = Counter(*_described("renders"), outcomes, registry=registry)
+        self._durations = Histogram(
+            *_described("render_duration_seconds"), outcomes, buckets=BUCKETS, registry=registry
         )
         # Series of small sets exist from the start, so that a rate includes the first event. The
         # series of the histogram, 14 for each combination, appear with their first render.
         for values in product(FORMATS, _OUTCOMES):
             self._renders.labels(*values)
-        self._durations = Histogram(
-            "audio_proxy_render_duration_seconds",
-            "Seconds that a render had its slot.",
-            ("format", "outcome"),
-            buckets=BUCKETS,
-            registry=self.registry,
-        )
-        self._running = Gauge(
-            "audio_proxy_renders_running",
-            "Running renders; clients that share a render count once.",
-            registry=self.registry,
-        )
-        self.render_rejected = self._event(
-            "render_queue_rejections",
-            "Renders rejected because the queue was full or the wait too long.",
-        )
-        self._lookups = self._events(
-            "cache_lookups",
-            "GET requests for variants, by cache outcome.",
-            format=FORMATS,
-            outcome=_LOOKUPS,
-        )
-        self.write_failed = self._event(
-            "variant_store_write_failures", "Finished renders that could not be stored."
-        )
-        self.store_full = self._event(
-            "variant_store_full",
-            "Finished renders that were not stored, since the store has its maximum size.",
-        )
-        self.variants_evicted = self._event(
-            "variant_store_evictions",
-            "Variants that this node has removed from the store to make room for others.",
-        )
-        self.connection_evicted = self._event(
-            "connection_evictions",
-            "Idle or stalled connections that were closed to make room for new ones.",
-        )
+        self._running = self._gauge("renders_running")
+        self.render_rejected = self._event("render_queue_rejections")
+        self._lookups = self._events("cache_lookups", format=FORMATS, outcome=_LOOKUPS)
+        self.write_failed = self._event("variant_store_write_failures")
+        self.store_full = self._event("variant_store_full")
+        self.variants_evicted = self._event("variant_store_evictions")
+        self.connection_evicted = self._event("connection_evictions")
         responses = ResponseCounts(ENDPOINTS, STATUSES)
         self._responses = responses.cells
-        self.registry.register(responses)
-        self._cuts = self._events(
-            "http_responses_cut",
-            "Responses that were not sent to their end, by what has cut them.",
-            reason=("stop", "failure"),
-        )
-        signed = self._events(
-            "signed_requests",
-            "Finished requests with a right signature, by the pair of key and salt that made it.",
-            pair=("current", "previous"),
-        )
+        registry.register(responses)
+        self._cuts = self._events("http_responses_cut", reason=("stop", "failure"))
+        signed = self._events("signed_requests", pair=("current", "previous"))
         self._signed = tuple(signed.values())
-        first_bytes = self._histograms(
-            "first_byte",
-            "Seconds from a GET request to the first byte of its response, by cache outcome.",
-            "cache",
-            _LOOKUPS,
-        )
+        first_bytes = self._histograms("first_byte_seconds", cache=_LOOKUPS)
         self.first_bytes = {name.upper(): each for name, each in first_bytes.items()}
-        self.queue_waits = self._histograms(
-            "render_queue_wait",
-            "Seconds that a render waited for a slot, by lane.",
-            "lane",
-            ("normal", "low"),
-        )
-        self.openings = self._histograms(
-            "source_open",
-            "Seconds that the opening of a source took, by scheme.",
-            "scheme",
-            SCHEMES,
-        )
-        self.probes = self._histogram(
-            "probe_duration", "Seconds that a probe took, with the wait for a remote source."
-        )
-        self.write_backs = self._histogram(
-            "write_back_duration", "Seconds that the store took to accept a finished render."
-        )
+        self.queue_waits = self._histograms("render_queue_wait_seconds", lane=("normal", "low"))
+        self.openings = self._histograms("source_open_seconds", scheme=SCHEMES)
+        self.probes = self._histogram("probe_duration_seconds")
+        self.write_backs = self._histogram("write_back_duration_seconds")
 
-    def _event(self, name: str, documentation: str) -> Count:
-        return Counter(f"audio_proxy_{name}", documentation, registry=self.registry).inc
+    def _event(self, name: str) -> Count:
+        return Counter(*_described(name), registry=self.registry).inc
 
-    def _events(
-        self, name: str, documentation: str, **labels: Iterable[str]
-    ) -> dict[tuple[str, ...], Count]:
+    def _events(self, name: str, **labels: Iterable[str]) -> dict[tuple[str, ...], Count]:
         """Register a counter, and return the count of each combination of label values."""
-        name, registry = f"audio_proxy_{name}", self.registry
-        family = Counter(name, documentation, tuple(labels), registry=registry)
+        family = Counter(*_described(name), tuple(labels), registry=self.registry)
         return {values: family.labels(*values).inc for values in product(*labels.values())}
 
-    def _histogram(self, name: str, documentation: str, *labels: str) -> Durations:
-        name, registry = f"audio_proxy_{name}_seconds", self.registry
-        return Durations(name, documentation, labels, buckets=FINE_BUCKETS, registry=registry)
+    def _histogram(self, name: str, *labels: str) -> Durations:
+        return Durations(*_described(name), labels, buckets=FINE_BUCKETS, registry=self.registry)
 
-    def _histograms(
-        self, name: str, documentation: str, label: str, values: Iterable[str]
-    ) -> dict[str, Durations]:
-        family = self._histogram(name, documentation, label)
-        return {value: family.labels(value) for value in values}
+    def _histograms(self, name: str, **label: Iterable[str]) -> dict[str, Durations]:
+        family = self._histogram(name, *label)
+        return {value: family.labels(value) for values in label.values() for value in values}
 
-    def _gauge(self, name: str, documentation: str, *labels: str) -> Gauge:
-        return Gauge(f"audio_proxy_{name}", documentation, labels, registry=self.registry)
+    def _gauge(self, name: str, *labels: str) -> Gauge:
+        return Gauge(*_described(name), labels, registry=self.registry)
 
     def watch(self, pool: Pool) -> None:
-        gauges: tuple[tuple[str, str, Callable[[], float]], ...] = (
-            ("slots_held", "Render slots in use.", lambda: pool.held),
-            ("slots_capacity", "Render slots in total.", lambda: pool.capacity),
-            ("queue_depth", "Renders that wait for a slot.", lambda: pool.depth),
-            ("low_queue_depth", "Low-lane renders that wait for a slot.", lambda: pool.low_depth),
-            (
-                "queue_capacity",
-                "Maximum number of renders that wait for a slot.",
-                lambda: pool.queue_size,
-            ),
-        )
-        for name, documentation, read in gauges:
-            self._gauge(f"render_{name}", documentation).set_function(read)
+        self._gauge("render_slots_held").set_function(lambda: pool.held)
+        self._gauge("render_slots_capacity").set_function(lambda: pool.capacity)
+        self._gauge("render_queue_depth").set_function(lambda: pool.depth)
+        self._gauge("render_low_queue_depth").set_function(lambda: pool.low_depth)
+        self._gauge("render_queue_capacity").set_function(lambda: pool.queue_size)
 
     def watch_store(self, max_bytes: int, size: Callable[[], int | None]) -> None:
         """Expose the size of a store with a bound; None is one that is not known yet."""
@@ -231,10 +197,8 @@ class Metrics:
             found = size()
             return math.nan if found is None else found
 
-        self._gauge("variant_store_bytes", "Bytes in the variant store.").set_function(read)
-        self._gauge("variant_store_max_bytes", "Maximum number of bytes in the variant store.").set(
-            max_bytes
-        )
+        self._gauge("variant_store_bytes").set_function(read)
+        self._gauge("variant_store_max_bytes").set(max_bytes)
 
     def watch_disks(self, spaces: Mapping[str, Space | None]) -> None:
         """Expose the space of the disks of folders; None is one that is not known now."""
@@ -243,13 +207,8 @@ class Metrics:
             space = spaces[folder]
             return math.nan if space is None else getattr(space, name)
 
-        for name, documentation in (
-            ("free", "Bytes that the service may still write"),
-            ("size", "Bytes of all files that fit"),
-        ):
-            gauge = self._gauge(
-                f"disk_{name}_bytes", f"{documentation} on the disk of a folder.", "folder"
-            )
+        for name in ("free", "size"):
+            gauge = self._gauge(f"disk_{name}_bytes", "folder")
             for folder in spaces:
                 gauge.labels(folder).set_function(partial(read, folder, name))
 
@@ -257,7 +216,7 @@ class Metrics:
         """Expose this process, its platform, and the versions that ``build`` returns by name."""
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
-        self.registry.register(Info("audio_proxy_build", "The versions that run.", build))
+        self.registry.register(Info(*_described("build"), build))
 
     @contextmanager
     def render(self, form: str, seconds: Callable[[], float]) -> Iterator[None]:
