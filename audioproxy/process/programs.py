@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Awaitable, Callable
-from contextvars import Context
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 
+from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.media.command.decoding import PIECE_FORM, STREAM_FORMATS
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.filters import FILTERS
@@ -186,40 +186,35 @@ class ProgramsMonitor:
         self._programs = programs
         self._report = report
         self._running: Deferred[None] | None = None
-        self._wanted = False
-        self._stopped = True
+        self._wanted: SharedResult[None] = SharedResult()
 
     def start(self) -> None:
-        self._stopped = False
         self.check()
+        self._running = Deferred.fromCoroutine(self._check_when_wanted())
 
     async def stop(self) -> None:
-        self._stopped = True
         if self._running is not None:
             self._running.cancel()
             await self._running
 
     def check(self) -> None:
         """Check the programs; if a check is running, check again after it."""
-        self._wanted = True
-        if not self._stopped and (self._running is None or self._running.called):
-            # An empty context: the log lines do not belong to the request that found a program
-            # missing.
-            self._running = Context().run(Deferred.fromCoroutine, self._check_while_wanted())
+        self._wanted.fire(None)
 
-    async def _check_while_wanted(self) -> None:
-        try:
-            while self._wanted:
-                self._wanted = False
+    async def _check_when_wanted(self) -> None:
+        while True:
+            try:
+                await self._wanted.wait()
+                self._wanted = SharedResult()
                 if self._settle is not None:
                     await self._settle()
                 await self._check_until_usable()
-                if self._wanted:
+                if self._wanted.fired:
                     await self._pause()
-        except CancelledError:
-            return
-        except Exception:
-            _log.failure("the check of ffmpeg failed")
+            except CancelledError:
+                return
+            except Exception:
+                _log.failure("the check of ffmpeg failed")
 
     async def _check_until_usable(self) -> None:
         """Check until both programs can be run, and log once what is missing."""
