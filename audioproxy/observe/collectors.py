@@ -45,10 +45,7 @@ class ResponseCounts(Collector):
 
 
 class Info(Collector):
-    """An info metric, whose labels may change.
-
-    :param read: returns the labels.
-    """
+    """An info metric, whose labels a function returns at each scrape."""
 
     def __init__(
         self, name: str, documentation: str, read: Callable[[], Mapping[str, str]]
@@ -66,10 +63,7 @@ class Durations(Histogram):
 
     @contextmanager
     def measure(self, clock: Callable[[], float]) -> Iterator[None]:
-        """Count the duration of a block, however it ends.
-
-        :param clock: returns seconds.
-        """
+        """Count the seconds of a block, however it ends."""
         since = clock()
         try:
             yield

@@ -60,7 +60,6 @@ class ConfinedProgram:
     """A program that runs in a cell.
 
     :ivar executable: the paths of the program, its interpreters and the dynamic loaders.
-    :ivar is_script: whether an interpreter executes it.
     """
 
     executable: tuple[str, ...]

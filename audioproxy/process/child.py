@@ -52,17 +52,15 @@ _NEVER_RAN = (126, 127)
 _log = Logger()
 
 
+@dataclass(eq=False)
 class ChildTimeout(Exception):
     """The child exceeded its timeout and is dead.
 
-    :ivar cpu_seconds: the time that it spent on the CPUs.
     :ivar status: the last report of an encoder.
     """
 
-    def __init__(self, cpu_seconds: float, status: bytes) -> None:
-        self.cpu_seconds = cpu_seconds
-        self.status = status
-        super().__init__()
+    cpu_seconds: float
+    status: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +131,9 @@ class Child:
         After its timeout, or if the caller is cancelled, the child is stopped. The call still ends
         only when the child is dead.
 
-        A child takes a failed read for the end of its source, so it may exit with 0, or find the
-        source broken.
-
-        :raises Refusal: why the source could not be read, whatever else became of the child.
-        :raises ChildTimeout: after the timeout, once the child is dead.
+        :raises Refusal: why the source could not be read, whatever else became of the child: it
+            takes a failed read for the end of its source.
+        :raises ChildTimeout: after the timeout.
         """
         deadline = self._clock.callLater(self._timeout, self.stop)
         try:

@@ -61,10 +61,7 @@ def library_command(library: str) -> str:
 
 
 def _query(binary: str) -> tuple[int, bool] | None:
-    """Return the version of Landlock (0 is none), and whether seccomp filters work.
-
-    None means that ``audioproxy-cell`` does not run.
-    """
+    """Return the version of Landlock (0 is none), and whether seccomp filters work."""
     ended = run_briefly([binary, "-q"])
     try:
         landlock, filters = (ended.stdout if ended else b"").split()
@@ -95,8 +92,8 @@ def _kernel_shortcomings(landlock: int, *, has_filters: bool) -> list[str]:
 def _needs_trial(program: str, confined: ConfinedProgram) -> bool:
     """Return whether a program has to show that it runs in a cell.
 
-    The system's own ffmpeg does not: trials would delay each start by a tenth of a second. A
-    program that is installed later runs in a cell or not at all.
+    Not the system's own ffmpeg: trials would delay each start by a tenth of a second. Nor one that
+    is installed later, which runs in a cell or not at all.
     """
     if confined.is_script:
         return True
@@ -112,10 +109,7 @@ def _runs_in_cell(
     limits: Limits,
     environment: Mapping[str, str],
 ) -> bool:
-    """Return whether a program runs in its cell, as far as is known.
-
-    One that is broken now, or too slow on a busy machine, keeps its cell.
-    """
+    # A program that is broken now, or too slow on a busy machine, keeps its cell.
     if not _needs_trial(program, confined):
         return True
     if confined.is_script and landlock < _WITH_FILES:

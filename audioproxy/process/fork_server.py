@@ -65,16 +65,13 @@ class NotForked(Exception):
 class ForkServer(ProcessProtocol):
     """The connection to a server, from its start until it is reaped.
 
+    :param ended: called with a reason when the process has ended.
     :ivar cpu_seconds: what linking took, once it is ready.
     """
 
     def __init__(
         self, ready: Callable[[ForkServer], object], ended: Callable[[ForkServer, str], object]
     ) -> None:
-        """Prepare the start, which is `start`.
-
-        :param ended: called with a reason when the process has ended.
-        """
         self._ready = ready
         self._ended = ended
         self._output = b""
@@ -84,11 +81,7 @@ class ForkServer(ProcessProtocol):
         self.cpu_seconds = 0.0
 
     def start(self, spawn: Spawn, library: str, command: Sequence[str]) -> None:
-        """Start the process, as the leader of a process group.
-
-        :param command: starts the program, and ends with its path.
-        :raises OSError: where it cannot be started.
-        """
+        """Start the process by a command that ends with the program, or raise OSError."""
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             # The kernel doubles this size.
@@ -113,8 +106,8 @@ class ForkServer(ProcessProtocol):
         :param words: options of ``audioproxy-cell``, and the command line.
         :param descriptors: of this process, by their numbers in the child.
         :raises NotForked: where that is impossible, or the server does not answer.
-        :raises ValueError: for a word with a zero, which would be two words.
         """
+        # Such a word would be two words.
         if any("\0" in word for word in words):
             raise ValueError("embedded null byte")
         numbers = sorted(descriptors)

@@ -61,6 +61,7 @@ _log = Logger()
 class WarmProgram:
     """Keeps a fork server of one program, where that is possible.
 
+    :param limits: of the first children, which have to show that the program works.
     :ivar obstacle: why there is none; None while there is one.
     """
 
@@ -72,10 +73,6 @@ class WarmProgram:
         environment: Mapping[str, str],
         limits: Limits,
     ) -> None:
-        """Prepare a server that is not started.
-
-        :param limits: of the first children, which have to show that the program works.
-        """
         self.obstacle: str | None = "not started yet"
         self._program = program
         self._cells = cells
@@ -275,7 +272,6 @@ class WarmProgram:
     async def _run_trial(
         self, server: ForkServer, command: Sequence[str], descriptors: Mapping[int, int]
     ) -> _Trial:
-        """Start a child, and return it when it has ended."""
         trial = _Trial()
         words = self._cells.request(command, descriptors, self._limits)
         with open(os.devnull, "rb") as null:

@@ -19,7 +19,12 @@ _log = Logger()
 
 
 class WarmStarter:
-    """Starter that uses fork servers wherever that is possible, unless they are not wanted."""
+    """Starter that uses fork servers wherever that is possible, unless they are not wanted.
+
+    :param cold: the starter of everything else.
+    :param programs: by the path that starts them.
+    :param obstacle: why another program has no server; None if all have one.
+    """
 
     def __init__(
         self,
@@ -29,12 +34,6 @@ class WarmStarter:
         is_wanted: bool,
         obstacle: str | None = None,
     ) -> None:
-        """Prepare servers that are not started.
-
-        :param cold: the starter of everything else.
-        :param programs: by the path that starts them.
-        :param obstacle: why another program has no server; None if all have one.
-        """
         self._cold = cold
         self.programs = programs
         self.is_wanted = is_wanted
@@ -70,8 +69,6 @@ class WarmStarter:
 
         This starts the servers, unless they are open already, and waits for those that are being
         started. Where it is impossible, one warning says that remote sources are copied.
-
-        :returns: False after `close`.
         """
         if not self._is_closed:
             self.open()
@@ -110,14 +107,10 @@ class WarmStarter:
         descriptors: Mapping[int, int | str],
         limits: Limits,
     ) -> None:
-        """Start a child: see `Starter`.
-
-        :raises OSError: EAGAIN for a source whose blocks arrive on demand, where there is no server
-            now. Without one, nothing would ask for missing blocks.
-        """
         program = self.programs.get(command[0])
         if program is not None and program.start(protocol, command, descriptors, limits):
             return
+        # Without a server, nothing would ask for missing blocks.
         if MAP_DESCRIPTOR in descriptors:
             raise OSError(errno.EAGAIN, "the program is not linked now")
         self._cold.start(spawn, protocol, command, descriptors, limits)
