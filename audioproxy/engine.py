@@ -30,14 +30,15 @@ from audioproxy.media.probe import Probe
 from audioproxy.observe.collectors import Durations
 from audioproxy.observe.log_context import Logger
 from audioproxy.observe.metrics import Metrics
+from audioproxy.process.child_limits import ChildLimits
 from audioproxy.process.decoder import Decoder
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.find_starter import find_starter
 from audioproxy.process.prober import Prober
 from audioproxy.process.programs import Programs, ProgramsMonitor
-from audioproxy.process.spawn import ChildLimits, Launcher
+from audioproxy.process.spawn import Launcher
 from audioproxy.process.store_upkeep import StoreUpkeep
-from audioproxy.process.warm import warm_starter
+from audioproxy.process.warm_starter import warm_starter
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.failures import RecentFailures
 from audioproxy.render.job import Job, Preparer
