@@ -1,14 +1,16 @@
 """Readers of source lengths: generators that request byte ranges of a source.
 
 A reader yields the ranges that it needs, is sent their bytes, and returns the length. So it does no
-I/O, and the bytes may come from a file, from a server or from a test.
+I/O, and the bytes may come from a file, from a server or from a test. It raises `Malformed` where
+it finds nothing that it can rely on.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, replace
-from typing import TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 # ID3v2 tags at the start of a source; files have one, or two.
 _MOST_TAGS = 8
@@ -26,12 +28,13 @@ Reader: TypeAlias = Generator[tuple[int, int], bytes, T]
 #: Returns up to a number of bytes from an offset of a source.
 ReadRange: TypeAlias = Callable[[int, int], Awaitable[bytes]]
 
+Order: TypeAlias = Literal["little", "big"]
+
 
 @dataclass(frozen=True, slots=True)
 class SourceLength:
-    """The length of a source.
+    """The length of a source, in samples of each channel at the rate that the probe reports.
 
-    :ivar samples: number of samples of each channel, at the rate that the probe reports.
     :ivar exact: the source has exactly this many samples; otherwise it has at least this many.
     :ivar ends_in_padding: the decoder outputs the encoder's padding after the last sample.
     :ivar is_stated_only: the end of the source agrees, but does not prove the number. An mp3 header
@@ -64,8 +67,7 @@ class SourceLength:
 
     def moved(self, count: int) -> SourceLength:
         """Return a copy for a file with more bytes ahead of it."""
-        offset = self.data_offset + count if self.data_offset else 0
-        return replace(self, data_offset=offset)
+        return replace(self, data_offset=self.data_offset and self.data_offset + count)
 
 
 class Malformed(Exception):
@@ -73,16 +75,21 @@ class Malformed(Exception):
 
 
 def read_range(offset: int, count: int) -> Reader[bytes]:
-    """Request a range and return its bytes.
-
-    :raises Malformed: where the source ends before the end of the range.
-    """
+    """Return a range of bytes; raise `Malformed` where the source ends within it."""
     if count < 0:
         raise Malformed
     data = yield offset, count
     if len(data) < count:
         raise Malformed
     return data
+
+
+def read_number(offset: int, count: int, order: Order = "big") -> Reader[int]:
+    return int.from_bytes((yield from read_range(offset, count)), order)
+
+
+def read_fields(offset: int, form: struct.Struct) -> Reader[tuple[Any, ...]]:
+    return form.unpack((yield from read_range(offset, form.size)))
 
 
 def read_inner(start: int, running: Reader[T]) -> Reader[T]:
@@ -97,10 +104,7 @@ def read_inner(start: int, running: Reader[T]) -> Reader[T]:
 
 
 def skip_id3(offset: int = 0) -> Reader[int]:
-    """Return the offset after the ID3v2 tags at an offset.
-
-    :raises Malformed: for more tags than files have.
-    """
+    """Return the offset after the ID3v2 tags at an offset."""
     for _ in range(_MOST_TAGS):
         header = yield from read_range(offset, 10)
         if not header.startswith(b"ID3"):
@@ -125,8 +129,8 @@ def end_before_tags(size: int) -> Reader[int]:
         end -= 128
     footer = yield from read_range(max(0, end - 32), min(end, 32))
     if footer.startswith(b"APETAGEX"):
-        tag_size = int.from_bytes(footer[12:16], "little")
-        has_header = bool(int.from_bytes(footer[20:24], "little") >> 31)
+        tag_size, flags = (int.from_bytes(footer[at : at + 4], "little") for at in (12, 20))
+        has_header = bool(flags >> 31)
         end -= tag_size + (32 if has_header else 0)
     return max(0, end)
 
@@ -135,7 +139,6 @@ def end_of_frames(start: int, end: int, frame_length: Callable[[bytes], int]) ->
     """Return the offset after the last of the frames that follow each other near the end.
 
     :param frame_length: returns the length of the frame whose bytes it is given, or 0.
-    :raises Malformed: where no two frames follow each other there.
     """
     offset = max(start, end - _TAIL)
     tail = yield from read_range(offset, end - offset)
@@ -152,11 +155,6 @@ def end_of_frames(start: int, end: int, frame_length: Callable[[bytes], int]) ->
 def count_frames(
     start: int, end: int, frame_length: Callable[[bytes], int], longest: int
 ) -> Reader[int]:
-    """Return a lower bound of the frames of a stream, and check that audio fills it to its end.
-
-    :param frame_length: as that of `end_of_frames`.
-    :param longest: the most bytes of a frame.
-    :raises Malformed: where no two frames follow each other near the end.
-    """
+    """Return a lower bound of the frames of a stream, and check that audio fills it to its end."""
     found = yield from end_of_frames(start, end, frame_length)
     return (found - start) // longest - INCOMPLETE_FRAMES

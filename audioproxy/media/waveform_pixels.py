@@ -18,10 +18,7 @@ _LEAST_CAPACITY = 256 * 1024
 
 
 class CoarseBlocks(Exception):
-    """A pixel is not a whole number of the blocks of a pass, so another pass is needed.
-
-    :ivar frames: the number of frames that the pass has counted.
-    """
+    """A pixel is no whole number of blocks, so it takes another pass over the counted frames."""
 
     def __init__(self, frames: int) -> None:
         self.frames = frames

@@ -27,10 +27,7 @@ _DELAY = 481
 
 
 def read_musepack(size: int, probe: Probe) -> Reader[SourceLength]:
-    """Read the length of a Musepack file.
-
-    ffprobe rounds the duration down to whole packets, which may have 1.7 seconds.
-    """
+    """Read the length, which ffprobe rounds down to whole packets, of up to 1.7 seconds."""
     start = yield from skip_id3()
     head = yield from read_range(start, min(_LONGEST_HEADER, size - start))
     length, at = _read_number(head, 6)

@@ -26,11 +26,7 @@ _BLOCK_HEADER, _FRAME_HEADER = 4, 16
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame of a codec.
-
-    :ivar data: its first bytes.
-    :ivar size: all of its bytes.
-    """
+    """The first bytes of a frame of a codec, and the number of all."""
 
     data: bytes
     size: int
@@ -38,23 +34,13 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block.
-
-    :ivar stamp: the time stamp of its first frame.
-    :ivar frames: those that were read, at least the first one.
-    """
+    """The time stamp of a block, and those of its frames that were read, at least the first one."""
 
     stamp: int
     frames: Sequence[Frame]
 
 
 def read_blocks(offset: int, size: int, track: int) -> Reader[list[Block]]:
-    """Read the first blocks of a track in a cluster.
-
-    :param size: bytes of the file.
-    :param track: its number.
-    :raises Malformed: where there is no cluster, or none of them near its start.
-    """
     data = yield from read_range(offset, min(_WINDOW, size - offset))
     inner, timestamp = _parse_cluster(data)
     begin = timestamp.number(data)
@@ -74,11 +60,9 @@ def read_blocks(offset: int, size: int, track: int) -> Reader[list[Block]]:
 
 
 def find_block(offset: int, size: int, track: int, latest: int) -> Reader[tuple[int, int, bytes]]:
-    """Find the last block of a track in a cluster up to a time stamp.
+    """Return the last block of a track in a cluster up to the latest time stamp.
 
-    :param latest: the time stamp.
-    :returns: its time stamp and its offset, and the start of a cluster that begins with it.
-    :raises Malformed: where the first block does not, or where blocks are not in their order.
+    It is its time stamp, its offset, and the start of a cluster that begins with it.
     """
     data = yield from read_range(offset, min(_MOST_SEARCHED, size - offset))
     inner, timestamp = _parse_cluster(data)
@@ -98,10 +82,7 @@ def find_block(offset: int, size: int, track: int, latest: int) -> Reader[tuple[
 
 
 def _parse_cluster(data: bytes) -> tuple[Sequence[Element], Element]:
-    """Return the elements of the cluster that the data begins with, and its Timestamp.
-
-    :raises Malformed: where there is no cluster, or not one Timestamp ahead of the blocks.
-    """
+    """Return the elements of the cluster that the data begins with, and its only Timestamp."""
     cluster = next(parse_elements(data), None)
     if cluster is None or cluster.name != CLUSTER:
         raise Malformed
@@ -113,10 +94,7 @@ def _parse_cluster(data: bytes) -> tuple[Sequence[Element], Element]:
 
 
 def _is_of_track(data: bytes, block: Element, track: int) -> bool:
-    """Return whether a block is of a track; not where its header is cut off by the data.
-
-    :raises Malformed: where the block is shorter than its header.
-    """
+    """Return whether a block is of a track; not where its header is cut off by the data."""
     if block.end - block.start < _BLOCK_HEADER:
         raise Malformed
     header = data[block.start : block.start + _BLOCK_HEADER]
@@ -124,7 +102,6 @@ def _is_of_track(data: bytes, block: Element, track: int) -> bool:
 
 
 def _stamp_of(data: bytes, block: Element) -> int:
-    """Return the time stamp of a block, from that of its cluster on."""
     return int.from_bytes(data[block.start + 1 : block.start + 3], "big", signed=True)
 
 
