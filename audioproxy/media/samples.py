@@ -19,19 +19,13 @@ from audioproxy.media.flac_frames import find_noise
 from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.inputs import RAW_DEMUXERS, RawSamples
 from audioproxy.media.lengths.containers import run_reader
+from audioproxy.media.lengths.ends import skip_id3
 from audioproxy.media.lengths.padded import resolve_padding
 from audioproxy.media.lengths.pcm import SampleForm, count_samples, sample_bytes
 from audioproxy.media.lengths.sphere import read_sphere
 from audioproxy.media.lengths.wav import WavFile, find_samples, read_form
 from audioproxy.media.probe import Probe, check_limits
-from audioproxy.media.reading import (
-    Reader,
-    ReadRange,
-    SourceLength,
-    read_inner,
-    read_range,
-    skip_id3,
-)
+from audioproxy.media.reading import Reader, ReadRange, SourceLength, read_inner, read_range
 
 # Codecs of which ffmpeg takes a part in the middle for something else. It keeps a decoder that is
 # named.

@@ -10,16 +10,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from audioproxy.media.lengths.ends import end_before_tags, skip_id3
 from audioproxy.media.lengths.inner import doubling_places, find_each
 from audioproxy.media.probe import Probe
-from audioproxy.media.reading import (
-    Malformed,
-    Reader,
-    SourceLength,
-    end_before_tags,
-    read_range,
-    skip_id3,
-)
+from audioproxy.media.reading import Malformed, Reader, SourceLength, read_range
 
 _MOST_BLOCKS = 128
 # Bytes of the end that are searched for the last frame: if the largest size of a frame is not

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
+from audioproxy.media.lengths.ends import id3_bytes
 from audioproxy.media.lengths.mpeg_frame import FrameHeader, tag_checksum
-from audioproxy.media.reading import id3_bytes
 
 #: Bytes that replace those at an offset.
 Patch: TypeAlias = tuple[int, bytes]

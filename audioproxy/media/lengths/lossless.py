@@ -8,16 +8,9 @@ from __future__ import annotations
 import struct
 
 from audioproxy.errors import UndecodableSource
+from audioproxy.media.lengths.ends import id3_bytes, skip_id3
 from audioproxy.media.probe import Probe
-from audioproxy.media.reading import (
-    Malformed,
-    Reader,
-    SourceLength,
-    id3_bytes,
-    read_fields,
-    read_range,
-    skip_id3,
-)
+from audioproxy.media.reading import Malformed, Reader, SourceLength, read_fields, read_range
 
 # TTA: name, format, channels, bits, rate, samples, checksum. The sizes of all frames follow, and
 # their checksum.

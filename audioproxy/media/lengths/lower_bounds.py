@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from audioproxy.media.lengths.ebml import read_segment
+from audioproxy.media.lengths.ends import count_frames, end_before_tags, skip_id3
 from audioproxy.media.probe import Probe
-from audioproxy.media.reading import (
-    Malformed,
-    Reader,
-    SourceLength,
-    count_frames,
-    end_before_tags,
-    read_range,
-    skip_id3,
-)
+from audioproxy.media.reading import Malformed, Reader, SourceLength, read_range
 
 # ISO/IEC 14496-3, 4.5.3.1: bits of one channel in one frame, at most.
 _AAC_FRAME_BYTES = 6144 // 8

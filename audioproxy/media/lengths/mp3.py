@@ -10,18 +10,10 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import NamedTuple
 
+from audioproxy.media.lengths.ends import count_frames, end_before_tags, end_of_frames, skip_id3
 from audioproxy.media.lengths.mpeg_frame import FrameHeader, tag_checksum
 from audioproxy.media.probe import Probe
-from audioproxy.media.reading import (
-    Malformed,
-    Reader,
-    SourceLength,
-    count_frames,
-    end_before_tags,
-    end_of_frames,
-    read_range,
-    skip_id3,
-)
+from audioproxy.media.reading import Malformed, Reader, SourceLength, read_range
 
 _HAS_FRAMES, _HAS_BYTES, _HAS_TABLE, _HAS_QUALITY = 1, 2, 4, 8
 # The names of header frames of Xing and LAME, and that of Fraunhofer.

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from zlib import crc32
 
+from audioproxy.media.lengths.ends import end_before_tags, skip_id3
 from audioproxy.media.probe import Probe
-from audioproxy.media.reading import (
-    Malformed,
-    Reader,
-    SourceLength,
-    end_before_tags,
-    read_range,
-    skip_id3,
-)
+from audioproxy.media.reading import Malformed, Reader, SourceLength, read_range
 
 # The packet of the stream header begins with a checksum and the version.
 _NAME, _CHECKSUM, _HEADER_FIELDS = 4, 4, 5

@@ -12,9 +12,10 @@ import struct
 from dataclasses import replace
 
 from audioproxy.media.lengths.containers import read_behind, read_length, run_reader
+from audioproxy.media.lengths.ends import skip_id3
 from audioproxy.media.lengths.pcm import find_chunk
 from audioproxy.media.probe import Probe
-from audioproxy.media.reading import Malformed, Reader, ReadRange, read_fields, skip_id3
+from audioproxy.media.reading import Malformed, Reader, ReadRange, read_fields
 
 # The chunk of the sample format.
 _FORMAT_CHUNKS = {"wav": b"fmt ", "w64": bytes.fromhex("666d7420f3acd3118cd100c04f8edb8a")}

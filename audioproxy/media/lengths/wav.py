@@ -14,18 +14,10 @@ import struct
 from collections import deque
 from dataclasses import dataclass
 
+from audioproxy.media.lengths.ends import end_before_tags, id3_bytes
 from audioproxy.media.lengths.pcm import SampleForm, count_samples, find_chunk
 from audioproxy.media.probe import Probe
-from audioproxy.media.reading import (
-    Malformed,
-    Order,
-    Reader,
-    SourceLength,
-    end_before_tags,
-    id3_bytes,
-    read_fields,
-    read_range,
-)
+from audioproxy.media.reading import Malformed, Order, Reader, SourceLength, read_fields, read_range
 
 _KINDS = {b"RIFF": "wav", b"RF64": "wav", b"BW64": "wav", b"RIFX": "rifx"}
 _UNKNOWN_SIZE = 0xFFFF_FFFF

@@ -12,15 +12,9 @@ import struct
 from typing import NamedTuple
 
 from audioproxy.errors import UndecodableSource
+from audioproxy.media.lengths.ends import end_before_tags, skip_id3
 from audioproxy.media.probe import Probe
-from audioproxy.media.reading import (
-    Malformed,
-    Reader,
-    SourceLength,
-    end_before_tags,
-    read_range,
-    skip_id3,
-)
+from audioproxy.media.reading import Malformed, Reader, SourceLength, read_range
 
 # The block header: name, size, version, upper bits of both numbers, the number of samples of the
 # file, the number of the first sample, the samples of the block, flags, and a checksum.

@@ -15,19 +15,17 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from audioproxy.media.lengths.ends import (
+    INCOMPLETE_FRAMES,
+    end_before_tags,
+    end_of_frames,
+    skip_id3,
+)
 from audioproxy.media.lengths.lower_bounds import AAC_SAMPLES, adts_form
 from audioproxy.media.lengths.mp3 import Stated, is_header_frame, read_encoder_header
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
 from audioproxy.media.probe import Probe
-from audioproxy.media.reading import (
-    INCOMPLETE_FRAMES,
-    Malformed,
-    Reader,
-    end_before_tags,
-    end_of_frames,
-    read_range,
-    skip_id3,
-)
+from audioproxy.media.reading import Malformed, Reader, read_range
 from audioproxy.media.seeking.point import PREROLL, SeekPoint
 
 #: Bytes of the longest header.
