@@ -83,10 +83,11 @@ def read_flac(size: int, probe: Probe) -> Reader[SourceLength]:
     frame_samples = int.from_bytes(shortest, "big") if shortest == longest else 0
     largest_frame = int.from_bytes(info[7:10], "big")
     if largest_frame and frame_samples:
-        # After the last seek point and after the start, there is no room for another file.
-        point, place = _last_point(seek_points, last_sample)
-        for sample, begin in ((0, start), (point, start + place)):
-            if end - begin > -((sample - last_sample) // frame_samples) * largest_frame:
+        # After the last seek point and after the start, there is no room for another file. Places
+        # for further points have the largest number.
+        points = [(sample, place) for sample, place, _ in seek_points if sample < last_sample]
+        for sample, place in ((0, 0), max(points, default=(0, 0))):
+            if end - start - place > -((sample - last_sample) // frame_samples) * largest_frame:
                 raise Malformed
     if not (total and largest_frame):
         yield from _check_inside(start, last_start, info)
@@ -99,23 +100,19 @@ def read_flac(size: int, probe: Probe) -> Reader[SourceLength]:
     )
 
 
-def _skip_blocks(start: int) -> Reader[tuple[int, bytes]]:
-    seek_points = b""
+def _skip_blocks(start: int) -> Reader[tuple[int, list[tuple[int, ...]]]]:
+    """Return the offset after the blocks of metadata, and the seek table (RFC 9639, 8.5)."""
+    seek_points: list[tuple[int, ...]] = []
     for _ in range(_MOST_BLOCKS):
         block = yield from read_range(start, 4)
         length = int.from_bytes(block[1:], "big")
         if block[0] & 0x7F == _SEEK_TABLE and length <= _LARGEST_TABLE:
-            seek_points = yield from read_range(start + 4, length)
+            table = yield from read_range(start + 4, length // _POINT.size * _POINT.size)
+            seek_points = list(_POINT.iter_unpack(table))
         start += 4 + length
         if block[0] & 0x80:
             return start, seek_points
     raise Malformed
-
-
-def _last_point(seek_points: bytes, samples: int) -> tuple[int, int]:
-    points = _POINT.iter_unpack(seek_points[: len(seek_points) // _POINT.size * _POINT.size])
-    # Places for further points have the largest number.
-    return max(((sample, place) for sample, place, _ in points if sample < samples), default=(0, 0))
 
 
 def _check_inside(start: int, last: int, info: bytes) -> Reader[None]:
@@ -145,7 +142,9 @@ def _read_end(start: int, end: int, info: bytes) -> Reader[tuple[int, int]]:
         frame = parse_frame_header(tail[at : at + FRAME_HEADER], info)
         if frame is not None:
             candidates += 1
-            if _crc(_CRC_16, _words(tail[at:])) == 0:
+            # Words of two bytes. A zero in front does not change a checksum.
+            words = np.frombuffer(bytes((len(tail) - at) % 2) + tail[at:], ">u2").tolist()
+            if _crc(_CRC_16, words) == 0:
                 return tail_start + at, sum(frame)
     raise Malformed
 
@@ -196,12 +195,6 @@ def _parse_number(data: bytes) -> tuple[int, int]:
     for byte in rest:
         number = number << 6 | byte & 0x3F
     return number, 4 + length
-
-
-def _words(data: bytes) -> list[int]:
-    """Return words of two bytes. A zero in front does not change a checksum."""
-    words: list[int] = np.frombuffer(bytes(len(data) % 2) + data, ">u2").tolist()
-    return words
 
 
 def _crc(table: array[int], words: Iterable[int]) -> int:

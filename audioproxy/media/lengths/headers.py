@@ -78,10 +78,6 @@ class LengthHeader:
     muxer_bytes: int = 0
 
 
-def _wav_muxer(form: OutputForm) -> list[str]:
-    return ["-rf64", "always"] if form.data_bytes + _WAV_HEADER > _MAX_32 else []
-
-
 def _wav_patches(form: OutputForm, header: bytes) -> Iterator[Patch]:
     """Yield the header with all sizes, and with a fact chunk ahead of the samples.
 
@@ -100,10 +96,6 @@ def _wav_patches(form: OutputForm, header: bytes) -> Iterator[Patch]:
         changed[4:8] = struct.pack("<I", riff_size)
         yield 0, bytes(changed + fact)
         yield start + 4, struct.pack("<I", size)
-
-
-def _wav_suffix(form: OutputForm, size: int) -> bytes:
-    return b"\0" if form.data_bytes % 2 and size % 2 else b""
 
 
 def _flac_patches(form: OutputForm, header: bytes) -> Iterator[Patch]:
@@ -153,9 +145,9 @@ def _mp3_prefix(form: OutputForm) -> bytes:
 
 
 def _mp3_patches(form: OutputForm, header: bytes) -> Iterator[Patch]:
-    """Yield the ID3v2 tag ahead of the frame: ffmpeg has written it behind."""
     frame = _mp3_prefix(form)
     encoded = header[len(frame) :]
+    # ffmpeg has written the ID3v2 tag behind the frame.
     if encoded.startswith(b"ID3"):
         yield 0, encoded[: id3_bytes(encoded)] + frame
 
@@ -173,8 +165,8 @@ WAV_LENGTH = LengthHeader(
     # Space for a fact chunk, to which the rest of the header is moved.
     prefix=lambda form: bytes(_FACT),
     patches=_wav_patches,
-    suffix=_wav_suffix,
-    muxer=_wav_muxer,
+    suffix=lambda form, size: b"\0" if form.data_bytes % 2 and size % 2 else b"",
+    muxer=lambda form: ["-rf64", "always"] if form.data_bytes + _WAV_HEADER > _MAX_32 else [],
     muxer_bytes=_DS64,
 )
 FLAC_LENGTH = LengthHeader(patches=_flac_patches)

@@ -37,14 +37,13 @@ def find_each(
     """
     offsets = [begin]
     for place in places:
-        if place > offsets[-1]:
-            offsets.append((yield from _find_inner(place, end, find)))
+        if place <= offsets[-1]:
+            continue
+        for part in _PARTS:
+            at = find((yield from read_range(place, min(part, end - place))))
+            if at >= 0:
+                offsets.append(place + at)
+                break
+        else:
+            raise Malformed
     return offsets
-
-
-def _find_inner(place: int, end: int, find: Callable[[bytes], int]) -> Reader[int]:
-    for part in _PARTS:
-        at = find((yield from read_range(place, min(part, end - place))))
-        if at >= 0:
-            return place + at
-    raise Malformed

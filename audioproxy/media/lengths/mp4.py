@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from audioproxy.media.command.gaps import LONGEST_GAP
@@ -51,8 +51,18 @@ class Box(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Packets:
+class _Edit(NamedTuple):
+    """The only edit with audio: its duration in the unit of the movie, its start in the track's.
+
+    :ivar is_late: an empty edit precedes it.
+    """
+
+    duration: int
+    start: int
+    is_late: bool
+
+
+class _Packets(NamedTuple):
     """The packets of a track, in samples at the rate that the probe reports.
 
     :ivar unit: the samples of one unit of time of the track.
@@ -100,9 +110,9 @@ def read_mp4(size: int, probe: Probe) -> Reader[SourceLength]:
         media = yield from _list_boxes(_find(track, b"mdia"))
         handler = yield from read_range(_find(media, b"hdlr").start + 16, 4)
         if handler == b"soun":
-            starts_late, edit = yield from _read_edit(track)
+            edit = yield from _read_edit(track)
             packets = yield from _read_packets(media, probe, size)
-            length = _apply_edit(packets, edit, movie_rate, probe, starts_late=starts_late)
+            length = _apply_edit(packets, edit, movie_rate, probe)
             if not packets.is_spaced_right:
                 return _least_length(packets, length.samples)
             # The padding of the last packet, which FFmpeg 5.1 and 7.1 decode, and 9.0 does not.
@@ -167,10 +177,10 @@ def _list_boxes(parent: Box) -> Reader[list[Box]]:
 
 
 def _find(boxes: list[Box], name: bytes) -> Box:
-    found = next((box for box in boxes if box.name == name), None)
-    if found is None:
-        raise Malformed
-    return found
+    for box in boxes:
+        if box.name == name:
+            return box
+    raise Malformed
 
 
 def _read_rate(header: Box) -> Reader[int]:
@@ -182,13 +192,9 @@ def _read_rate(header: Box) -> Reader[int]:
     return rate
 
 
-def _read_edit(track: list[Box]) -> Reader[tuple[bool, tuple[int, int] | None]]:
-    """Return whether an empty edit precedes the audio, and the only edit with audio.
-
-    The edit is its duration in the unit of the movie, and its start in that of the track.
-    """
+def _read_edit(track: list[Box]) -> Reader[_Edit | None]:
     if not any(box.name == b"edts" for box in track):
-        return False, None
+        return None
     edits = yield from _list_boxes(_find(track, b"edts"))
     start, _ = inside(_find(edits, b"elst"))
     form = ">QqI" if (yield from read_number(start, 1)) else ">IiI"
@@ -199,7 +205,7 @@ def _read_edit(track: list[Box]) -> Reader[tuple[bool, tuple[int, int] | None]]:
     *empty, (duration, begin, rate) = struct.iter_unpack(form, entries)
     if begin < 0 or rate != _NORMAL_RATE or any(each[1] != _NO_MEDIA for each in empty):
         raise Malformed
-    return bool(empty), (duration, begin)
+    return _Edit(duration, begin, bool(empty))
 
 
 def _read_packets(media: list[Box], probe: Probe, size: int) -> Reader[_Packets]:
@@ -219,8 +225,7 @@ def _read_packets(media: list[Box], probe: Probe, size: int) -> Reader[_Packets]
     *spacings, (count, last) = [(n, duration * unit) for n, duration in entries if n] or [(0, 0)]
     spacings.append((count - 1, last))
     frame = (yield from _read_frame(tables, probe)) or spacings[0][1]
-    longest, is_aac = LONGEST_GAP * probe.sample_rate, probe.codec == "aac"
-    return _count_packets(spacings, last, frame, unit, longest, has_delay=is_aac)
+    return _count_packets(spacings, last, frame, unit, probe)
 
 
 def _read_table(box: Box, form: str) -> Reader[list[tuple[int, ...]]]:
@@ -252,26 +257,22 @@ def _check_tables(tables: list[Box], count: int, size: int) -> Reader[None]:
 
 
 def _count_packets(
-    spacings: list[tuple[int, int]],
-    last: int,
-    frame: int,
-    unit: int,
-    longest: int,
-    *,
-    has_delay: bool,
+    spacings: list[tuple[int, int]], last: int, frame: int, unit: int, probe: Probe
 ) -> _Packets:
     """Count the samples of packets, which have ``frame`` samples each, but for the last one.
 
     :param spacings: the number of packets, and the samples from each of them to the next one.
-    :param has_delay: the first packet is the encoder's delay, which no gap follows.
     """
+    longest = LONGEST_GAP * probe.sample_rate
     count = sum(count for count, _ in spacings)
     gaps = [(n, spacing - frame) for n, spacing in spacings if n and 2 * spacing >= 3 * frame]
     if 2 * sum(n for n, _ in gaps) > count:
         # All time stamps are wrong.
         gaps = []
     closed = sum(n * gap for n, gap in gaps if gap > longest)
-    if has_delay and gaps[:1] == [(1, spacings[0][1] - frame)] and gaps[0][1] <= longest:
+    # The first packet of AAC is the encoder's delay, which no gap follows.
+    is_after_delay = probe.codec == "aac" and gaps[:1] == [(1, spacings[0][1] - frame)]
+    if is_after_delay and gaps[0][1] <= longest:
         closed += gaps[0][1]
     silence = sum(n * gap for n, gap in gaps) - closed
     stated = sum(n * spacing for n, spacing in spacings) + min(last, frame) - closed
@@ -312,12 +313,7 @@ def _read_frame(tables: list[Box], probe: Probe) -> Reader[int]:
 
 
 def _apply_edit(
-    packets: _Packets,
-    edit: tuple[int, int] | None,
-    movie_rate: int,
-    probe: Probe,
-    *,
-    starts_late: bool,
+    packets: _Packets, edit: _Edit | None, movie_rate: int, probe: Probe
 ) -> SourceLength:
     samples, unit = packets.stated, packets.unit
     delay, padding, gapless = _read_gapless(probe.gapless, unit) or (None, 0, 0)
@@ -334,17 +330,17 @@ def _apply_edit(
             return SourceLength(left, ends_in_padding=True, first_stamp=first)
         left = samples - skipped - (padding if is_consistent else 0)
         return SourceLength(left, ends_in_padding=True)
-    duration, start = edit[0], edit[1] * unit
+    start = edit.start * unit
     if delay not in (None, start):
         # ffmpeg skips the delay, but counts time from the edit.
         raise Malformed
-    if starts_late:
+    if edit.is_late:
         # ffmpeg outputs the encoder's delay too.
         return SourceLength(0, exact=False)
     left = samples - start
     # Many programs round the duration of the edit to milliseconds, so one that agrees with the end
     # of the samples does not shorten them.
-    duration *= probe.sample_rate
+    duration = edit.duration * probe.sample_rate
     if duration and abs(left * movie_rate - duration) > probe.sample_rate:
         left = min(left, (2 * duration + movie_rate) // (2 * movie_rate))
     # So do FFmpeg 7.1 and 9.0 where the edit starts within a packet.
