@@ -20,10 +20,12 @@ _ORIGINAL = 4
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """A frame header without a checksum; ``padding`` is 1 where the frame is one byte longer."""
+    """A frame header without a checksum; ``padding`` is 1 where the frame is one byte longer.
+
+    Each version has rates of its own, in Hz.
+    """
 
     kbps: int
-    # In Hz. Each version has rates of its own.
     rate: int
     channels: int
     padding: int = 0

@@ -134,7 +134,7 @@ def _find_page(stream: OggStream, end: Page, position: int) -> Reader[Page]:
 def _find_packet(stream: OggStream, page: Page, position: int) -> Reader[_Start]:
     """Return the last packet from which a decoder gives the sample at a position.
 
-    The packets behind the page ahead of it must lead from one position to the next.
+    The page ends there or ahead. The packets of the next one must lead to the position of that.
     """
     following = yield from read_page(page.end)
     data = yield from read_range(page.offset, following.end - page.offset)
