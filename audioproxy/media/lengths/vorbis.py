@@ -56,8 +56,9 @@ class Blocks:
         return least, most
 
     def _size(self, packet: bytes) -> tuple[int, int]:
+        mode = len(self.modes)
         if packet and self.modes:
             mode = packet[0] >> 1 & (1 << (len(self.modes) - 1).bit_length()) - 1
-            if mode < len(self.modes):
-                return self.modes[mode], self.modes[mode]
-        return self.shortest, self.longest
+        if mode >= len(self.modes):
+            return self.shortest, self.longest
+        return self.modes[mode], self.modes[mode]

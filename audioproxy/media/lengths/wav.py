@@ -164,8 +164,6 @@ def _find_end(start: int, stated: int, size: int, order: Order, form_end: int) -
 
 def _ends_at(offset: int, size: int, order: Order, form_end: int = 0) -> Reader[bool]:
     """Return whether chunks, tags, or nothing follow an offset; little may follow ``form_end``."""
-    if size - offset < 8:
-        return True
     # Many programs leave out the byte that pads an odd size.
     for begin in (offset, offset + 1) if offset % 2 else (offset,):
         if (yield from _are_chunks(begin, size, order, form_end)):
