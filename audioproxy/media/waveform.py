@@ -261,10 +261,7 @@ def _reduce_lines(function: np.ufunc, rows: NDArray[np.signedinteger]) -> NDArra
 
 
 def serialize(waveform: Waveform, spec: WaveformSpec) -> Iterator[bytes]:
-    """Yield the document of a waveform, in pieces that each take little time.
-
-    Both serializations are version 2 of those that BBC's audiowaveform writes (D25).
-    """
+    """Yield the document of a waveform in pieces, as version 2 of audiowaveform's format (D25)."""
     values = waveform.extremes.reshape(-1)
     pieces = (
         values[at : at + _VALUES_PER_WRITE] for at in range(0, len(values), _VALUES_PER_WRITE)

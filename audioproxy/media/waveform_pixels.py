@@ -26,10 +26,7 @@ class CoarseBlocks(Exception):
 
 
 def block_capacity(pixels: int) -> int:
-    """Return how many blocks a waveform may have; they are merged when there are as many.
-
-    It is even, so that every block has a neighbor to be merged with.
-    """
+    """Return how many blocks a waveform may have before they are merged: an even number."""
     return max(2 * _BLOCKS_IN_PIXEL * pixels, _LEAST_CAPACITY)
 
 

@@ -348,10 +348,7 @@ def _apply_edit(
 
 
 def _read_gapless(text: str, unit: int) -> tuple[int, int, int] | None:
-    """Return the tag's samples ahead of the audio, after it, and of the audio itself.
-
-    The tag counts units of the track. It is None where ffmpeg does not apply the tag.
-    """
+    """Return the samples ahead of the audio, after it, and of it; None for a tag without effect."""
     found = _GAPLESS.fullmatch(text)
     if found is None:
         return None

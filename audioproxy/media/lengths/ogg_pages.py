@@ -108,8 +108,8 @@ def page_at(data: bytes, at: int, serial: bytes) -> Page | None:
 def drop_packets(data: bytes, page: Page, count: int) -> bytes:
     """Return a page without the first packets that end on it.
 
-    :param count: the number of these packets, without empty ones. One that goes on from the page
-        ahead counts, also if nothing but its end is left.
+    A packet that goes on from the page ahead counts, also if nothing but its end is left. Empty
+    ones do not.
     """
     segments, content, length = 0, 0, int(bool(page.flags & CONTINUED))
     for size in page.lacing:
@@ -174,9 +174,9 @@ def last_pages(first: Page, page: Page, size: int) -> Reader[list[Page]]:
 
 
 def read_packets(pages: Sequence[Page]) -> Reader[list[list[bytes]]]:
-    """Return the packets that end on each of some pages that follow each other.
+    """Return the packets that end on each of some pages that follow each other, without empty ones.
 
-    They are without empty packets, and without one that begins ahead of these pages.
+    The packet that begins ahead of these pages is left out.
     """
     base = pages[0].offset
     data = yield from read_range(base, pages[-1].end - base)

@@ -52,13 +52,13 @@ _Columns: TypeAlias = NDArray[np.int64]
 class FrameForm:
     """The form of the frames of a stream.
 
-    :ivar samples: number of samples of a frame, at the rate that the probe reports.
+    :ivar samples: of a frame, at the rate that the probe reports.
     :ivar mask: the bits of a header that are the same in all frames, which are ``value``.
-    :ivar lengths: returns the lengths of frames in bytes, given the bytes of their headers as an
-        array of the shape ``(8, n)``; 0 for other bytes.
+    :ivar lengths: returns the bytes of frames, or 0, given an array of their headers of the shape
+        ``(8, n)``.
     :ivar mean: bytes of a frame, on average, if all have the bit rate of the first one; None where
         they never have, or where no file states their number.
-    :ivar start_mask: the bits of the headers of two frames in which these must agree, since ffmpeg
+    :ivar start_mask: the bits in which a frame's header and the next one must agree, since ffmpeg
         would leave out the first one.
     """
 
@@ -236,7 +236,7 @@ def _form_of_mp3(header: bytes, probe: Probe) -> FrameForm:
 
 
 def _form_of_adts(header: bytes, probe: Probe) -> FrameForm:
-    """Return the form of ADTS (ISO/IEC 13818-7, 6.2), whose frames have one block each.
+    """Return the form of ADTS with one block in a frame (ISO/IEC 13818-7, 6.2).
 
     With spectral band replication, a decoder outputs twice as many samples.
     """

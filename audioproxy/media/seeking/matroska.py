@@ -46,11 +46,9 @@ _FLAC_MARKER = 8
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """The time stamps of blocks, as multiples of the time of a block.
+    """The time stamps of blocks, as multiples of the time of a block: its period.
 
     :ivar samples: number of samples of a block.
-    :ivar period: the time of a block.
-    :ivar first: the time stamp of the first block.
     :ivar unit: nanoseconds of a time stamp.
     :ivar rounding: nanoseconds to which time stamps are rounded.
     """
@@ -72,13 +70,12 @@ class _Grid:
 class _Codec:
     """A codec whose blocks may have the same number of samples.
 
-    :ivar count: returns the number of samples of a frame, given the private data of the track, too.
-        Time stamps must agree with it. It is 0 where it is unknown.
-    :ivar preroll: returns the number of samples that are decoded ahead of a place, given the first
-        frame and the sample rate.
+    :ivar count: the number of samples of a frame, with which time stamps must agree; 0 for unknown.
+        It is given the private data of the track, too.
+    :ivar preroll: the number of samples that are decoded ahead of a place, by the first frame.
     :ivar is_even: a frame inside is never shorter, even where files were joined, or its number
         tells. So it does not matter if time stamps jump a little there.
-    :ivar position: returns the number of samples ahead of a frame, where it states that.
+    :ivar position: the number of samples ahead of a frame, where it states that.
     """
 
     count: Callable[[Frame, bytes, Probe], int]
@@ -181,8 +178,7 @@ def _check_stamps(first: int, stamps: Sequence[int], grid: _Grid, cues: Cues, in
 def _find_end(cues: Cues, stamp: Fraction) -> int | None:
     """Return the offset of a cluster that has no block up to a time stamp; None if there is none.
 
-    The blocks of a track are in their order, but that of a point need not be the first one of its
-    cluster.
+    A point need not be that of the first block of its cluster.
     """
     points = cues.of_track(range(cues.find(stamp), len(cues)))
     first = next(points, None)

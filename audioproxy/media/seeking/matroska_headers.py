@@ -39,10 +39,9 @@ _LARGEST_HEADER, _LARGEST_CUES = 1 << 20, 2 << 20
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """The first audio track. Its number is the one that blocks and Cues refer to.
+    """The first audio track; blocks and Cues refer to it with its number.
 
     :ivar unit: nanoseconds of a time stamp.
-    :ivar private: what its decoder needs.
     :ivar delay: number of samples that the decoder leaves out at the start.
     :ivar head: bytes ahead of a cluster, for a decoder that leaves out none.
     """

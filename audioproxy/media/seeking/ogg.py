@@ -90,9 +90,8 @@ def preroll_of_opus(packet: bytes) -> int:
 
 
 class _Start(NamedTuple):
-    """The packet at which decoding starts.
+    """The packet at which decoding starts, on a page that begins with it.
 
-    :ivar page: a page that begins with it.
     :ivar following: the offset of the page behind that.
     :ivar position: of the first sample that a decoder outputs.
     :ivar samples: number of samples that it outputs of the page.
