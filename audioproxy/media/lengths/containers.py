@@ -12,7 +12,7 @@ from audioproxy.media.lengths.mp3 import read_mp3
 from audioproxy.media.lengths.mp4 import read_mp4, read_whole_mp4
 from audioproxy.media.lengths.musepack import read_musepack
 from audioproxy.media.lengths.ogg import read_flac_in_ogg, read_opus, read_vorbis
-from audioproxy.media.lengths.pcm import read_aiff, read_caf, read_dsf, read_iff, read_w64
+from audioproxy.media.lengths.pcm import read_chunked, read_dsf, read_iff
 from audioproxy.media.lengths.wav import read_wav
 from audioproxy.media.lengths.wavpack import read_wavpack
 from audioproxy.media.probe import Probe
@@ -22,9 +22,9 @@ from audioproxy.media.reading import Malformed, Reader, ReadRange, SourceLength,
 #: uncompressed audio, and None for all codecs.
 READERS: dict[tuple[str, str | None], Callable[[int, Probe], Reader[SourceLength]]] = {
     ("wav", "pcm"): read_wav,
-    ("w64", "pcm"): read_w64,
-    ("aiff", "pcm"): read_aiff,
-    ("caf", "pcm"): read_caf,
+    ("w64", "pcm"): read_chunked,
+    ("aiff", "pcm"): read_chunked,
+    ("caf", "pcm"): read_chunked,
     ("iff", None): read_iff,
     ("dsf", None): read_dsf,
     ("flac", "flac"): read_flac,

@@ -31,9 +31,6 @@ _WIDTHS |= {f"dsd_{order}sbf{planes}": 1 for order in "lm" for planes in ("", "_
 # ffmpeg's names of the other codecs have their bits.
 _BITS = re.compile(r"pcm_[suf](\d+)(?:le|be)?(?:_planar)?$")
 
-_W64_RIFF = bytes.fromhex("726966662e91cf11a5d628db04c10000")
-_W64_DATA = bytes.fromhex("64617461f3acd3118cd100c04f8edb8a")
-
 # DSF: name, bytes of the chunk, of the file, offset of tags; name, bytes, version, format, kind of
 # channels, channels, rate, bits, samples, bytes of a block, reserved; name, bytes.
 _DSF_DATA = 12
@@ -49,6 +46,16 @@ _CHUNKS: dict[str, tuple[int, int, Order, int, int]] = {
     "caf": (8, 8, "big", 0, 1),
     "iff": (12, 4, "big", 0, 2),
     "dsdiff": (16, 8, "big", 0, 2),
+}
+
+# What the first bytes of a file match; its chunk of samples, and the bytes ahead of them in it.
+_LONGEST_START = 16
+_W64_RIFF = bytes.fromhex("726966662e91cf11a5d628db04c10000")
+_W64_DATA = bytes.fromhex("64617461f3acd3118cd100c04f8edb8a")
+_SAMPLES = {
+    "w64": (re.compile(re.escape(_W64_RIFF)), _W64_DATA, 0),
+    "aiff": (re.compile(rb"FORM.{4}AIF[FC]", re.DOTALL), b"SSND", 8),
+    "caf": (re.compile(b"caff"), b"data", 4),
 }
 
 
@@ -78,28 +85,16 @@ def find_chunk(container: str, name: bytes) -> Reader[tuple[int, int]]:
     raise Malformed
 
 
-def read_w64(size: int, probe: Probe) -> Reader[SourceLength]:
-    if (yield from read_range(0, 16)) != _W64_RIFF:
+def read_chunked(size: int, probe: Probe) -> Reader[SourceLength]:
+    """Read the length of a Sony Wave64, AIFF, AIFF-C or Core Audio file."""
+    form, name, skipped = _SAMPLES[probe.container]
+    if not form.match((yield from read_range(0, _LONGEST_START))):
         raise Malformed
-    start, length = yield from find_chunk("w64", _W64_DATA)
-    return count_samples(start, start + length, size, probe)
-
-
-def read_aiff(size: int, probe: Probe) -> Reader[SourceLength]:
-    header = yield from read_range(0, 12)
-    if header[:4] != b"FORM" or header[8:] not in (b"AIFF", b"AIFC"):
-        raise Malformed
-    start, length = yield from find_chunk("aiff", b"SSND")
-    skipped = yield from read_number(start, 4)
-    return count_samples(start + 8 + skipped, start + length, size, probe)
-
-
-def read_caf(size: int, probe: Probe) -> Reader[SourceLength]:
-    if (yield from read_range(0, 4)) != b"caff":
-        raise Malformed
-    # An unknown size is -1, here a number that is past every end.
-    start, length = yield from find_chunk("caf", b"data")
-    return count_samples(start + 4, start + length, size, probe)
+    # An unknown size in Core Audio is -1, here a number that is past every end.
+    start, length = yield from find_chunk(probe.container, name)
+    if probe.container == "aiff":
+        skipped += yield from read_number(start, 4)
+    return count_samples(start + skipped, start + length, size, probe)
 
 
 def read_iff(size: int, probe: Probe) -> Reader[SourceLength]:
