@@ -19,20 +19,13 @@ from audioproxy.media.flac_frames import find_noise
 from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.inputs import RAW_DEMUXERS, RawSamples
 from audioproxy.media.lengths.containers import run_reader
+from audioproxy.media.lengths.ends import skip_id3
 from audioproxy.media.lengths.padded import resolve_padding
 from audioproxy.media.lengths.pcm import SampleForm, count_samples, sample_bytes
 from audioproxy.media.lengths.sphere import read_sphere
 from audioproxy.media.lengths.wav import WavFile, find_samples, read_form
 from audioproxy.media.probe import Probe, check_limits
-from audioproxy.media.reading import (
-    Malformed,
-    Reader,
-    ReadRange,
-    SourceLength,
-    read_inner,
-    read_range,
-    skip_id3,
-)
+from audioproxy.media.reading import Reader, ReadRange, SourceLength, read_inner, read_range
 
 # Codecs of which ffmpeg takes a part in the middle for something else. It keeps a decoder that is
 # named.
@@ -57,7 +50,6 @@ Decode: TypeAlias = Callable[[int], Awaitable[bytes]]
 class Start:
     """What the start of a source tells ahead of ffprobe.
 
-    :ivar is_pcm: as that of `audioproxy.media.inputs.Input`.
     :ivar has_space: it is a wav file in which ffprobe would look for chunks in vain.
     """
 
@@ -68,9 +60,7 @@ class Start:
 async def check_samples(read: ReadRange, size: int, probe: Probe, decode: Decode) -> Probe:
     """Return the probe of a source whose samples are `Probe.unchecked`, with what they are.
 
-    :param size: bytes of the source.
     :param decode: called where only the samples tell.
-    :raises UndecodableSource: for samples that are no audio, or are not supported.
     """
     if probe.may_be_padded:
         probe = replace(await resolve_padding(read, size, probe), may_be_padded=False)
@@ -87,25 +77,16 @@ async def _refuse_encoded_flac(read: ReadRange, size: int, probe: Probe, decode:
     finding = find_noise(probe.first_byte, size, probe.sample_rate, probe.bit_depth)
     zeros = await run_reader(read, size, finding)
     if zeros is not None:
-        encoded = encoded_in(await decode(zeros), f"pcm_{PIECE_FORM}")
-        if encoded is not None:
-            raise _encoded(encoded)
+        _refuse(encoded_in(await decode(zeros), f"pcm_{PIECE_FORM}"))
 
 
 async def probe_samples(read: ReadRange, size: int) -> Probe | None:
-    """Return the probe of a source that ffprobe does not read, though its samples are plain.
-
-    :param size: bytes of the source.
-    :raises UndecodableSource: for samples that are no audio, or are not supported.
-    """
+    """Return the probe of a source that ffprobe does not read, though its samples are plain."""
     return await run_reader(read, size, _probe_behind(size))
 
 
 def examine_start(size: int) -> Reader[Start]:
-    """Return what the start of a source tells ahead of ffprobe.
-
-    :raises Malformed: for a source that is neither wav, nor plain AIFF or AU.
-    """
+    """Return what the start of a source tells ahead of ffprobe, if it is wav, plain AIFF or AU."""
     if _PLAIN.match((yield from read_range(0, _PLAIN_BYTES))):
         return Start(is_pcm=True)
     found = yield from find_samples(size)
@@ -122,19 +103,11 @@ def _probe_behind(size: int) -> Reader[Probe]:
 
 
 def _probe(size: int) -> Reader[Probe]:
-    try:
-        form, start, end = yield from read_sphere(size)
-    except Malformed:
-        return (yield from _probe_wav(size))
+    if (yield from read_range(0, 4)) == b"RIFX":
+        # ffmpeg does not read the extension of its format.
+        return (yield from _describe_wav((yield from find_samples(size))))
+    form, start, end = yield from read_sphere(size)
     return (yield from _describe("nistsphere", form, start, end))
-
-
-def _probe_wav(size: int) -> Reader[Probe]:
-    """Probe RIFX whose format has an extension, which ffmpeg does not read."""
-    if (yield from read_range(0, 4)) != b"RIFX":
-        raise Malformed
-    found = yield from find_samples(size)
-    return (yield from _describe_wav(found))
 
 
 def _describe_wav(found: WavFile) -> Reader[Probe]:
@@ -145,7 +118,6 @@ def _describe_wav(found: WavFile) -> Reader[Probe]:
 
 
 def _describe(container: str, form: SampleForm, start: int, end: int) -> Reader[Probe]:
-    """Return the probe of samples in a range of bytes."""
     is_float = form.codec.startswith("pcm_f")
     probe = Probe(
         container=container,
@@ -166,10 +138,14 @@ def _describe(container: str, form: SampleForm, start: int, end: int) -> Reader[
     )
     check_limits(probe.sample_rate, probe.channels)
     yield from _refuse_bursts(probe, start, end)
-    length = count_samples(start, end, end, probe)
+    return _open_raw(probe, _count_some(start, end, end, probe))
+
+
+def _count_some(start: int, end: int, size: int, probe: Probe) -> SourceLength:
+    length = count_samples(start, end, size, probe)
     if not length.samples:
         raise NothingDecoded
-    return _open_raw(probe, length)
+    return length
 
 
 def _check(size: int, probe: Probe) -> Reader[Probe]:
@@ -195,9 +171,7 @@ def _check_wav(size: int, probe: Probe) -> Reader[Probe]:
     if not probe.codec.startswith("pcm_"):
         return (yield from _check_encoded(probe, found))
     probe = yield from _check_pcm(probe, found.start, found.end)
-    length = count_samples(found.start, found.end, size, probe)
-    if not length.samples:
-        raise NothingDecoded
+    length = _count_some(found.start, found.end, size, probe)
     is_raw = probe.codec.removeprefix("pcm_") in RAW_DEMUXERS
     if is_raw and (found.end != found.stated_end or found.has_space):
         return _open_raw(probe, length)
@@ -217,7 +191,7 @@ def _check_encoded(probe: Probe, found: WavFile) -> Reader[Probe]:
         # How many zeros ffmpeg examines differs between versions, and between codecs.
         first = yield from read_range(found.start, min(_ZEROS, found.end - found.start))
         if not any(first):
-            raise _encoded(_DETECTED[probe.codec])
+            _refuse(_DETECTED[probe.codec])
     if found.end <= found.stated_end:
         return probe
     # The samples reach to the end of the file. Their number is unknown.
@@ -226,19 +200,16 @@ def _check_encoded(probe: Probe, found: WavFile) -> Reader[Probe]:
 
 
 def _refuse_bursts(probe: Probe, start: int, end: int) -> Reader[None]:
-    if probe.channels == 1:
-        return
-    per_second = probe.sample_rate * probe.channels
-    encoded = yield from find_burst(start, end, probe.codec, per_second)
+    if probe.channels > 1:
+        per_second = probe.sample_rate * probe.channels
+        _refuse((yield from find_burst(start, end, probe.codec, per_second)))
+
+
+def _refuse(encoded: str | None) -> None:
     if encoded is not None:
-        raise _encoded(encoded)
-
-
-def _encoded(codec: str) -> UndecodableSource:
-    """Return the refusal of a source that holds encoded audio in the place of samples."""
-    return UndecodableSource(
-        f"The source holds {codec} in the place of samples, as a digital output sends it."
-    )
+        raise UndecodableSource(
+            f"The source holds {encoded} in the place of samples, as a digital output sends it."
+        )
 
 
 def _moved(probe: Probe, count: int) -> Probe:

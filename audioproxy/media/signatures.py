@@ -15,9 +15,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from audioproxy.media.lengths.containers import run_reader
+from audioproxy.media.lengths.ends import skip_id3
 from audioproxy.media.lengths.lower_bounds import adts_length
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
-from audioproxy.media.reading import Malformed, Reader, ReadRange, read_range, skip_id3
+from audioproxy.media.reading import Malformed, Reader, ReadRange, read_range
 
 # The GUIDs of Sony Wave64 and of ASF.
 _W64_RIFF = re.escape(bytes.fromhex("726966662e91cf11a5d628db04c10000"))

@@ -33,12 +33,7 @@ _LEAST_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a waveform.
-
-    :ivar t: in place of that of the whole.
-    :ivar frames: their number.
-    :ivar pixels: those that it begins and ends with; the last part has those past the end, too.
-    """
+    """A part of a waveform. The last one has the pixels past the end, too."""
 
     t: Trim
     frames: int
@@ -46,10 +41,7 @@ class Part:
 
 
 def may_be_split(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether parts of a source, decoded apart, may have the samples of one pass.
-
-    The exact length of the source tells whether they do.
-    """
+    """Return whether parts of a source, decoded apart, may have the samples of one pass."""
     if options.f != "peaks" or has_memory(options):
         return False
     start, end = stated_range(options, probe)
@@ -63,12 +55,7 @@ def may_be_split(options: VariantOptions, probe: Probe) -> bool:
 def split_waveform(
     options: VariantOptions, probe: Probe, length: SourceLength | None, pixels: int, most: int
 ) -> list[Part]:
-    """Return the parts of a waveform, in order; none where it takes one pass.
-
-    :param length: of the source, as its end confirms it.
-    :param pixels: of the waveform.
-    :param most: the number of parts, at most.
-    """
+    """Return the parts of a waveform, at most so many, in order; none where it takes one pass."""
     if length is None or not length.exact or not may_be_split(options, probe):
         return []
     covered, rate = expected_range(options, probe, length), probe.sample_rate

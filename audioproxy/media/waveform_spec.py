@@ -24,11 +24,9 @@ class WaveformSpec:
     """The samples that a waveform is rendered from, and its form.
 
     :ivar sample_rate: of the decoded frames, in Hz.
-    :ivar decoded_channels: channels of the decoded frames, 1 or 2.
     :ivar channels: channels of the waveform; one channel from two decoded ones is their mean.
     :ivar pixels: their number, which does not depend on the source's length.
     :ivar bits: of each value, 8 or 16.
-    :ivar serialization: a value of ``pk_fmt``.
     """
 
     sample_rate: int
@@ -40,7 +38,6 @@ class WaveformSpec:
 
     @classmethod
     def of(cls, options: VariantOptions, probe: Probe) -> WaveformSpec:
-        """Return the parameters for the options of an ``f:peaks`` variant."""
         return cls(
             output_rate(options, probe),
             output_channels(options, probe),
@@ -57,12 +54,7 @@ class UnusualSamples(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PcmSamples:
-    """Where a source has its samples, and their form.
-
-    :ivar codec: ffprobe's name.
-    :ivar offset: of the first sample, in bytes.
-    :ivar frames: their number; a frame has a sample of each channel.
-    """
+    """Where a source has its samples, and their form; ``offset`` is in bytes."""
 
     codec: str
     offset: int
@@ -77,7 +69,6 @@ class Pass:
     :ivar pipeline: decodes them to raw samples of 16 bits.
     :ivar samples: those that need no decoder, or None.
     :ivar frames: their expected number; None where nothing tells it.
-    :ivar pixels: of the waveform, or of the part.
     """
 
     pipeline: Pipeline
@@ -89,21 +80,13 @@ class Pass:
 def expected_frames(
     options: VariantOptions, probe: Probe, length: SourceLength | None = None
 ) -> int | None:
-    """Return the number of frames that a waveform is expected to have; None where nothing tells it.
-
-    It may be wrong, as headers and ``t`` may be.
-
-    :param length: of the source, as its end confirms it.
-    """
+    """Return how many frames a waveform is expected to have: headers and ``t`` may be wrong."""
     covered = expected_range(options, probe, length)
     return len(covered) if covered else None
 
 
 def may_read_samples(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether a render may read the samples itself, if it knows where they are.
-
-    That is so for a waveform of samples without any change to them.
-    """
+    """Return whether a render may read unchanged samples itself, if it knows where they are."""
     return options.f == "peaks" and probe.codec in _CODECS and copies_samples(options, probe)
 
 

@@ -12,9 +12,10 @@ import struct
 from dataclasses import replace
 
 from audioproxy.media.lengths.containers import read_behind, read_length, run_reader
+from audioproxy.media.lengths.ends import skip_id3
 from audioproxy.media.lengths.pcm import find_chunk
 from audioproxy.media.probe import Probe
-from audioproxy.media.reading import Malformed, Reader, ReadRange, read_range, skip_id3
+from audioproxy.media.reading import Malformed, Reader, ReadRange, read_fields
 
 # The chunk of the sample format.
 _FORMAT_CHUNKS = {"wav": b"fmt ", "w64": bytes.fromhex("666d7420f3acd3118cd100c04f8edb8a")}
@@ -32,10 +33,6 @@ _CONTAINERS = (16, 24, 32)
 
 
 async def resolve_padding(read: ReadRange, size: int, probe: Probe) -> Probe:
-    """Return the probe of a source that `Probe.may_be_padded`, with the true codec and length.
-
-    :param size: bytes of the source.
-    """
     # ffmpeg finds the container behind small tags itself.
     start = await run_reader(read, size, skip_id3(probe.skipped))
     if start is not None and start > probe.skipped:
@@ -57,19 +54,16 @@ async def resolve_padding(read: ReadRange, size: int, probe: Probe) -> Probe:
 
 
 def _read_bits(container: str) -> Reader[tuple[int, int]]:
-    """Read the bits of a sample's container, and its valid bits.
-
-    :raises Malformed: where the samples are no integers, or fill their containers.
-    """
+    """Read the bits of a container, and the valid ones, of integers that do not fill it."""
     if container == "caf":
-        description = yield from read_range(8, _DESCRIPTION.size)
-        name, _, _, codec, flags, frame, frames, channels, valid = _DESCRIPTION.unpack(description)
+        fields = yield from read_fields(8, _DESCRIPTION)
+        name, _, _, codec, flags, frame, frames, channels, valid = fields
         is_integer = (name, codec, frames, flags & _IS_FLOAT) == (b"desc", b"lpcm", 1, 0)
         bits = 8 * frame // (channels or 1)
     else:
         start, _ = yield from find_chunk(container, _FORMAT_CHUNKS[container])
-        form = yield from read_range(start, _FORMAT.size)
-        tag, channels, _, _, frame, bits, _, valid, _, kind = _FORMAT.unpack(form)
+        fields = yield from read_fields(start, _FORMAT)
+        tag, channels, _, _, frame, bits, _, valid, _, kind = fields
         is_integer = (tag, kind) == (_EXTENSIBLE, _PCM)
     if not is_integer or bits not in _CONTAINERS or 8 * frame != channels * bits:
         raise Malformed
