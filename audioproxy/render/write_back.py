@@ -16,9 +16,9 @@ from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.observe.log_context import Logger
 from audioproxy.render.output import RenderOutput
-from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import NoRoom, VariantStore
 from audioproxy.variants.record import VariantRecord
+from audioproxy.variants.response_headers import VariantHeaders
 
 _REMEMBERED_KEYS = 4096
 _REMEMBERED_SECONDS = 600

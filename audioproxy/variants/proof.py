@@ -36,9 +36,9 @@ from audioproxy.s3.objects import (
     read_error,
     strong_etag,
 )
-from audioproxy.variants.headers import CACHE_CONTROL, VariantHeaders
 from audioproxy.variants.interfaces import Unwritable
 from audioproxy.variants.record import VariantRecord
+from audioproxy.variants.response_headers import CACHE_CONTROL, VariantHeaders
 
 #: The names of all objects of all proofs begin with this.
 PROOF_PREFIX = ".audioproxy-proof-"

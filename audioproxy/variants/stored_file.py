@@ -27,8 +27,8 @@ from typing import TypeAlias
 from twisted.internet.defer import Deferred
 
 from audioproxy.files.streams import FileProducer
-from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.record import VariantRecord
+from audioproxy.variants.response_headers import VariantHeaders
 
 _MAGIC = b"APVARNT1"
 _FOOTER = struct.Struct(">II8s")
