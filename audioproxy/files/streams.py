@@ -26,10 +26,7 @@ class Readable(Protocol):
 
 
 class GrowingFile(Readable, Protocol):
-    """A file that is still being written.
-
-    :ivar failure: why the writer failed; None where it did not.
-    """
+    """A file that is still being written, and why its writer failed."""
 
     @property
     def size(self) -> int: ...
@@ -44,13 +41,12 @@ class GrowingFile(Readable, Protocol):
 
 
 class ByteStream(Protocol):
-    """Bytes for one consumer, which are either sent once or discarded."""
+    """Bytes for one consumer, which are sent once or discarded."""
 
     def send(self, consumer: IConsumer) -> Deferred[None]:
         """Send the bytes as a push producer, at the consumer's pace.
 
-        :returns: fires when everything is written and the producer is unregistered, or fails.
-            Cancelling it ends the stream.
+        The Deferred fires when the producer is unregistered. Cancelling it ends the stream.
         """
         ...
 
@@ -96,10 +92,10 @@ class FileProducer:
         self._take_file: Callable[[int, int, int], int | None] | None = None
 
     def send(self, consumer: IConsumer) -> Deferred[None]:
-        """Register with the consumer and send the bytes.
+        """Send the bytes as a `ByteStream`.
 
-        :returns: fires when everything is written, or fails: with the failure of the growing file,
-            with `ConsumerGone`, or with the error of a read. Cancelling it stops the producer.
+        :raises ConsumerGone, Refusal, OSError, EOFError: of the consumer, the growing file, a read,
+            and a file that was shortened.
         """
         self._consumer = consumer
         if self._descriptor >= 0:
@@ -117,7 +113,7 @@ class FileProducer:
         self._paused = True
 
     def resumeProducing(self) -> None:
-        """Resume: the consumer accepts more. The consumer may call this from inside ``write``."""
+        # The consumer may call this from inside `write`.
         self._paused = False
         self._send()
 
@@ -183,7 +179,6 @@ class FileProducer:
 
     @property
     def _descriptor(self) -> int:
-        """The open file that has the bytes at their offsets now; -1 for no file."""
         descriptor: int = getattr(self._source, "descriptor", -1)
         return descriptor
 

@@ -11,6 +11,7 @@ import binascii
 import hmac
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import permutations, zip_longest
 from urllib.parse import quote, unquote_to_bytes
 
@@ -60,10 +61,7 @@ _LONGEST = 1024
 def diagnose_for_pairs(
     pairs: Sequence[tuple[bytes, bytes]], path: bytes, signature: bytes
 ) -> str | None:
-    """Return the mistake that explains a wrong signature, or None if it is unknown.
-
-    :param pairs: each a key and its salt: the current pair, and then the previous ones.
-    """
+    """Return the mistake that explains a wrong signature, or None if it is unknown."""
     for number, (key, salt) in enumerate(pairs):
         if why := diagnose_signature(key, salt, path, signature):
             return f"{why} (with pair {number} of AP_PREVIOUS_KEY)" if number else why
@@ -74,11 +72,7 @@ def diagnose_for_pairs(
 
 
 def diagnose_signature(key: bytes, salt: bytes, path: bytes, signature: bytes) -> str | None:
-    """Return the mistake that explains a wrong signature, or None if it is unknown.
-
-    :param path: the path that should have been signed; see `audioproxy.grammar.signature.sign`.
-    :returns: the end of a sentence, with what would be right.
-    """
+    """Return the mistake as the end of a sentence, with what would be right."""
     if len(path) > _LONGEST:
         return None
     if (before := _precedes(key, salt, path, signature)) is not None:
@@ -225,15 +219,8 @@ def _mistaken_signatures(key: bytes, salt: bytes, path: bytes) -> Iterator[tuple
             yield made, f"it was made with {what}; {bytes_wanted}"
     yield sign(key, b"", path), "it was made without AP_SALT; the salt precedes the path"
     yield sign(salt, key, path), "AP_KEY and AP_SALT were swapped; the salt precedes the path"
-    yield (
-        sign(key, salt, path[1:]),
-        "the path was signed without its leading slash, which is part of it",
-    )
-    try:
-        decoded = percent_decode(path)
-    except ValueError:
-        return
-    yield (
-        sign(key, salt, decoded),
-        "the path was decoded before it was signed; sign it as it is sent",
-    )
+    slash = "the path was signed without its leading slash, which is part of it"
+    yield sign(key, salt, path[1:]), slash
+    with suppress(ValueError):
+        decoded = "the path was decoded before it was signed; sign it as it is sent"
+        yield sign(key, salt, percent_decode(path)), decoded
