@@ -53,27 +53,22 @@ class RenderOutput:
 
     @property
     def descriptor(self) -> int:
-        """The descriptor of the file that readers read now."""
         return self._file.scratch.descriptor
 
     @property
     def scratch(self) -> ScratchFile:
-        """The scratch file of a whole output, which the store takes over."""
         return self._file.scratch
 
     @property
     def encoded_bytes(self) -> int:
-        """Bytes that the encoder has written and readers can read."""
         return self._file.encoded_bytes(self.size)
 
     @property
     def has_audio(self) -> bool:
-        """Whether readers can read more than headers."""
         return self._file.has_audio(self.size)
 
     @property
     def written(self) -> int:
-        """The bytes of the file that the encoder writes."""
         return self._written_file.written
 
     def begin_anew(self, file: EncodedFile) -> None:
@@ -102,7 +97,6 @@ class RenderOutput:
     async def _watch(
         self, encoding: Encoding, clock: IReactorTime, is_over: Callable[[], bool]
     ) -> bytes:
-        """Check the file until a condition is true, or the encoder has ended."""
         over = encoding.wait()
         checking: IDelayedCall
 
@@ -137,10 +131,7 @@ class RenderOutput:
         return _INTERVAL_AFTER_AUDIO if is_rare else _INTERVAL_BEFORE_AUDIO
 
     def update_size(self, written: int) -> None:
-        """Make more of the file readable, and notify the followers of new bytes.
-
-        :param written: the bytes of the file up to which nothing is wrong.
-        """
+        """Make the file readable up to ``written``, up to which nothing is wrong."""
         size = self._written_file.readable(written)
         readable = min(size, self.limit)
         if not self._catch_up(readable):
@@ -208,10 +199,7 @@ class RenderOutput:
         return self._following or self._file
 
     def _catch_up(self, readable: int) -> bool:
-        """Compare a part of what readers have; return whether they can read on.
-
-        :param readable: bytes of the file that the encoder writes.
-        """
+        """Compare a part of what readers have; return whether they can read on."""
         file = self._following
         if file is None:
             return True

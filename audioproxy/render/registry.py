@@ -32,7 +32,6 @@ class RenderRegistry:
         self._draining: SharedResult[None] = SharedResult()
 
     def find(self, key: str) -> Subscription | None:
-        """Join the render of ``key``; return None where there is none to join."""
         render = self._joinable.get(key)
         return None if render is None else render.subscribe(started=False)
 
@@ -52,7 +51,6 @@ class RenderRegistry:
         return subscription
 
     def open(self) -> None:
-        """Start renders again after a drain."""
         self._draining = SharedResult()
 
     def count(self) -> tuple[int, int]:
