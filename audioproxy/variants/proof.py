@@ -102,7 +102,6 @@ LARGE_RECORD = VariantRecord("f:opus", "0" * 64, 0, b"s3://" + b"k" * 1195, b'"0
 
 
 def proof_key() -> str:
-    """Return the name of a new object, which no variant has."""
     return f"{PROOF_PREFIX}{uuid.uuid4().hex}"
 
 
@@ -137,16 +136,12 @@ class _Unfit(StoreError):
 
 
 def _is_overloaded(error: BaseException | None) -> bool:
-    """Return whether a store may do later what it has not done now."""
     return isinstance(error, Unreachable) or (isinstance(error, Busy) and error.status != 500)
 
 
 @dataclass
 class _Proof:
-    """The object of one proof.
-
-    :ivar obeys: presigned URLs can name the headers of their responses.
-    """
+    """The object of one proof; ``obeys``: presigned URLs can name headers of their responses."""
 
     target: StoreObject
     bucket: str
@@ -156,10 +151,7 @@ class _Proof:
     async def attempt(
         self, step: str, work: Callable[[], Coroutine[Any, Any, Any]], wanted: str | None = None
     ) -> Unwritable | None:
-        """Do a step, and return its failure.
-
-        :param wanted: what the step needs; None for the first one, which needs all.
-        """
+        """Do a step that needs ``wanted`` (None for the first one: all), and return its failure."""
         try:
             await work()
         except StoreError as error:
@@ -181,8 +173,7 @@ class _Proof:
         clock = self.target.store.client.clock
         start = clock.seconds()
         write = partial(self.target.retry_once, partial(self.target.put, headers, body))
-        failure = await self.attempt("writing an object", write)
-        if failure is None:
+        if (failure := await self.attempt("writing an object", write)) is None:
             return
         cause = failure.__cause__
         assert isinstance(cause, StoreError)
@@ -277,7 +268,7 @@ class _Proof:
             _require(name, found, written)
 
     async def _fetch(self, seconds: int, query: str = "") -> VariantHeaders:
-        """Read a part of the object by a presigned URL, and return the response's headers."""
+        """Read a part of the object by a presigned URL; return its headers."""
         url = self.target.presign(seconds, query)
         return await self.target.retry_once(lambda: self._fetch_once(url))
 

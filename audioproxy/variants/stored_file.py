@@ -60,8 +60,8 @@ _WARM_SECONDS = 60.0
 # Each key takes some 200 bytes.
 _MOST_KEYS = 16_384
 
-# What is read of a trailer: the size, and the time at which the variant was stored.
-_Fields: TypeAlias = tuple[int, int | None]
+# The fields of a trailer: the bytes of the variant, and its record, if it was stored with one.
+_Fields: TypeAlias = tuple[int, VariantRecord | None]
 
 
 class StoredFile:
@@ -79,7 +79,7 @@ class StoredFile:
         self._data: bytes | None = None
 
     def load(self) -> bool:
-        """Read all bytes now; return whether the file has them all."""
+        """Read all bytes, so that no later read accesses the disk; return whether it has them."""
         self._data = os.pread(self.descriptor, self.size, 0)
         return len(self._data) == self.size
 
@@ -120,15 +120,11 @@ def open_variant(path: str) -> StoredFile | None:
         raise
     found = None
     try:
-        status = os.fstat(descriptor)
-        if stat.S_ISREG(status.st_mode):
-            length = status.st_size
-            tail = os.pread(descriptor, _TRAILER_READ, max(0, length - _TRAILER_READ))
-            found = _parse_trailer(tail, length)
+        found = read_trailer(descriptor)
     finally:
         if found is None:
             os.close(descriptor)
-    return None if found is None else StoredFile(descriptor, *found)
+    return None if found is None else StoredFile(descriptor, found[0], _storing_time(found))
 
 
 def load_variant(path: str) -> StoredFile | None:
@@ -143,10 +139,7 @@ def load_variant(path: str) -> StoredFile | None:
 
 
 def read_small(path: str) -> tuple[int | None, bytes] | None:
-    """Return a small variant whole, in one read; None for anything else.
-
-    :returns: the time at which it was stored as `StoredFile.stored`, and its bytes.
-    """
+    """Return the storing time and the bytes of a small variant, by one read; or None."""
     try:
         descriptor = os.open(path, _READ_FLAGS)
     except OSError:
@@ -161,44 +154,34 @@ def read_small(path: str) -> tuple[int | None, bytes] | None:
     if len(data) > _SMALL_FILE:
         return None
     found = _parse_trailer(data, len(data))
-    if found is None:
+    return None if found is None else (_storing_time(found), data[: found[0]])
+
+
+def read_trailer(descriptor: int) -> _Fields | None:
+    """Return size and record of the variant in a file; None if it is no whole regular file."""
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         return None
-    size, stored = found
-    return stored, data[:size]
+    tail = os.pread(descriptor, _TRAILER_READ, max(0, status.st_size - _TRAILER_READ))
+    return _parse_trailer(tail, status.st_size)
 
 
-def read_trailer(descriptor: int) -> tuple[int, VariantRecord | None] | None:
-    """Return size and record of the variant in a file; None if the file is incomplete or damaged.
-
-    :returns: the record is None for a variant that was stored without one.
-    """
-    length = os.fstat(descriptor).st_size
-    tail = os.pread(descriptor, _TRAILER_READ, max(0, length - _TRAILER_READ))
-    found = _parse_trailer(tail, length)
-    data = _trailer_object(tail)
-    if found is None or data is None:
-        return None
-    return found[0], VariantRecord.read(json.loads(data))
+def _storing_time(fields: _Fields) -> int | None:
+    record = fields[1]
+    return None if record is None else record.stored
 
 
 def _parse_trailer(tail: bytes, length: int) -> _Fields | None:
     """Return the fields of a variant from the end of its file; None if it is incomplete."""
-    data = _trailer_object(tail)
-    found = None if data is None else _read_fields(data)
-    if data is None or found is None or found[0] + len(data) + _FOOTER.size != length:
-        return None
-    return found
-
-
-def _trailer_object(tail: bytes) -> bytes | None:
-    """Return the JSON object at the end of a file; None if it is incomplete or damaged."""
     if len(tail) < _FOOTER.size:
         return None
     data_length, checksum, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
     data = tail[-_FOOTER.size - data_length : -_FOOTER.size]
     if (magic, len(data), zlib.crc32(data)) != (_MAGIC, data_length, checksum):
         return None
-    return data
+    found = _read_fields(data)
+    is_whole = found is not None and found[0] + data_length + _FOOTER.size == length
+    return found if is_whole else None
 
 
 # Parsing the fields takes as long as reading their file.
@@ -206,9 +189,7 @@ def _trailer_object(tail: bytes) -> bytes | None:
 def _read_fields(data: bytes) -> _Fields | None:
     try:
         fields = json.loads(data)
-        size = int(fields["size"])
-        record = VariantRecord.read(fields)
-        return size, None if record is None else record.stored
+        return int(fields["size"]), VariantRecord.read(fields)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return None
 
@@ -225,7 +206,6 @@ class WarmKeys:
         self._until: dict[str, float] = {}
 
     def has(self, key: str, now: float) -> bool:
-        """Return whether the file of a key can be read on the reactor thread."""
         return self._until.get(key, now) > now
 
     def add(self, key: str, began: float, ended: float) -> None:

@@ -45,10 +45,7 @@ EndCount: TypeAlias = Callable[[int], None]
 
 @dataclass(slots=True)
 class _Ledger:
-    """The locked ledger.
-
-    :ivar added: bytes of all variants that were ever added.
-    """
+    """The locked ledger; its size is None while it is unknown."""
 
     descriptor: int
     size: int | None
@@ -165,7 +162,6 @@ class StoreUsage:
 
 
 def _read_size(path: str) -> int:
-    """Return the bytes of a variant's file; 0 for anything but a regular file."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:
