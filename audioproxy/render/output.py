@@ -27,9 +27,8 @@ _log = Logger()
 class RenderOutput:
     """Growing bytes and their followers.
 
-    The encoder appends to a file. Each reader keeps its own offset and reads at its own pace, so a
-    reader that lags costs no more memory than any other (D38). The file is closed when the render
-    and the last reader have released it.
+    Each reader keeps its own offset, so one that lags costs no more memory than any other (D38).
+    The file is closed when the render and the last reader have released it.
 
     A render may begin anew in another file. Its bytes are compared with those that readers have had
     a chance to read. When they are found equal, readers go on with the other file (D63).
@@ -90,7 +89,6 @@ class RenderOutput:
         """Check the file until the encoder has succeeded, and return the end of its stderr.
 
         :raises OutputTooLarge: past the limit, while the encoder may still run.
-        :raises OutputDiffers: where a render that began anew gives other bytes.
         """
         return await self._watch(encoding, clock, lambda: False)
 
@@ -146,10 +144,7 @@ class RenderOutput:
             self._notify()
 
     async def complete(self, clock: IReactorTime) -> None:
-        """Complete the file of an encoder that has ended without an error.
-
-        :raises OutputDiffers: where a render that began anew gives other bytes, or fewer.
-        """
+        """Complete the file of an encoder that has ended without an error."""
         self._written_file.complete()
         written = self.written
         self.update_size(written)

@@ -96,8 +96,7 @@ class RenderContext:
 class Render:
     """One render and its subscribers.
 
-    No client gets a byte before the encoder has output more than container headers. So every
-    refusal until then can still be a response with a status.
+    No client gets a byte before there is audio, so every refusal until then has a status.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
 """The interface of catalogs: what commands do with all variants of a store.
 
-Other files and objects may be beside the variants. A catalog lists, reads and removes nothing but
-what has the name of a variant, in the place of a variant.
+A catalog touches nothing but what has the name of a variant, in the place of a variant.
 """
 
 from __future__ import annotations

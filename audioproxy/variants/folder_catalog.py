@@ -8,7 +8,7 @@ import os
 import stat
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 from audioproxy.concurrency.threads import ThreadRunner
@@ -162,34 +162,28 @@ class FolderCatalog:
             subtract(found.size)
             return found
 
-    @contextmanager
-    def _shard(self, shard: str) -> Iterator[int | None]:
-        try:
-            descriptor = os.open(f"{self._root}/{shard}", _FOLDER_FLAGS)
-        except (FileNotFoundError, NotADirectoryError):
-            # A link to a folder is no folder.
-            yield None
-            return
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
+    def _shard(self, shard: str) -> AbstractContextManager[int | None]:
+        return _opened(f"{self._root}/{shard}", _FOLDER_FLAGS)
 
-    @contextmanager
-    def _file(self, entry: Entry) -> Iterator[int | None]:
-        path = f"{self._root}/{entry.key[:2]}/{entry.key}"
+    def _file(self, entry: Entry) -> AbstractContextManager[int | None]:
+        return _opened(f"{self._root}/{entry.key[:2]}/{entry.key}", _FILE_FLAGS)
+
+
+@contextmanager
+def _opened(path: str, flags: int) -> Iterator[int | None]:
+    try:
         try:
-            try:
-                descriptor = os.open(path, _FILE_FLAGS | _WITHOUT_USE)
-            except PermissionError:
-                descriptor = os.open(path, _FILE_FLAGS)
-        except FileNotFoundError:
-            yield None
-            return
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
+            descriptor = os.open(path, flags | _WITHOUT_USE)
+        except PermissionError:
+            descriptor = os.open(path, flags)
+    except (FileNotFoundError, NotADirectoryError):
+        # A link to a folder is no folder.
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """What is recorded with a stored variant, besides its bytes and response headers (D58).
 
 A store keeps the record as short texts by name: in the trailer of a file, and as metadata of an
-object. Its time is the Last-Modified of the variant; nothing else in a response depends on it. It
-serves to find the variants of a source, and to verify bytes.
+object. Its time is the Last-Modified of the variant. The rest serves to find the variants of a
+source, and to verify bytes.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ class NamedFile:
 class ScratchFolder:
     """One process's own folder below a parent that many processes may share.
 
-    The process holds a lock for as long as it lives. A folder whose lock can be taken is abandoned,
-    for example after a ``kill -9``. The next process that opens its own folder removes it (D40).
+    The process holds a lock for as long as it lives. The next process that opens its own folder
+    removes those whose lock can be taken, for example after a ``kill -9`` (D40).
     """
 
     def __init__(self, parent: str, run_detached: DetachedRunner = run_inline) -> None:

@@ -1,15 +1,11 @@
-"""A variant in a file, with its headers in a trailer.
-
-A trailer follows the bytes. It consists of a JSON object with the response headers and the record
-of the variant (`audioproxy.variants.record`), and of the values that locate and check the object:
+"""A variant in a file, with a trailer.
 
     bytes | JSON object | its length | its CRC-32 | magic number
 
-Length and checksum have 4 bytes each, big-endian. The magic number has 8 bytes.
-
-The object states the number of bytes, so a file that lost its end, to a full disk or a crash, is
-not served. A file whose trailer is damaged is not served either. Fields with unknown names are
-skipped, and the record may be missing: other versions of the service write other fields.
+The object has the response headers, the record of the variant (`audioproxy.variants.record`), and
+the number of bytes, so that a file that lost its end, to a full disk or a crash, is not served.
+Length and checksum have 4 bytes each, big-endian. Other versions of the service write other fields:
+unknown names are skipped, and the record may be missing.
 """
 
 from __future__ import annotations
@@ -50,8 +46,8 @@ _NO_VARIANT = {
     errno.EACCES,
     errno.EPERM,
 }
-# Seconds within which a file must be read to count as cached by the system. A page cache takes some
-# microseconds, but on a busy machine a thread waits for the GIL and for a CPU as well.
+# Seconds within which a cached file is read. A page cache takes some microseconds, but on a busy
+# machine a thread waits for the GIL and for a CPU as well.
 _FAST = 0.02
 # Seconds after which a read on the reactor thread has mostly waited for the disk.
 _BLOCKED = 0.05
