@@ -23,7 +23,6 @@ _HEXADECIMAL = re.compile(rb"[0-9A-Fa-f]{64}")
 _ENCODED = re.compile(rb"[A-Za-z0-9+/_-]{43}=*")
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _ESCAPED_PADDING = re.compile(rb"(?:%3[Dd])+\Z")
-_EXPECTED_FORM = "base64url without padding is expected"
 # Parts of a path that caches, CDNs and their rewriting rules change.
 _MERGED_SLASHES = re.compile(rb"/plain/(?:local|s3|https):/(?!/)", re.IGNORECASE)
 _ESCAPE = re.compile(rb"%[0-9A-Fa-f]{2}")
@@ -97,16 +96,17 @@ def _normalize(signature: bytes) -> tuple[bytes | None, str]:
     """Return a signature in the spelling of `sign`, and how the given spelling differs."""
     if _HEXADECIMAL.fullmatch(signature):
         raw = base64.urlsafe_b64encode(binascii.unhexlify(signature)).rstrip(b"=")
-        return raw, f"its digest is right, and written in hexadecimal; {_EXPECTED_FORM}"
-    if (padding := _ESCAPED_PADDING.search(signature)) is not None:
+        how = "written in hexadecimal"
+    elif (padding := _ESCAPED_PADDING.search(signature)) is not None:
         raw = signature[: padding.start()].translate(_URL_SAFE)
-        return raw, f"its digest is right, and its padding is percent-encoded; {_EXPECTED_FORM}"
-    if not _ENCODED.fullmatch(signature):
+        how = "its padding is percent-encoded"
+    elif _ENCODED.fullmatch(signature):
+        unpadded = signature.rstrip(b"=")
+        raw = unpadded.translate(_URL_SAFE)
+        how = "has too much padding" if raw == unpadded else "in the alphabet with + and /"
+    else:
         return None, ""
-    raw = signature.rstrip(b"=").translate(_URL_SAFE)
-    if raw == signature.rstrip(b"="):
-        return raw, f"its digest is right, and has too much padding; {_EXPECTED_FORM}"
-    return raw, f"its digest is right, and in the alphabet with + and /; {_EXPECTED_FORM}"
+    return raw, f"its digest is right, and {how}; base64url without padding is expected"
 
 
 def _precedes(key: bytes, salt: bytes, path: bytes, signature: bytes) -> str | None:
