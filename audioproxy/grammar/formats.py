@@ -16,22 +16,19 @@ LOSSY_RATE_CEILING = 48000
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The sample rates of a format in Hz: those ``listed``, or all from ``lowest`` to ``highest``.
+    """The sample rates of a format in Hz: those ``listed``, or all up to ``highest``.
 
     Rates above ``step_10_above`` must be multiples of 10.
     """
 
     listed: tuple[int, ...] = ()
-    lowest: int = 1
     highest: int = 384000
     step_10_above: int = 384000
 
     def accepts(self, rate: int) -> bool:
         if self.listed:
             return rate in self.listed
-        return self.lowest <= rate <= self.highest and (
-            rate <= self.step_10_above or rate % 10 == 0
-        )
+        return 1 <= rate <= self.highest and (rate <= self.step_10_above or rate % 10 == 0)
 
     def nearest(self, rate: int) -> int:
         """Return ``rate`` if it is supported, else the next higher one, else the highest (D8)."""
@@ -39,7 +36,7 @@ class Rates:
             return rate
         if self.listed:
             return min((r for r in self.listed if r > rate), default=max(self.listed))
-        return min(max(rate + -rate % 10, self.lowest), self.highest)
+        return min(max(rate + -rate % 10, 1), self.highest)
 
     def describe(self, ceiling: int) -> str:
         if self.listed:

@@ -38,7 +38,6 @@ class RenderStorage:
     store: VariantStore | None
     space: ScratchSpace
     clock: IReactorTime
-    now: Callable[[], float] = time.time
     cache_tag: CacheTagHeader | None = None
     timed: Callable[[], AbstractContextManager[None]] = nullcontext
     build: Callable[[], str] = str
@@ -99,18 +98,17 @@ class WriteBack:
         :raises NoRoom: where the bound of the store leaves no room for the output.
         """
         storage = self._storage
-        store, now, tag = storage.store, storage.now(), storage.cache_tag
-        if store is None or not self.possible:
+        if storage.store is None or not self.possible:
             return False
-        headers = VariantHeaders.of(request.options)
-        record = VariantRecord.of(request, validator, now, tag, self._build)
+        key, headers, tag = request.key, VariantHeaders.of(request.options), storage.cache_tag
+        record = VariantRecord.of(request, validator, time.time(), tag, self._build)
         try:
             with storage.timed():
-                await store.commit(request.key, output.scratch, output.size, headers, record)
+                await storage.store.commit(key, output.scratch, output.size, headers, record)
         except NoRoom:
             raise
         except Exception as error:
-            _log.warn("write-back of {key} failed: {error}", key=request.key, error=error)
+            _log.warn("write-back of {key} failed: {error}", key=key, error=error)
             return False
-        _log.debug("the render of {key} is stored", key=request.key)
+        _log.debug("the render of {key} is stored", key=key)
         return True
