@@ -52,8 +52,8 @@ from audioproxy.sources.dispatcher import Opener, SourceDispatcher, unset
 from audioproxy.sources.interfaces import OpenSource
 from audioproxy.sources.local import LocalSources
 from audioproxy.variants.files import FileVariantStore
-from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable, VariantStore
+from audioproxy.variants.response_headers import VariantHeaders
 
 if TYPE_CHECKING:
     from audioproxy.http_client.client import ClientsByBundle, HttpClient

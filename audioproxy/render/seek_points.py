@@ -156,11 +156,9 @@ class SeekPoints:
     async def _read_frames(
         self, source: OpenSource, stream: FrameStream, probe: Probe, number: int | None = None
     ) -> FrameIndex:
-        """Return the index of a source, which reaches up to a frame, or as far as there are any.
+        """Return the index of a source up to a frame, or as far as there are any; None for all.
 
         Several renders may read one source. They take turns with each piece.
-
-        :param number: of the frame; None for all.
         """
         entry, piece = self._entry(source, stream), _LEAST_PIECE
         read = read_behind(source.read, probe)
@@ -182,7 +180,6 @@ class SeekPoints:
 
 
 async def _read_stream(source: OpenSource, probe: Probe) -> FrameStream | None:
-    """Return the form of the frames of a source; None where it has another form."""
     assert source.size is not None
     size = source.size - probe.skipped
     return await run_reader(read_behind(source.read, probe), size, read_stream(size, probe))
