@@ -26,7 +26,8 @@ from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.segments import split_target
 from audioproxy.grammar.signature import verify
 from audioproxy.grammar.sources import SCHEMES, LocalSource, read_source
-from audioproxy.media.command.trim import needs_point, trim_range
+from audioproxy.media.command.needs import Needs
+from audioproxy.media.command.trim import trim_range
 from audioproxy.media.inputs import DEMUXERS
 from audioproxy.media.lengths.containers import READERS
 from audioproxy.media.probe import Probe
@@ -157,7 +158,7 @@ class ReferenceTests(SynchronousTestCase):
             codec = {"all": "?", "others": "?", "pcm": "pcm_s16le"}.get(codec, codec)
             probe = Probe(container, codec, Decimal(1000), exact=True, seekable=True)
             seeks = "seeks" if trim_range(trim, probe).seek > 0 else "decodes"
-            found = "finds" if needs_point(trim, probe) else seeks
+            found = "finds" if Needs.of(trim, probe).point else seeks
             self.assertEqual(found, start, (container, codec))
             kind = codec.partition("_")[0]
             reader = READERS.get((container, kind)) or READERS.get((container, None))

@@ -30,50 +30,27 @@ from audioproxy.files.scratch_files import AnonymousSpace
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.grammar.sources import Source
-from audioproxy.media.command.decoding import (
-    Pipeline,
-    decoded_stream,
-    measure_arguments,
-    single_process,
-)
+from audioproxy.media.command.decoding import Pipeline, measure_arguments
 from audioproxy.media.command.encoding import (
     CommandBuilder,
     StatedLength,
-    decoder_command,
+    build_pipeline,
     encoder_arguments,
     stated_length,
-    uses_length,
 )
 from audioproxy.media.command.exact_length import length_tolerance, length_warning
-from audioproxy.media.command.filters import (
-    is_too_short,
-    may_need_length,
-    output_rate,
-    output_samples,
-)
-from audioproxy.media.command.progress import expected_seconds, read_share
-from audioproxy.media.command.trim import (
-    may_seek,
-    needs_end,
-    needs_measuring,
-    needs_point,
-    requested_samples,
-    starts_past_end,
-)
+from audioproxy.media.command.filters import output_samples
+from audioproxy.media.command.needs import Needs
+from audioproxy.media.command.progress import read_share
+from audioproxy.media.command.stages import output_rate
 from audioproxy.media.conversion import SOXR
 from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.lengths.containers import read_length
 from audioproxy.media.probe import Probe, describe_choice
 from audioproxy.media.reading import SourceLength
 from audioproxy.media.seeking.point import DEPENDING_ON_START, SeekPoint
-from audioproxy.media.waveform_parts import Part, may_be_split, split_waveform
-from audioproxy.media.waveform_spec import (
-    Pass,
-    PcmSamples,
-    expected_frames,
-    may_read_samples,
-    readable_samples,
-)
+from audioproxy.media.waveform_parts import Part, split_waveform
+from audioproxy.media.waveform_spec import Pass, PcmSamples, expected_frames, readable_samples
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.prober import Prober
@@ -113,8 +90,17 @@ class ProbedSource:
 
     @property
     def options(self) -> VariantOptions:
-        """The options of the request."""
         return self.request.options
+
+    @property
+    def needs(self) -> Needs:
+        """What must be known of the source, beyond what the probe has."""
+        return Needs.of(self.options, self.probe)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all bytes of the source are in a file of this node."""
+        return self.opened.descriptor is not None
 
     @property
     def known_length(self) -> SourceLength | None:
@@ -133,9 +119,7 @@ class Job:
     :ivar source: with everything that is known about it, such as its length.
     :ivar point: where decoding starts; None for the start, and for a seek by ffmpeg.
     :ivar input: how ffmpeg opens the source.
-    :ivar stated_length: the length that the header of the output states.
     :ivar samples: those that a waveform needs no decoder for.
-    :ivar frames: the number of frames that a waveform is expected to have, or None.
     :ivar measure: the decode pass that has measured the source, where one was needed.
     """
 
@@ -143,21 +127,26 @@ class Job:
     point: SeekPoint | None
     input: Input
     pipeline: Pipeline
-    stated_length: StatedLength | None
     samples: PcmSamples | None
-    frames: int | None
     measure: list[str] | None
+
+    @property
+    def stated_length(self) -> StatedLength | None:
+        """The length that the header of the output states."""
+        return stated_length(self.source.options, self.source.probe)
 
     def waveform_pass(self, pixels: int) -> Pass:
         """Return the pass over the samples of a waveform."""
-        return Pass(self.pipeline, self.samples, self.frames, pixels)
+        source = self.source
+        frames = expected_frames(source.options, source.probe, source.known_length)
+        return Pass(self.pipeline, self.samples, frames, pixels)
 
     def parts(self, pixels: int, most: int) -> list[Part]:
         """Return the parts of a waveform, at most so many; none where it takes one pass."""
         source, probe = self.source, self.source.probe
         # Filters that give the output an exact length would replace samples that a part has lost.
         has_filters = probe.length is not None and self.samples is None
-        if source.opened.descriptor is None or has_filters:
+        if has_filters or not source.is_complete:
             return []
         return split_waveform(source.options, probe, source.known_length, pixels, most)
 
@@ -247,11 +236,11 @@ class Preparer:
             probe = await self.prober.probe(opened, claim, pooled=not in_slot)
             if (choice := describe_choice(probe)) is not None:
                 _log.debug("{key} renders {choice}", key=request.key, choice=choice)
-            if opened.size and probe.saw_end and starts_past_end(options, probe):
+            if opened.size and probe.saw_end and Needs.of(options, probe).past_end:
                 # Where the end of the source confirms the length, the refusal needs no decoder.
                 length = await self.prober.read_length(opened, opened.size, probe)
                 probe = probe.with_length(length)
-            if not needs_end(options, probe):
+            if not Needs.of(options, probe).end:
                 build_command(self.program, local_input(), options, probe, SOXR)
             return ProbedSource(request, opened, probe, build_command, is_last)
 
@@ -294,7 +283,7 @@ class Preparer:
         source = self._correct(await self._find_length(source, deadline))
         source = await self._find_least_length(source, deadline)
         measure = None
-        if needs_measuring(source.options, source.probe):
+        if source.needs.measure:
             source, measure = await self._measure(source, deadline)
         return await self._build(source, measure, deadline)
 
@@ -323,7 +312,7 @@ class Preparer:
             request = replace(job.source.request, options=options)
             source = replace(job.source, request=request, probe=probe)
             taken = await self._build(source, None, deadline)
-            if needs_point(options, probe) and taken.point is None:
+            if source.needs.point and taken.point is None:
                 return []
             passes.append(Pass(taken.pipeline, taken.samples, part.frames, part.pixels))
         return passes
@@ -345,7 +334,7 @@ class Preparer:
             known = self.irregular.get(identity, frozenset())
             self.irregular[identity] = known | {type(refusal)}
             return await self.resolve(job.source, deadline)
-        if not may_need_length(job.source.options, job.source.probe):
+        if not job.source.needs.recount:
             raise refusal
         try:
             source, measure = await self._measure(job.source, deadline)
@@ -353,7 +342,7 @@ class Preparer:
             raise refusal from None
         await self._check_unchanged(source)
         padded = await self._build(source, measure, deadline)
-        if not is_too_short(source.options, source.probe):
+        if not source.needs.padding:
             raise refusal
         return padded
 
@@ -390,22 +379,18 @@ class Preparer:
 
         :raises Refusal: where the source cannot be read.
         """
-        options, probe, size = source.options, source.probe, source.opened.size
+        probe, size, needs = source.probe, source.opened.size, source.needs
         if size is None or probe.length is not None or probe.seekable:
             return source
-        is_complete = source.opened.descriptor is not None
-        reads_samples = is_complete and may_read_samples(options, probe)
-        is_used = uses_length(options, probe) or reads_samples or starts_past_end(options, probe)
-        seeks = may_seek(options, probe)
+        is_used = needs.length or (source.is_complete and needs.samples)
         # A waveform takes one pass if the number of its frames is expected, or several decoders.
-        lacks_frames = options.f == "peaks" and expected_frames(options, probe) is None
-        is_of_use = is_complete and (lacks_frames or may_be_split(options, probe))
-        if not (is_used or seeks or is_of_use):
+        is_of_use = source.is_complete and (needs.frames or needs.parts)
+        if not (is_used or needs.seek or is_of_use):
             return source
         length = await deadline.limit(read_length(source.opened.read, size, probe))
         if is_used:
             probe = probe.with_length(length)
-        elif seeks:
+        elif needs.seek:
             probe = probe.with_seek_data(length)
         return replace(source, probe=probe, length=length)
 
@@ -414,13 +399,9 @@ class Preparer:
 
         :raises Refusal: where the source cannot be read.
         """
-        options, probe = source.options, source.probe
-        is_stated = probe.length is not None and probe.length.exact
-        if source.found or is_stated or options.t is None or not needs_measuring(options, probe):
+        probe, samples = source.probe, source.needs.least
+        if source.found or samples is None:
             return source
-        first, last = requested_samples(options, probe.sample_rate)
-        # The start alone shows that `t` is not past the end.
-        samples = first + 1 if last is None else last
         has_samples = self.seek_points.has_samples(source.opened, probe, samples)
         if not await deadline.limit(has_samples):
             return source
@@ -441,8 +422,7 @@ class Preparer:
     async def _build(
         self, source: ProbedSource, measure: list[str] | None, deadline: Deadline
     ) -> Job:
-        program, options, probe = self.program, source.options, source.probe
-        point = None
+        options, probe, point = source.options, source.probe, None
         # Of most codecs, a decode from the start gives the same bytes, and it is exact behind a
         # change, too. What differs must not depend on what this node knows (D78).
         if IrregularSource not in source.found or probe.codec in DEPENDING_ON_START:
@@ -451,19 +431,11 @@ class Preparer:
         resampler = await deadline.limit(self.probe_resampler())
         # What is known about the source is the same for all renders. The place is that of this one.
         placed = replace(probe, seek_point=point)
-        if probe.irregular:
-            stream = decoded_stream(probe)
-            encoder = source.build_command(program, stream, options, placed, resampler)
-            pipeline = Pipeline(encoder, decoder_command(program, opened, options, placed))
-        else:
-            encoder = source.build_command(program, opened, options, placed, resampler)
-            pipeline = single_process(encoder, probe)
-        pipeline = replace(pipeline, seconds=expected_seconds(options, placed))
-        is_complete = source.opened.descriptor is not None
-        samples = readable_samples(options, probe) if is_complete else None
-        frames = expected_frames(options, probe, source.known_length)
-        stated = stated_length(options, probe)
-        return Job(source, point, opened, pipeline, stated, samples, frames, measure)
+        pipeline = build_pipeline(
+            source.build_command, self.program, opened, options, placed, resampler
+        )
+        samples = readable_samples(options, probe) if source.is_complete else None
+        return Job(source, point, opened, pipeline, samples, measure)
 
     @asynccontextmanager
     async def open_input(self, job: Job, deadline: Deadline) -> AsyncIterator[SourceFile]:

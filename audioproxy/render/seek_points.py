@@ -14,7 +14,8 @@ from twisted.python.failure import Failure
 from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
 from audioproxy.errors import Refusal, RenderFailed
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.media.command.trim import needs_point, requested_samples
+from audioproxy.media.command.needs import Needs
+from audioproxy.media.command.trim import requested_samples
 from audioproxy.media.lengths.containers import read_behind, read_length, run_reader
 from audioproxy.media.probe import Probe
 from audioproxy.media.seeking.frame_index import FrameIndex
@@ -71,7 +72,7 @@ class SeekPoints:
 
         :raises Refusal: where the source cannot be read.
         """
-        if source.size is None or not needs_point(options, probe):
+        if source.size is None or not Needs.of(options, probe).point:
             return None
         first, last = requested_samples(options, probe.sample_rate)
         size, read = source.size - probe.skipped, read_behind(source.read, probe)

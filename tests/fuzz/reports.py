@@ -9,7 +9,8 @@ from decimal import Decimal
 from audioproxy.errors import InvalidOptions, Refusal, UndecodableSource, VideoSource
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.http_client.errors import without_secrets
-from audioproxy.media.command.trim import needs_measuring, trim_range
+from audioproxy.media.command.needs import Needs
+from audioproxy.media.command.trim import trim_range
 from audioproxy.media.diagnostics import classify, one_line
 from audioproxy.media.probe import Probe, parse_probe
 from tests.fuzz.draws import Draws, check_refusal, outcome
@@ -53,7 +54,7 @@ def check_probe(data: bytes, read: Callable[..., Probe] = parse_probe) -> None:
     check_document(found.description.document(None))
     # Call the functions that process every probe result next.
     options = VariantOptions()
-    assert needs_measuring(options, found) in (False, True)
+    assert Needs.of(options, found).measure in (False, True)
     outcome(lambda: trim_range(options, found), InvalidOptions)
 
 

@@ -8,15 +8,8 @@ from decimal import Decimal
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.media.conversion import (
-    SOXR,
-    SWRESAMPLE,
-    convert_samples,
-    dither_filter,
-    output_depth,
-    output_sample_format,
-    resample,
-)
+from audioproxy.media.command.stages import dither_filter, output_depth, output_sample_format
+from audioproxy.media.conversion import SOXR, SWRESAMPLE, convert_samples, resample
 from audioproxy.media.probe import Probe
 from tests.support.audio import options_of
 

@@ -54,14 +54,9 @@ from audioproxy.media.command.encoding import (
     loudness_arguments,
     source_loudness_arguments,
     stated_length,
-    uses_length,
 )
 from audioproxy.media.command.gaps import may_have_gaps
-from audioproxy.media.command.trim import (
-    may_seek,
-    needs_measuring,
-    starts_past_end,
-)
+from audioproxy.media.command.needs import Needs
 from audioproxy.media.conversion import SOXR
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.encryption import is_encrypted
@@ -342,9 +337,10 @@ def render_once(
 def find_probe(source: bytes, options: VariantOptions) -> Probe:
     """Probe a source, and find its length where the service does."""
     found = probe(source)
-    if uses_length(options, found) or starts_past_end(options, found):
+    needs = Needs.of(options, found)
+    if needs.length:
         return probe_length(source)
-    if may_seek(options, found):
+    if needs.seek:
         return found.with_seek_data(find_length_of(source, found))
     return found
 
@@ -398,7 +394,7 @@ def _plan(
         found = replace(find_probe(source, options), irregular=irregular)
         if wrong_length:
             found = found.without_length()
-        if measured or needs_measuring(options, found):
+        if measured or Needs.of(options, found).measure:
             found = replace(measure(source), irregular=irregular)
         if not irregular or found.codec in DEPENDING_ON_START:
             found = replace(found, seek_point=find_point(source, options, found))
@@ -640,7 +636,7 @@ def _loudness_command(source: bytes, text: str | None) -> list[str]:
         found = probe(source)
         return source_loudness_arguments("ffmpeg", input_of(found), VariantOptions(), found)
     options = options_of(text)
-    found = measure(source) if needs_measuring(options, probe(source)) else probe_length(source)
+    found = measure(source) if Needs.of(options, probe(source)).measure else probe_length(source)
     return loudness_arguments("ffmpeg", input_of(found), options, found)
 
 

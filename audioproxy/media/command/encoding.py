@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.media.command.decoding import decoder_arguments, open_source, source_filters
+from audioproxy.media.command.decoding import (
+    Pipeline,
+    decoded_stream,
+    decoder_arguments,
+    open_source,
+    single_process,
+    source_filters,
+)
 from audioproxy.media.command.downmix import OUTPUT_LAYOUTS
 from audioproxy.media.command.encoders import ENCODERS, bitrate_bounds, expected_bitrate
-from audioproxy.media.command.filters import (
+from audioproxy.media.command.filters import filter_chain, output_samples
+from audioproxy.media.command.progress import expected_seconds
+from audioproxy.media.command.stages import (
     copies_floats,
-    filter_chain,
     output_channels,
+    output_depth,
     output_rate,
-    output_samples,
 )
-from audioproxy.media.command.trim import needs_length, trim_filters, trim_range
-from audioproxy.media.conversion import SOXR, output_depth
+from audioproxy.media.command.trim import trim_filters, trim_range
+from audioproxy.media.conversion import SOXR
 from audioproxy.media.inputs import Input
 from audioproxy.media.lengths.headers import LengthHeader, OutputForm
 from audioproxy.media.loudness import loudness_filters
@@ -28,15 +36,6 @@ from audioproxy.media.probe import Probe
 # (D61): the decoder of an irregular source outputs none.
 _BIT_EXACT = ["-map_metadata", "-1", "-map_chapters", "-1"]
 _BIT_EXACT += ["-fflags", "+bitexact", "-flags:a", "+bitexact"]
-
-# Containers and codecs whose end the decoder does not tell. It decodes the last frame whole: all of
-# its padding in MP4 and Musepack, and that of Vorbis on a single page. It skips silence at the end
-# of AMR. The length of Ogg FLAC tells whether its time stamps have gaps.
-_ENDS_BY_LENGTH = {("mov", "aac"), ("mov", "alac"), ("mov", "mp3"), ("ogg", "vorbis")}
-_ENDS_BY_LENGTH |= {("mpc8", "musepack8"), ("ogg", "flac")}
-_ENDS_BY_LENGTH |= {
-    (name, codec) for name in ("amr", "matroska", "mov") for codec in ("amr_nb", "amr_wb")
-}
 
 #: Builds a command line from the path of ffmpeg, the input, the options, the probe and a resampler.
 CommandBuilder = Callable[[str, Input, VariantOptions, Probe, str], list[str]]
@@ -72,16 +71,6 @@ class StatedLength:
     def muxer(self) -> list[str]:
         """Arguments for a header that can state the length."""
         return self.header.muxer(self.form)
-
-
-def uses_length(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether the output depends on the length of the source, where that is known.
-
-    Its header states it, a stage needs it, or the decoder outputs more or less than that.
-    """
-    states_length = ENCODERS[options.f].length_header is not None
-    ends_by_length = (probe.container, probe.codec) in _ENDS_BY_LENGTH
-    return states_length or ends_by_length or needs_length(options, probe)
 
 
 def stated_length(options: VariantOptions, probe: Probe) -> StatedLength | None:
@@ -142,6 +131,26 @@ def encoder_arguments(
 def decoder_command(ffmpeg: str, source: Input, options: VariantOptions, probe: Probe) -> list[str]:
     """Return the command line of the decoder of an irregular source."""
     return decoder_arguments(ffmpeg, source, probe, finite=not copies_floats(options, probe))
+
+
+def build_pipeline(
+    build: CommandBuilder,
+    ffmpeg: str,
+    source: Input,
+    options: VariantOptions,
+    probe: Probe,
+    resampler: str,
+) -> Pipeline:
+    """Return the command lines of a render; an irregular source has a decoder of its own.
+
+    :raises InvalidOptions: for options that do not fit this source.
+    """
+    if probe.irregular:
+        encoder = build(ffmpeg, decoded_stream(probe), options, probe, resampler)
+        pipeline = Pipeline(encoder, decoder_command(ffmpeg, source, options, probe))
+    else:
+        pipeline = single_process(build(ffmpeg, source, options, probe, resampler), probe)
+    return replace(pipeline, seconds=expected_seconds(options, probe))
 
 
 def loudness_arguments(

@@ -12,10 +12,12 @@ from decimal import Decimal
 
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import print_decimal
-from audioproxy.media.command.trim import BLOCK, may_be_shorter
+from audioproxy.media.command.trim import may_be_shorter
 from audioproxy.media.conversion import convert_samples, resample
 from audioproxy.media.probe import Probe
 
+#: Seconds of a block of the loudness measurement (ITU-R BS.1770-5, annex 1).
+BLOCK = Decimal("0.4")
 #: Hz at which loudnorm works.
 LOUDNORM_RATE = 192_000
 

@@ -15,8 +15,8 @@ from audioproxy.media.command.decoding import decoded_stream, single_process
 from audioproxy.media.command.encoding import (
     check_bitrate,
     encoder_arguments,
-    output_rate,
 )
+from audioproxy.media.command.stages import output_rate
 from audioproxy.media.conversion import SWRESAMPLE
 from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.inputs import local_input
