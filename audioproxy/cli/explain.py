@@ -32,7 +32,7 @@ from audioproxy.media.command.encoding import encoder_arguments
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
 from audioproxy.media.probe import Probe, describe_choice, probe_arguments
 from audioproxy.media.reading import SourceLength
-from audioproxy.media.seeking.point import SeekPoint
+from audioproxy.media.seek_point import SeekPoint
 from audioproxy.media.waveform_spec import PcmSamples
 from audioproxy.variants.files import variant_path
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from audioproxy.errors import EncryptedSource, NothingDecoded, UndecodableSource, VideoSource
 from audioproxy.media.diagnostics import decoder_complained
-from audioproxy.media.ffprobe_output import FORM_ERRORS, parse_output, read_streams
+from audioproxy.media.ffprobe import FORM_ERRORS, parse_output, read_streams
 from audioproxy.media.info_document import (
     SourceInfo,
     parse_count,
@@ -19,7 +19,7 @@ from audioproxy.media.info_document import (
 from audioproxy.media.inputs import Input, RawSamples
 from audioproxy.media.messages import Meaning, messages
 from audioproxy.media.reading import SourceLength
-from audioproxy.media.seeking.point import SeekPoint
+from audioproxy.media.seek_point import SeekPoint
 from audioproxy.media.streams import (
     DURATION_TAG,
     Section,

@@ -28,7 +28,7 @@ from audioproxy.media.command.decoding import measure_arguments, piece_arguments
 from audioproxy.media.described import describe, is_doubtful
 from audioproxy.media.diagnostics import classify, one_line, unsupported_container
 from audioproxy.media.encryption import is_encrypted
-from audioproxy.media.ffprobe_output import has_container, lacks_pictures
+from audioproxy.media.ffprobe import has_container, lacks_pictures
 from audioproxy.media.inputs import Input
 from audioproxy.media.lengths.containers import read_length, run_reader
 from audioproxy.media.lengths.wav import MUCH_SPACE

@@ -48,7 +48,7 @@ from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.lengths.containers import read_length
 from audioproxy.media.probe import Probe, describe_choice
 from audioproxy.media.reading import SourceLength
-from audioproxy.media.seeking.point import DEPENDING_ON_START, SeekPoint
+from audioproxy.media.seek_point import DEPENDING_ON_START, SeekPoint
 from audioproxy.media.waveform_parts import Part, split_waveform
 from audioproxy.media.waveform_spec import Pass, PcmSamples, expected_frames, readable_samples
 from audioproxy.observe.log_context import Logger

@@ -18,6 +18,7 @@ from audioproxy.media.command.needs import Needs
 from audioproxy.media.command.trim import requested_samples
 from audioproxy.media.lengths.containers import read_behind, read_length, run_reader
 from audioproxy.media.probe import Probe
+from audioproxy.media.seek_point import SeekPoint
 from audioproxy.media.seeking.frame_index import FrameIndex
 from audioproxy.media.seeking.frames import (
     KINDS,
@@ -28,7 +29,6 @@ from audioproxy.media.seeking.frames import (
 )
 from audioproxy.media.seeking.matroska import find_in_matroska
 from audioproxy.media.seeking.ogg import find_in_ogg
-from audioproxy.media.seeking.point import SeekPoint
 from audioproxy.media.seeking.wavpack import find_in_wavpack
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.interfaces import OpenSource

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import EncryptedSource, NothingDecoded, UndecodableSource, VideoSource
-from audioproxy.media.ffprobe_output import has_container
+from audioproxy.media.ffprobe import has_container
 from audioproxy.media.inputs import local_input
 from audioproxy.media.probe import (
     CONTAINER_TAGS,
@@ -23,7 +23,7 @@ from audioproxy.media.probe import (
     probe_arguments,
 )
 from audioproxy.media.reading import SourceLength
-from audioproxy.media.seeking.point import SeekPoint
+from audioproxy.media.seek_point import SeekPoint
 from audioproxy.media.tags import CARRIED_TAGS
 
 AUDIO = {"codec_type": "audio", "codec_name": "flac", "sample_rate": "44100", "channels": 1}

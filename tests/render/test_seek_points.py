@@ -13,7 +13,7 @@ from audioproxy.errors import RenderFailed, UpstreamUnavailable
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
 from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
-from audioproxy.media.seeking.point import SeekPoint
+from audioproxy.media.seek_point import SeekPoint
 from audioproxy.render.seek_points import SeekPoints
 from tests.media.lengths.test_mp3 import MPEG_1, frames, tagged
 from tests.media.lengths.test_wavpack import wavpack

@@ -60,7 +60,7 @@ from audioproxy.media.command.needs import Needs
 from audioproxy.media.conversion import SOXR
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.encryption import is_encrypted
-from audioproxy.media.ffprobe_output import lacks_pictures
+from audioproxy.media.ffprobe import lacks_pictures
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
 from audioproxy.media.lengths.containers import read_length, run_reader
 from audioproxy.media.lengths.wav import MUCH_SPACE
@@ -68,7 +68,7 @@ from audioproxy.media.loudness import LoudnessParser, Measurement
 from audioproxy.media.probe import Probe, parse_probe, probe_arguments
 from audioproxy.media.reading import SourceLength
 from audioproxy.media.samples import check_samples, examine_start, probe_samples
-from audioproxy.media.seeking.point import DEPENDING_ON_START, SeekPoint
+from audioproxy.media.seek_point import DEPENDING_ON_START, SeekPoint
 from audioproxy.media.signatures import TAG_DEMUXER, identify, may_be_misdetected
 from audioproxy.media.streams import COUNTED_SECONDS
 from audioproxy.render.encoded_file import EncodedFile

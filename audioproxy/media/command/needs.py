@@ -26,7 +26,7 @@ from audioproxy.media.command.trim import (
     to_samples,
 )
 from audioproxy.media.probe import Probe
-from audioproxy.media.seeking.point import PREROLL
+from audioproxy.media.seek_point import PREROLL
 
 # Containers and codecs whose end the decoder does not tell. It decodes the last frame whole: all of
 # its padding in MP4 and Musepack, and that of Vorbis on a single page. It skips silence at the end

@@ -16,9 +16,9 @@ from audioproxy.grammar.values import print_decimal
 from audioproxy.media.lengths.pcm import sample_bytes
 from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
+from audioproxy.media.seek_point import PREROLL
 from audioproxy.media.seeking.frames import KINDS
 from audioproxy.media.seeking.matroska import CODECS
-from audioproxy.media.seeking.point import PREROLL
 
 # Containers of uncompressed audio, in which a seek is exact, as `make matrix` proves sample by
 # sample against a full decode.

@@ -28,7 +28,7 @@ from audioproxy.media.reading import (
     read_range,
     skip_id3,
 )
-from audioproxy.media.seeking.point import PREROLL, SeekPoint
+from audioproxy.media.seek_point import PREROLL, SeekPoint
 
 #: Bytes of the longest header.
 HEADER = 8

@@ -11,7 +11,7 @@ from audioproxy.media.reading import (
     end_before_tags,
     skip_id3,
 )
-from audioproxy.media.seeking.point import SeekPoint
+from audioproxy.media.seek_point import SeekPoint
 
 # Bytes by which a search begins ahead of the estimated place.
 _AHEAD = 64 * 1024

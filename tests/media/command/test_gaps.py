@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.media.command.gaps import jump_arguments, keep_time, may_have_gaps
 from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
-from audioproxy.media.seeking.point import SeekPoint
+from audioproxy.media.seek_point import SeekPoint
 
 
 def probe(container: str, codec: str = "aac", *, has_gaps: bool | None = None) -> Probe:

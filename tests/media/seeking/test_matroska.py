@@ -15,9 +15,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.media.lengths.containers import run_reader
 from audioproxy.media.probe import Probe
 from audioproxy.media.reading import Malformed, SourceLength
+from audioproxy.media.seek_point import SeekPoint
 from audioproxy.media.seeking.matroska import find_in_matroska
 from audioproxy.media.seeking.matroska_blocks import find_block
-from audioproxy.media.seeking.point import SeekPoint
 from tests.media.lengths.test_flac import flac
 from tests.media.lengths.test_flac import frame as flac_frame
 from tests.support.audio import run_in_memory

@@ -20,9 +20,9 @@ from audioproxy.media.lengths.ogg_pages import (
 )
 from audioproxy.media.probe import Probe
 from audioproxy.media.reading import Malformed, SourceLength
+from audioproxy.media.seek_point import SeekPoint
 from audioproxy.media.seeking import ogg as ogg_module
 from audioproxy.media.seeking.ogg import find_in_ogg
-from audioproxy.media.seeking.point import SeekPoint
 from tests.media.lengths.test_flac import crc, frame
 from tests.media.lengths.test_ogg import (
     OPUS_HEAD,
