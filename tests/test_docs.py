@@ -30,13 +30,13 @@ from audioproxy.media.command.needs import Needs
 from audioproxy.media.command.trim import trim_range
 from audioproxy.media.inputs import DEMUXERS
 from audioproxy.media.lengths.containers import READERS
-from audioproxy.media.probe import Probe
 from audioproxy.process.warm import MOST_FORKS
 from audioproxy.web.metrics_resource import exposition
 from bench.blocks import BLOCK
 from tests.observe.test_metrics import full
 from tests.support.ceph import Ceph
 from tests.support.juicefs import JuiceFS
+from tests.support.probes import Probe
 from tests.support.rclone import Rclone
 from tests.support.s3 import Gateway
 from tests.support.swift import Swift

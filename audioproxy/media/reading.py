@@ -15,6 +15,8 @@ _MOST_TAGS = 8
 # Bytes at the end of a stream of frames in which two frames follow each other.
 _TAIL = 8 * 1024
 
+#: The longest gap, in seconds; time stamps that jump further are damaged.
+LONGEST_GAP = 600
 #: Frames at both ends of a stream that a decoder may drop.
 INCOMPLETE_FRAMES = 2
 

@@ -46,8 +46,8 @@ def split_waveform(
     if length is None or not length.exact or not Needs.of(options, probe).parts:
         return []
     covered, rate = expected_range(options, probe, length), probe.sample_rate
-    is_found = (probe.container, probe.codec) in FOUND
-    is_placed = is_found or seeks_exactly(probe.with_seek_data(length))
+    is_found = probe.kind in FOUND
+    is_placed = is_found or seeks_exactly(probe.with_time_stamps(length))
     if not covered or not is_placed:
         return []
     pixel = frames_per_pixel(len(covered), pixels)

@@ -28,19 +28,20 @@ from audioproxy.media.command.decoding import measure_arguments, piece_arguments
 from audioproxy.media.described import describe, is_doubtful
 from audioproxy.media.diagnostics import classify, one_line, unsupported_container
 from audioproxy.media.encryption import is_encrypted
-from audioproxy.media.ffprobe import has_container, lacks_pictures
-from audioproxy.media.inputs import Input
-from audioproxy.media.lengths.containers import read_length, run_reader
-from audioproxy.media.lengths.wav import MUCH_SPACE
-from audioproxy.media.probe import (
+from audioproxy.media.ffprobe import (
     ALL_TAGS,
     CONTAINER_TAGS,
     NAMED_TAGS,
     NOTICES,
-    Probe,
+    has_container,
+    lacks_pictures,
     parse_probe,
     probe_arguments,
 )
+from audioproxy.media.inputs import Input
+from audioproxy.media.lengths.containers import read_length, run_reader
+from audioproxy.media.lengths.wav import MUCH_SPACE
+from audioproxy.media.probe import Check, Probe
 from audioproxy.media.reading import SourceLength
 from audioproxy.media.samples import check_samples, examine_start, probe_samples
 from audioproxy.media.signatures import TAG_DEMUXER, identify, may_be_misdetected
@@ -125,11 +126,11 @@ class Prober:
         :raises ProbeFailed, ProbeTimeout: where the probe fails or takes too long.
         """
         probe = await self._probe_once(source, claim, pooled=pooled)
-        if probe.may_be_encrypted:
+        if Check.ENCRYPTION in probe.pending:
             probe = await self._refuse_encrypted(source, probe)
-        if probe.may_be_joined:
+        if Check.JOINED_FILES in probe.pending:
             probe = await self._refuse_joined(source, probe)
-        if probe.unchecked:
+        if Check.SAMPLES in probe.pending:
             probe = await self._check_samples(source, probe, claim, pooled=pooled)
         return probe
 
@@ -139,9 +140,9 @@ class Prober:
         :raises Refusal: as `probe` does.
         """
         probe = await self.probe(source)
-        if probe.may_be_undecodable:
+        if Check.DECODER in probe.pending:
             probe = await self._refuse_undecodable(source, probe)
-        if not is_doubtful(probe) or source.size is None or not probe.saw_end:
+        if not is_doubtful(probe) or source.size is None or not probe.file.saw_end:
             return probe
         with _failures_of_probe():
             reading = describe(source.read, source.size, probe)
@@ -174,20 +175,20 @@ class Prober:
 
         Each request reads its own source: the one that was probed may be closed.
         """
-        if source.size is None or not probe.saw_end:
+        if source.size is None or not probe.file.saw_end:
             return probe
         with _failures_of_probe():
             encrypted = await self._deadline().limit(is_encrypted(source.read, source.size))
         if encrypted:
             raise EncryptedSource
-        return self._refine(source, probe, replace(probe, may_be_encrypted=False))
+        return self._refine(source, probe, probe.checked(Check.ENCRYPTION))
 
     async def _refuse_undecodable(self, source: OpenSource, probe: Probe) -> Probe:
         """Refuse a source of which nothing can be decoded, as each of its renders does.
 
         Decoding ends with the first frame. So only sources that are refused are read any further.
         """
-        if not probe.saw_end:
+        if not probe.file.saw_end:
             return probe
         deadline = self._deadline()
         with _failures_of_probe():
@@ -196,17 +197,17 @@ class Prober:
                 command = measure_arguments(self._program, opened, probe, frames=1)
                 if not await self._ffmpeg.measure(command, source, deadline):
                     raise NothingDecoded
-        return self._refine(source, probe, replace(probe, may_be_undecodable=False))
+        return self._refine(source, probe, probe.checked(Check.DECODER))
 
     async def _refuse_joined(self, source: OpenSource, probe: Probe) -> Probe:
         """Refuse joined files of which ffmpeg plays a part; return a probe with the length.
 
         Its search reads what shows the join, so a render does not search again.
         """
-        if source.size is None or not probe.saw_end:
+        if source.size is None or not probe.file.saw_end:
             return probe
         length = await self.read_length(source, source.size, probe)
-        return self._refine(source, probe, replace(probe.with_length(length), may_be_joined=False))
+        return self._refine(source, probe, probe.with_length(length).checked(Check.JOINED_FILES))
 
     async def _check_samples(
         self, source: OpenSource, probe: Probe, claim: Claim | None, *, pooled: bool
@@ -224,8 +225,8 @@ class Prober:
                 return await self._ffmpeg.read_piece(command, source, deadline)
 
         with _failures_of_probe():
-            if not probe.saw_end:
-                if not probe.may_be_padded:
+            if not probe.file.saw_end:
+                if Check.PADDED_SAMPLES not in probe.pending:
                     return probe
                 try:
                     await source.complete(deadline)
@@ -273,7 +274,7 @@ class Prober:
                 raise _SourceFailed(refusal) from refusal
             raise
         # The source may have been modified during the probe.
-        if probe.saw_end and is_certain and source.has_certain_identity():
+        if probe.file.saw_end and is_certain and source.has_certain_identity():
             self._cache[source.identity] = probe
         return probe
 
@@ -367,16 +368,11 @@ class Prober:
             except ValueError:
                 _log.error("the output of ffprobe cannot be parsed")
                 raise ProbeFailed from None
-            description = probe.description
             if source.size is None:
                 # ffprobe takes the most bytes that the source may have for its size.
-                description = replace(description, size=None, bitrate=probe.stream_bitrate)
-            return replace(
-                probe,
-                demuxer=opened.demuxer,
-                skipped=opened.skipped,
-                is_pcm=opened.is_pcm,
-                description=description,
+                probe = probe.described(size=None, bitrate=probe.audio.bitrate)
+            return probe.with_file(
+                demuxer=opened.demuxer, skipped=opened.skipped, is_pcm=opened.is_pcm
             )
         if ended.used_up_cpu:
             raise _Expensive

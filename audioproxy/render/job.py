@@ -46,7 +46,7 @@ from audioproxy.media.command.stages import output_rate
 from audioproxy.media.conversion import SOXR
 from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.lengths.containers import read_length
-from audioproxy.media.probe import Probe, describe_choice
+from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
 from audioproxy.media.seek_point import DEPENDING_ON_START, SeekPoint
 from audioproxy.media.waveform_parts import Part, split_waveform
@@ -234,9 +234,9 @@ class Preparer:
             on_open(opened)
             options = request.options
             probe = await self.prober.probe(opened, claim, pooled=not in_slot)
-            if (choice := describe_choice(probe)) is not None:
+            if (choice := probe.audio.choice) is not None:
                 _log.debug("{key} renders {choice}", key=request.key, choice=choice)
-            if opened.size and probe.saw_end and Needs.of(options, probe).past_end:
+            if opened.size and probe.file.saw_end and Needs.of(options, probe).past_end:
                 # Where the end of the source confirms the length, the refusal needs no decoder.
                 length = await self.prober.read_length(opened, opened.size, probe)
                 probe = probe.with_length(length)
@@ -274,7 +274,7 @@ class Preparer:
         :raises NothingDecoded: where a source that had to be measured holds no audio.
         :raises Refusal: for options that do not fit this source.
         """
-        if not source.probe.saw_end:
+        if not source.probe.file.saw_end:
             # What a render has, and whether it is refused, must not depend on how fast the source
             # arrives.
             await source.opened.complete(deadline)
@@ -306,7 +306,7 @@ class Preparer:
         :param job: of the whole.
         """
         passes = []
-        probe = replace(job.source.probe.with_seek_data(job.source.known_length), in_parts=True)
+        probe = replace(job.source.probe.with_time_stamps(job.source.known_length), in_parts=True)
         for part in parts:
             options = replace(job.source.options, t=part.t)
             request = replace(job.source.request, options=options)
@@ -380,7 +380,7 @@ class Preparer:
         :raises Refusal: where the source cannot be read.
         """
         probe, size, needs = source.probe, source.opened.size, source.needs
-        if size is None or probe.length is not None or probe.seekable:
+        if size is None or probe.length is not None or probe.stamps.seekable:
             return source
         is_used = needs.length or (source.is_complete and needs.samples)
         # A waveform takes one pass if the number of its frames is expected, or several decoders.
@@ -391,7 +391,7 @@ class Preparer:
         if is_used:
             probe = probe.with_length(length)
         elif needs.seek:
-            probe = probe.with_seek_data(length)
+            probe = probe.with_time_stamps(length)
         return replace(source, probe=probe, length=length)
 
     async def _find_least_length(self, source: ProbedSource, deadline: Deadline) -> ProbedSource:

@@ -121,7 +121,7 @@ class SeekPoints:
 
         :raises Refusal: where the source cannot be read.
         """
-        if source.size is None or (probe.container, probe.codec) not in KINDS:
+        if source.size is None or probe.kind not in KINDS:
             return False
         stream = await _read_stream(source, probe)
         if stream is None:
@@ -143,7 +143,7 @@ class SeekPoints:
         is_whole = options.t is None and source.descriptor is not None
         # Another request would not find the index.
         is_kept = source.has_certain_identity()
-        if is_whole and is_kept and (probe.container, probe.codec) in KINDS:
+        if is_whole and is_kept and probe.kind in KINDS:
             running = Deferred.fromCoroutine(self._index(source, probe))
             running.addErrback(_log_failure)
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from decimal import Decimal
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -10,8 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.media.command.stages import dither_filter, output_depth, output_sample_format
 from audioproxy.media.conversion import SOXR, SWRESAMPLE, convert_samples, resample
-from audioproxy.media.probe import Probe
 from tests.support.audio import options_of
+from tests.support.probes import Probe, replace
 
 CD = Probe("flac", "flac", Decimal(10), True, bit_depth=16)
 

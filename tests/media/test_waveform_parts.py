@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -12,11 +11,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.values import Trim
 from audioproxy.media.command.trim import expected_range, trim_range
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
 from audioproxy.media.waveform_parts import Part, split_waveform
 from audioproxy.media.waveform_pixels import frames_per_pixel
 from tests.support.audio import options_of
+from tests.support.probes import Probe, replace
 from tests.support.strategies import DETERMINISTIC
 
 FLAC = Probe("flac", "flac", Decimal(3600), True, sample_rate=44100, channels=2)

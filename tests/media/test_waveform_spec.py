@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from decimal import Decimal
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
 from audioproxy.media.waveform_spec import (
     PcmSamples,
@@ -17,6 +15,7 @@ from audioproxy.media.waveform_spec import (
     readable_samples,
 )
 from tests.support.audio import options_of
+from tests.support.probes import Probe, replace
 
 STEREO = Probe("wav", "pcm_s24le", Decimal(2), True, sample_rate=8000, channels=2)
 

@@ -60,12 +60,12 @@ from audioproxy.media.command.needs import Needs
 from audioproxy.media.conversion import SOXR
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.encryption import is_encrypted
-from audioproxy.media.ffprobe import lacks_pictures
+from audioproxy.media.ffprobe import lacks_pictures, parse_probe, probe_arguments
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
 from audioproxy.media.lengths.containers import read_length, run_reader
 from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.loudness import LoudnessParser, Measurement
-from audioproxy.media.probe import Probe, parse_probe, probe_arguments
+from audioproxy.media.probe import Check, Probe
 from audioproxy.media.reading import SourceLength
 from audioproxy.media.samples import check_samples, examine_start, probe_samples
 from audioproxy.media.seek_point import DEPENDING_ON_START, SeekPoint
@@ -179,14 +179,14 @@ def probe(source: bytes) -> Probe:
     if lacks_pictures(ended.stdout):
         ended = run(probe_arguments("ffprobe", opened, seconds=COUNTED_SECONDS), source)
     found = parse_probe(ended.stdout, ended.stderr, tagged=tagged)
-    found = replace(found, demuxer=opened.demuxer, skipped=opened.skipped, is_pcm=opened.is_pcm)
-    if found.may_be_encrypted:
+    found = found.with_file(demuxer=opened.demuxer, skipped=opened.skipped, is_pcm=opened.is_pcm)
+    if Check.ENCRYPTION in found.pending:
         if run_in_memory(lambda read: is_encrypted(read, size), source):
             raise EncryptedSource
-        found = replace(found, may_be_encrypted=False)
-    if found.may_be_joined:
-        found = replace(found.with_length(find_length_of(source, found)), may_be_joined=False)
-    if found.unchecked:
+        found = found.checked(Check.ENCRYPTION)
+    if Check.JOINED_FILES in found.pending:
+        found = found.with_length(find_length_of(source, found)).checked(Check.JOINED_FILES)
+    if Check.SAMPLES in found.pending:
 
         async def decode(start: int) -> bytes:
             return run(piece_arguments("ffmpeg", input_of(found), found, start), source).stdout
@@ -341,7 +341,7 @@ def find_probe(source: bytes, options: VariantOptions) -> Probe:
     if needs.length:
         return probe_length(source)
     if needs.seek:
-        return found.with_seek_data(find_length_of(source, found))
+        return found.with_time_stamps(find_length_of(source, found))
     return found
 
 

@@ -140,7 +140,9 @@ def open_source(
     """
     position = None
     if seek:
-        position = print_decimal(round(Decimal(seek) / probe.sample_rate + probe.seek_offset, 6))
+        position = print_decimal(
+            round(Decimal(seek) / probe.sample_rate + probe.file.seek_offset, 6)
+        )
     return [
         *(ffmpeg, "-nostdin", "-hide_banner"),
         # The source is decoded to its end, however many of its frames are damaged.
@@ -178,11 +180,11 @@ def source_filters(source: Input, probe: Probe, seek: int, *, samples: bool) -> 
         expected = f"eq(sample_rate\\,{probe.sample_rate})*eq(nb_channels\\,{probe.channels})"
         # At the volume 1 and this precision, the filter passes on the samples of a decoder.
         precision = "fixed"
-        if probe.decodes_to_floats:
+        if probe.audio.decodes_to_floats:
             precision = "double" if probe.codec.startswith(_DOUBLES) else "float"
         filters.append(f"volume=volume=if({expected}\\,1\\,nan):eval=once:precision={precision}")
     filters += keep_time(probe)
-    if samples and probe.stores_floats:
+    if samples and probe.audio.stores_floats:
         filters.append(_SAMPLE_CHECK.format(limit=_LARGEST_SAMPLE))
     return filters
 
@@ -202,19 +204,22 @@ def decoded_stream(probe: Probe) -> Input:
 
 def _stream_layout(probe: Probe) -> str | None:
     """Return the layout of the channels in the stream; None where they have no labels."""
-    layout = layout_of_filters(probe.channels, probe.layout)
+    layout = layout_of_filters(probe.channels, probe.audio.layout)
     return _USUAL_LAYOUTS.get(probe.channels) if _has_unmixable_labels(probe) else layout
 
 
 def _has_unmixable_labels(probe: Probe) -> bool:
     """Return whether libswresample cannot mix the channels, since it does not know their labels."""
-    return probe.layout is not None and layout_of_filters(probe.channels, probe.layout) is None
+    return (
+        probe.audio.layout is not None
+        and layout_of_filters(probe.channels, probe.audio.layout) is None
+    )
 
 
 def _stream_format(probe: Probe) -> str:
     """Return the narrowest raw format that keeps every sample of the decoder."""
-    if not probe.decodes_to_floats:
-        return next(form for bits, form in _INTEGERS.items() if probe.decoded_bits <= bits)
+    if not probe.audio.decodes_to_floats:
+        return next(form for bits, form in _INTEGERS.items() if probe.audio.decoded_bits <= bits)
     # No raw format has integers of 64 bits.
     return _DOUBLE if probe.codec.startswith(_DOUBLES) else _FLOAT
 
@@ -231,7 +236,7 @@ def decoder_arguments(
     :param finite: samples that are no audio become silence.
     """
     filters = keep_time(probe)
-    if finite and probe.stores_floats:
+    if finite and probe.audio.stores_floats:
         filters.append(f"aeval=if(lte(abs(val(ch))\\,{_LARGEST_SAMPLE})\\,val(ch)\\,0):c=same")
     layout = _stream_layout(probe)
     if layout is not None and _has_unmixable_labels(probe):

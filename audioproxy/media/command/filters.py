@@ -140,7 +140,7 @@ def _changes(
         if value is not None and rate < LOWEST_RATE:
             why = f"it takes sources of at least {LOWEST_RATE} Hz, and this one has {rate}"
             raise InvalidOptions.of(f"{key}:{value}", why)
-    unmixed = None if mix is None else layout_of_filters(probe.channels, probe.layout)
+    unmixed = None if mix is None else layout_of_filters(probe.channels, probe.audio.layout)
     if mix is not None and unmixed is None:
         # The filters of `enhance` need a layout.
         yield mix.filter

@@ -111,7 +111,7 @@ class Needs:
         """Return what the options need of a source."""
         start, _ = bounds(options)
         first, last = requested_samples(options, probe.sample_rate)
-        kind, length, encoder = (probe.container, probe.codec), probe.length, ENCODERS[options.f]
+        kind, length, encoder = probe.kind, probe.length, ENCODERS[options.f]
         is_exact = length is not None and length.exact
         is_waveform = options.f == "peaks"
         is_far = int(start) > PREROLL
@@ -191,5 +191,5 @@ def _may_be_split(options: VariantOptions, probe: Probe) -> bool:
     if has_memory(options) or (end is not None and end - start < 2 * SHORTEST_PART):
         return False
     # Compressed floating-point samples are checked by filters that replace their time stamps.
-    is_same = (probe.container, probe.codec) in _SAME_ANYWHERE and not probe.stores_floats
+    is_same = probe.kind in _SAME_ANYWHERE and not probe.audio.stores_floats
     return is_same or probe.codec.startswith("pcm_")

@@ -23,7 +23,7 @@ def output_depth(options: VariantOptions, probe: Probe) -> str:
     depths = options.format.depths
     if options.bd is not None or not depths:
         return options.bd or ""
-    return next((d for d in depths if int(d.rstrip("f")) >= probe.bit_depth), depths[-1])
+    return next((d for d in depths if int(d.rstrip("f")) >= probe.audio.bit_depth), depths[-1])
 
 
 def output_sample_format(options: VariantOptions, probe: Probe) -> str:
@@ -59,7 +59,7 @@ def stage_rates(options: VariantOptions, probe: Probe) -> set[int]:
 
 def output_mix(options: VariantOptions, probe: Probe) -> Mix | None:
     """Return the change from the channels of the source to those of the output."""
-    return channel_mix(probe.channels, probe.layout, output_channels(options, probe))
+    return channel_mix(probe.channels, probe.audio.layout, output_channels(options, probe))
 
 
 def has_memory(options: VariantOptions) -> bool:
@@ -99,6 +99,6 @@ def dither_filter(options: VariantOptions, probe: Probe, *, computed: bool) -> s
     """
     depth = output_depth(options, probe)
     dithered = _DITHERED[depth]
-    if dithered is None or not (computed or probe.decoded_bits > int(depth)):
+    if dithered is None or not (computed or probe.audio.decoded_bits > int(depth)):
         return None
     return f"aresample={dithered}:dither_method=triangular_hp"

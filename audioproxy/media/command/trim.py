@@ -90,7 +90,7 @@ def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
         seek = point.sample
     elif seeks_exactly(probe):
         seek = max(0, int(start) - PREROLL) * rate
-        seek -= seek % (probe.frame_samples or 1)
+        seek -= seek % (probe.stamps.frame_samples or 1)
     until = certain_stop(options, probe)
     if until is not None and length is not None and length.ends_in_padding:
         stop = until
@@ -190,13 +190,13 @@ def seeks_exactly(probe: Probe) -> bool:
     """Return whether a seek leads to a known sample, from which the decoder outputs all."""
     if probe.irregular:
         return False
-    if (probe.container, probe.codec) in CONFIRMED:
-        return probe.seekable
+    if probe.kind in CONFIRMED:
+        return probe.stamps.seekable
     width = sample_bytes(probe.codec)
     if probe.container not in _SEEKABLE or not width:
         return False
     # ffmpeg finds the position by the bytes per second that the header states.
-    return probe.stream_bitrate in (None, 8 * width * probe.channels * probe.sample_rate)
+    return probe.audio.bitrate in (None, 8 * width * probe.channels * probe.sample_rate)
 
 
 def trim_filters(sample_range: SampleRange, rate: int) -> list[str]:

@@ -9,7 +9,6 @@ in 5.1; 7.1 has the same code).
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 
 from audioproxy.media.lengths.containers import read_behind, read_length, run_reader
 from audioproxy.media.lengths.pcm import find_chunk
@@ -32,28 +31,27 @@ _CONTAINERS = (16, 24, 32)
 
 
 async def resolve_padding(read: ReadRange, size: int, probe: Probe) -> Probe:
-    """Return the probe of a source that `Probe.may_be_padded`, with the true codec and length.
+    """Return the probe of a source with `Check.PADDED_SAMPLES`, with the true codec and length.
 
     :param size: bytes of the source.
     """
     # ffmpeg finds the container behind small tags itself.
     start = await run_reader(read, size, skip_id3(probe.skipped))
     if start is not None and start > probe.skipped:
-        probe = replace(probe, skipped=start, demuxer=probe.container)
+        probe = probe.with_file(skipped=start, demuxer=probe.container)
     inner = read_behind(read, probe)
     bits = await run_reader(inner, size - probe.skipped, _read_bits(probe.container))
     if bits is not None:
         container, valid = bits
         order = "be" if probe.codec.endswith("be") else "le"
         codec = f"pcm_s{container}{order}"
-        probe = replace(probe, codec=codec, decoder=codec, bit_depth=valid, decoded_bits=valid)
+        probe = probe.with_audio(codec=codec, decoder=codec, bit_depth=valid, decoded_bits=valid)
     probe = probe.with_length(await read_length(read, size, probe))
     if probe.length is None:
         return probe
     # ffprobe has derived both from the wrong size of a sample.
     bitrate = int(8 * size * probe.sample_rate / probe.length.samples)
-    description = replace(probe.description, duration=probe.duration, bitrate=bitrate)
-    return replace(probe, description=description)
+    return probe.described(duration=probe.duration, bitrate=bitrate)
 
 
 def _read_bits(container: str) -> Reader[tuple[int, int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from decimal import Decimal
 
 from hypothesis import given
@@ -20,8 +19,8 @@ from audioproxy.media.command.stages import output_rate
 from audioproxy.media.conversion import SWRESAMPLE
 from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.inputs import local_input
-from audioproxy.media.probe import Probe
 from tests.support.audio import options_of
+from tests.support.probes import Probe, replace
 from tests.support.strategies import DETERMINISTIC, option_segments
 
 CD = Probe("flac", "flac", Decimal(10), True, sample_rate=44100, channels=2, bit_depth=16)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from decimal import Decimal
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -18,9 +17,9 @@ from audioproxy.media.command.needs import FEW_SAMPLES, Needs
 from audioproxy.media.command.presets import PRESETS
 from audioproxy.media.command.stages import output_channels
 from audioproxy.media.conversion import SOXR
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
 from tests.support.audio import options_of
+from tests.support.probes import Probe, replace
 
 STEREO = Probe("wav", "pcm_s16le", Decimal(10), True, sample_rate=44100, channels=2)
 RATE_FILTER = "aformat=sample_rates=44100"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from decimal import Decimal
 from typing import Any
 
@@ -10,9 +10,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.command.needs import Needs
 from audioproxy.media.info_document import SourceInfo
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
 from tests.support.audio import options_of
+from tests.support.probes import Probe, replace
 
 
 def source(seconds: str | None = "10", kind: str = "wav/pcm_s16le", **changes: Any) -> Probe:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -14,10 +13,10 @@ from audioproxy.media.command.trim import (
     trim_filters,
     trim_range,
 )
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
 from audioproxy.media.seek_point import SeekPoint
 from tests.support.audio import options_of
+from tests.support.probes import Probe, replace
 
 SOURCE = Probe("wav", "pcm_s16le", Decimal(10), True, sample_rate=44100, seekable=True)
 

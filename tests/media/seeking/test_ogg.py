@@ -18,7 +18,6 @@ from audioproxy.media.lengths.ogg_pages import (
     page_at,
     with_checksum,
 )
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import Malformed, SourceLength
 from audioproxy.media.seek_point import SeekPoint
 from audioproxy.media.seeking import ogg as ogg_module
@@ -35,6 +34,7 @@ from tests.media.lengths.test_ogg import (
     vorbis,
 )
 from tests.support.audio import find_length_of, run_in_memory
+from tests.support.probes import Probe
 from tests.support.strategies import DETERMINISTIC
 
 SERIAL = b"0001"
