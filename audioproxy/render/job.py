@@ -94,7 +94,6 @@ class ProbedSource:
 
     @property
     def needs(self) -> Needs:
-        """What must be known of the source, beyond what the probe has."""
         return Needs.of(self.options, self.probe)
 
     @property
@@ -108,7 +107,6 @@ class ProbedSource:
         return self.length if self.probe.length is None else self.probe.length
 
     def close(self) -> None:
-        """Close the source; repeated calls are harmless."""
         self.opened.close()
 
 
@@ -116,7 +114,6 @@ class ProbedSource:
 class Job:
     """The commands of one attempt of a render, and what its output states.
 
-    :ivar source: with everything that is known about it, such as its length.
     :ivar point: where decoding starts; None for the start, and for a seek by ffmpeg.
     :ivar input: how ffmpeg opens the source.
     :ivar samples: those that a waveform needs no decoder for.
@@ -136,7 +133,6 @@ class Job:
         return stated_length(self.source.options, self.source.probe)
 
     def waveform_pass(self, pixels: int) -> Pass:
-        """Return the pass over the samples of a waveform."""
         source = self.source
         frames = expected_frames(source.options, source.probe, source.known_length)
         return Pass(self.pipeline, self.samples, frames, pixels)
@@ -151,9 +147,8 @@ class Job:
         return split_waveform(source.options, probe, source.known_length, pixels, most)
 
     def check_length(self, stderr: bytes) -> None:
-        """Log how an output differs from its expected length.
+        """Log how an output differs from its expected length, by what the encoder printed.
 
-        :param stderr: what the encoder printed.
         :raises WrongLength: where the source is shorter than its header made sure.
         """
         options, probe = self.source.options, self.source.probe
@@ -174,11 +169,9 @@ class Job:
 class Preparer:
     """Makes the jobs of renders.
 
-    :ivar ffmpeg: measures sources whose headers do not state their exact length.
     :ivar program: path of ffmpeg, for command lines.
-    :ivar probe_resampler: returns the options of ffmpeg's resampler.
-    :ivar space: where parts of sources are copied.
     :ivar max_source: bytes; larger sources are refused.
+    :ivar space: where parts of sources are copied.
     :ivar irregular: what renders have found out about irregular sources, by the identities of
         these. It does not matter if one of them is forgotten.
     """
@@ -197,11 +190,7 @@ class Preparer:
     )
 
     async def open(self, source: Source, *, reads: bool = True) -> OpenSource:
-        """Open a source, and refuse one that is too large.
-
-        :param reads: its bytes will be read.
-        :raises Refusal: where the source is missing or too large.
-        """
+        """Open a source, whose bytes will be read or not, and refuse one that is too large."""
         opened = await self.sources.open(source, reads=reads)
         try:
             SourceTooLarge.check(opened.size, self.max_source)
@@ -227,7 +216,6 @@ class Preparer:
         :param claim: to a probe slot.
         :param on_open: called with the source before it is probed; it may raise a refusal.
         :param in_slot: the caller holds a slot, and the source was opened before.
-        :raises Refusal: for a source, or options, that cannot be rendered.
         """
 
         async def examine(opened: OpenSource, is_last: bool) -> ProbedSource:
@@ -256,9 +244,7 @@ class Preparer:
     ) -> ProbedSource:
         """Return a source that has failed in a render, opened and probed anew.
 
-        :param refusal: of the render; raised where the source has not failed, or was opened anew
-            already.
-        :raises Refusal: as `prepare` does.
+        :raises Refusal: that of the render, where the source has not failed, or was opened anew.
         """
         if source.is_last or source.opened.failure is None:
             raise refusal
@@ -269,42 +255,41 @@ class Preparer:
         return await deadline.limit(preparing)
 
     async def resolve(self, source: ProbedSource, deadline: Deadline) -> Job:
-        """Return the job of a render, after measuring the source where needed.
-
-        :raises NothingDecoded: where a source that had to be measured holds no audio.
-        :raises Refusal: for options that do not fit this source.
-        """
+        """Return the job of a render, after finding out what it needs to know of the source."""
         if not source.probe.file.saw_end:
             # What a render has, and whether it is refused, must not depend on how fast the source
             # arrives.
             await source.opened.complete(deadline)
             probe = await deadline.limit(self.prober.probe(source.opened, pooled=False))
             source = replace(source, probe=probe)
-        source = self._correct(await self._find_length(source, deadline))
-        source = await self._find_least_length(source, deadline)
+        source = await deadline.limit(self._read(source))
         measure = None
         if source.needs.measure:
             source, measure = await self._measure(source, deadline)
         return await self._build(source, measure, deadline)
 
-    def _correct(self, source: ProbedSource) -> ProbedSource:
-        """Return a source with what earlier renders have found out about it."""
+    async def _read(self, source: ProbedSource) -> ProbedSource:
+        """Read of a source what is needed, and add what earlier renders have found out."""
+        source = await _find_length(source)
         found = self.irregular.get(source.opened.identity, frozenset())
-        probe = source.probe
+        probe, length = source.probe, source.length
         if IrregularSource in found:
             probe = replace(probe, irregular=True)
         if WrongLength in found:
-            probe = probe.without_length()
-            source = replace(source, length=None)
-        return replace(source, probe=probe, found=found)
+            probe, length = probe.without_length(), None
+        source = replace(source, probe=probe, found=found, length=length)
+        # Frames that reach to the end of `t` spare a decoder that counts them.
+        least = source.needs.least
+        if found or least is None:
+            return source
+        if await self.seek_points.has_samples(source.opened, probe, least):
+            source = replace(source, probe=probe.with_least_length(least))
+        return source
 
     async def prepare_parts(
         self, job: Job, parts: Sequence[Part], deadline: Deadline
     ) -> list[Pass]:
-        """Return the passes over parts of a waveform; none where decoding cannot start at each.
-
-        :param job: of the whole.
-        """
+        """Return the passes over parts of a waveform; none where decoding cannot start at each."""
         passes = []
         probe = replace(job.source.probe.with_time_stamps(job.source.known_length), in_parts=True)
         for part in parts:
@@ -352,8 +337,6 @@ class Preparer:
 
         The open descriptor protects against a replaced file, but not against a file that is still
         being written, such as an upload.
-
-        :raises Refusal: where the source has changed.
         """
         try:
             yield
@@ -374,46 +357,10 @@ class Preparer:
             _log.warn("a source changed while it was read; {key} is discarded", key=key)
             raise RenderFailed("The source changed while it was read.")
 
-    async def _find_length(self, source: ProbedSource, deadline: Deadline) -> ProbedSource:
-        """Find the length that the source's end confirms, where that is of use.
-
-        :raises Refusal: where the source cannot be read.
-        """
-        probe, size, needs = source.probe, source.opened.size, source.needs
-        if size is None or probe.length is not None or probe.stamps.seekable:
-            return source
-        is_used = needs.length or (source.is_complete and needs.samples)
-        # A waveform takes one pass if the number of its frames is expected, or several decoders.
-        is_of_use = source.is_complete and (needs.frames or needs.parts)
-        if not (is_used or needs.seek or is_of_use):
-            return source
-        length = await deadline.limit(read_length(source.opened.read, size, probe))
-        if is_used:
-            probe = probe.with_length(length)
-        elif needs.seek:
-            probe = probe.with_time_stamps(length)
-        return replace(source, probe=probe, length=length)
-
-    async def _find_least_length(self, source: ProbedSource, deadline: Deadline) -> ProbedSource:
-        """Find out whether frames reach to the end of ``t``, so that no decoder has to count them.
-
-        :raises Refusal: where the source cannot be read.
-        """
-        probe, samples = source.probe, source.needs.least
-        if source.found or samples is None:
-            return source
-        has_samples = self.seek_points.has_samples(source.opened, probe, samples)
-        if not await deadline.limit(has_samples):
-            return source
-        return replace(source, probe=probe.with_least_length(samples))
-
     async def _measure(
         self, source: ProbedSource, deadline: Deadline
     ) -> tuple[ProbedSource, list[str]]:
-        """Decode the source to its end; return it with its length, and the command.
-
-        :raises NothingDecoded: where it holds no audio.
-        """
+        """Decode the source to its end; return it with its length, and the command."""
         opened = await _input(source, deadline)
         command = measure_arguments(self.program, opened, source.probe)
         samples = await self.ffmpeg.measure(command, source.opened, deadline)
@@ -439,10 +386,7 @@ class Preparer:
 
     @asynccontextmanager
     async def open_input(self, job: Job, deadline: Deadline) -> AsyncIterator[SourceFile]:
-        """Return what the child processes of a job read, for the length of a block.
-
-        :raises Refusal: where a part of the source that is read instead of it cannot be copied.
-        """
+        """Return what the child processes of a job read: the source, or a copy of a part of it."""
         opened, point, probe = job.source.opened, job.point, job.source.probe
         if point is None or not point.head:
             async with self.seek_points.index_meanwhile(opened, job.source.options, probe):
@@ -452,6 +396,24 @@ class Preparer:
             opened, point, probe.skipped, self.space, self.run_in_thread, deadline
         ) as excerpt:
             yield excerpt
+
+
+async def _find_length(source: ProbedSource) -> ProbedSource:
+    """Find the length that the source's end confirms, where that is of use."""
+    probe, size, needs = source.probe, source.opened.size, source.needs
+    if size is None or probe.length is not None or probe.stamps.seekable:
+        return source
+    is_used = needs.length or (source.is_complete and needs.samples)
+    # A waveform takes one pass if the number of its frames is expected, or several decoders.
+    is_of_use = source.is_complete and (needs.frames or needs.parts)
+    if not (is_used or needs.seek or is_of_use):
+        return source
+    length = await read_length(source.opened.read, size, probe)
+    if is_used:
+        probe = probe.with_length(length)
+    elif needs.seek:
+        probe = probe.with_time_stamps(length)
+    return replace(source, probe=probe, length=length)
 
 
 async def _input(

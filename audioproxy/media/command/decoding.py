@@ -128,21 +128,24 @@ def single_process(encoder: list[str], probe: Probe) -> Pipeline:
     return Pipeline(encoder, checked_rate=probe.sample_rate if is_checked else None)
 
 
+def seek_position(seek: int, probe: Probe) -> str | None:
+    """Return the seconds of a seek by ffmpeg to a sample; None for the start.
+
+    ffmpeg counts them from the first sample of any stream. Microseconds, which are its unit, are
+    exact: it rounds them to the nearest sample.
+    """
+    seconds = round(Decimal(seek) / probe.sample_rate + probe.file.seek_offset, 6)
+    return print_decimal(seconds) if seek else None
+
+
 def open_source(
-    ffmpeg: str, source: Input, probe: Probe, seek: int = 0, *, uniform: bool = True
+    ffmpeg: str, source: Input, probe: Probe, position: str | None = None, *, uniform: bool = True
 ) -> list[str]:
     """Return the beginning of a command line, up to the selection of the audio stream.
 
-    :param seek: the sample at which decoding starts. ffmpeg counts the time of a seek from the
-        first sample of any stream. Microseconds, which are its unit, are exact: it rounds them to
-        the nearest sample.
+    :param position: where decoding starts, as `seek_position` returns it.
     :param uniform: fail at a change of rate, channels or sample format inside the source.
     """
-    position = None
-    if seek:
-        position = print_decimal(
-            round(Decimal(seek) / probe.sample_rate + probe.file.seek_offset, 6)
-        )
     return [
         *(ffmpeg, "-nostdin", "-hide_banner"),
         # The source is decoded to its end, however many of its frames are damaged.

@@ -12,6 +12,7 @@ from audioproxy.media.command.decoding import (
     decoded_stream,
     decoder_arguments,
     open_source,
+    seek_position,
     single_process,
     source_filters,
 )
@@ -114,7 +115,7 @@ def encoder_arguments(
         *(["asetpts=N"] if stated is None else []),
     ]
     return [
-        *open_source(ffmpeg, source, probe, seek),
+        *open_source(ffmpeg, source, probe, seek_position(seek, probe)),
         *_BIT_EXACT,
         *encoder.tags(probe.carried_tags),
         *(["-af", ",".join(filters)] if filters else []),
@@ -185,7 +186,7 @@ def _loudness_arguments(
 ) -> list[str]:
     checks = source_filters(source, probe, seek, samples=True)
     return [
-        *open_source(ffmpeg, source, probe, seek),
+        *open_source(ffmpeg, source, probe, seek_position(seek, probe)),
         *("-af", ",".join([*checks, *filters])),
         *("-f", "null", "-"),
     ]
