@@ -16,12 +16,9 @@ WORKING_FORMAT = "dblp"
 
 
 def resample(rate: int, output_rate: int, resampler: str) -> list[str]:
-    """Return the filters that convert the sample rate; none where it stays the same.
+    """Return the filters that convert the sample rate in Hz; none where it stays the same.
 
     Every change of rate has a filter of its own: those that ffmpeg inserts have default settings.
-
-    :param rate: Hz.
-    :param resampler: `SOXR` or `SWRESAMPLE`.
     """
     return [] if rate == output_rate else [f"aresample={output_rate}:{resampler}"]
 
@@ -29,12 +26,10 @@ def resample(rate: int, output_rate: int, resampler: str) -> list[str]:
 def convert_samples(
     rate: int, layout: str | None = None, sample_format: str = WORKING_FORMAT
 ) -> str:
-    """Return the filter that converts samples of a rate, by default to the working format.
+    """Return the filter that converts samples of a rate in Hz, by default to the working format.
 
     ffmpeg 5.1 cannot choose a channel layout between two conversions of a source in which it seeks
     (measured with loudnorm). So the layout is stated where it is known.
-
-    :param rate: Hz.
     """
     words = f"aformat=sample_fmts={sample_format}:sample_rates={rate}"
     return words if layout is None else f"{words}:channel_layouts={layout}"

@@ -35,10 +35,7 @@ def is_doubtful(probe: Probe) -> bool:
 
 
 async def describe(read: ReadRange, size: int, probe: Probe) -> Probe:
-    """Return the probe of a source that `is_doubtful`, with the right duration and bit rate.
-
-    :param size: bytes of the source.
-    """
+    """Return the probe of a source that `is_doubtful`, with the right duration and bit rate."""
     probe = probe.checked(Check.DURATION)
     if probe.container == "mp3":
         return await run_reader(read, size, read_duration(size, probe)) or probe

@@ -134,9 +134,6 @@ def parse_probe(
     :param seekable: ffprobe could read the end of the source. Otherwise its estimates of duration
         and bit rate are worthless.
     :param tagged: the beginning of an output with all tags, if ``stdout`` has fewer.
-    :raises EncryptedSource: where ffprobe reports encrypted audio.
-    :raises VideoSource: for a genuine video stream; embedded cover art is not video.
-    :raises UndecodableSource: where no audio stream can be decoded.
     :raises ValueError: for output that does not have the form of ffprobe's.
     """
     try:
@@ -265,7 +262,6 @@ def _bit_depth(codec: str, sample_format: object, stated: int | None) -> int:
 
 
 def _tags(section: Section | None) -> dict[str, Any]:
-    """Return the tags of a stream or of the container, where there are any."""
     return dict((section or {}).get("tags") or {})
 
 
@@ -281,18 +277,14 @@ def _has_constant_rate(container: str, codec: str, bit_rate: object) -> bool:
 
 
 def _decoded_bits(sample_format: object, stated: int | None) -> int:
-    """Return the bits of the samples that a decoder outputs.
-
-    Decoders output 20 and 24 bits as 32. Floating point has more bits than any integer output.
-    """
+    """Return the bits that a decoder outputs, which has 20 and 24 bits as 32."""
     bits = _DECODED_BITS.get(str(sample_format).removesuffix("p"), FLOAT_BITS)
     return stated if bits == 32 and stated in (20, 24) else bits
 
 
 def parse_output(stdout: bytes, *, cut_off: bool = False) -> Any:
-    """Parse the output of ffprobe.
+    """Parse the output of ffprobe, or the beginning of output that was longer than its limit.
 
-    :param cut_off: it was longer than its limit, and ``stdout`` is its beginning.
     :raises ValueError, RecursionError: for output that is not JSON.
     """
     text = stdout.decode("utf-8", "replace")
@@ -300,10 +292,7 @@ def parse_output(stdout: bytes, *, cut_off: bool = False) -> Any:
 
 
 def read_streams(output: Any) -> list[dict[str, Any]]:
-    """Return the streams, each with its ``disposition``.
-
-    :raises AttributeError, TypeError: where the output does not have the form of ffprobe's.
-    """
+    """Return the streams, each with its ``disposition``."""
     streams = output.get("streams", [])
     return [{**stream, "disposition": {**stream.get("disposition", {})}} for stream in streams]
 

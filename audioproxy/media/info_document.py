@@ -39,7 +39,7 @@ class SourceInfo:
     :ivar sample_rate: Hz.
     :ivar bit_depth: bits of a sample as stored.
     :ivar bitrate: bits per second.
-    :ivar size: bytes, as ffprobe reports them.
+    :ivar size: bytes.
     :ivar tags: by lower-case key.
     """
 
@@ -53,10 +53,7 @@ class SourceInfo:
     tags: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def document(self, size: int | None) -> dict[str, object]:
-        """Return the document; unknown fields are left out.
-
-        :param size: bytes, as the source's storage reports them, or None where it reports no size.
-        """
+        """Return the document without unknown fields; the storage may report the size in bytes."""
         fields: dict[str, object] = asdict(self) | {
             "duration": None if self.duration is None else float(self.duration),
             "size": size or self.size,
@@ -68,10 +65,8 @@ class SourceInfo:
 def parse_source_info(container: Mapping[str, Any], audio: Mapping[str, Any]) -> SourceInfo:
     """Parse ffprobe's ``format`` object and the object of the first audio stream.
 
-    The tags of Ogg are those of the stream; ffprobe has none for its container.
-
-    A second field is read where the first one has no usable value: ffprobe's ``N/A``, 0 and text
-    that is not a number count as missing.
+    The tags of Ogg are those of the stream. A second field is read where the first one has no
+    usable value: ffprobe's ``N/A``, 0 and text that is not a number count as missing.
     """
     return SourceInfo(
         format=_format(container.get("format_name"), audio.get("codec_name")),

@@ -76,13 +76,12 @@ class AudioStream:
     :ivar decoded_bits: bits of a decoded sample.
     :ivar layout: the channel layout, such as ``5.1``; None where unknown.
     :ivar decoder: the decoder that reads the samples; None for the one that ffmpeg chooses.
-    :ivar bitrate: bits per second, as the header of the stream states them, or None.
-    :ivar first_byte: the offset of the first packet; None where unknown.
+    :ivar bitrate: bits per second, as the header of the stream states them.
+    :ivar first_byte: the offset of the first packet.
     :ivar first_time_stamp: of the first packet, in the unit of the container.
     :ivar start: seconds from the zero of the container's time to the first sample.
     :ivar streams: the number of audio streams.
-    :ivar marked: the number, from 1 on, of the audio stream that is marked as default in place of
-        the first one; None where there is none.
+    :ivar marked: the number, from 1 on, of one that is marked as default in place of the first.
     """
 
     codec: str
@@ -101,7 +100,6 @@ class AudioStream:
 
     @property
     def decodes_to_floats(self) -> bool:
-        """Whether the decoder outputs floating-point samples, not integers."""
         return self.decoded_bits == FLOAT_BITS
 
     @property
@@ -137,10 +135,8 @@ class TimeStamps:
 class Probe:
     """What is known about a source.
 
-    :ivar duration: seconds of the audio, or None where unknown. The description has that of the
-        container, which may be that of another stream.
+    :ivar duration: seconds of the audio. The description has that of the longest stream.
     :ivar exact: the duration is stated by the container, not estimated from its size.
-    :ivar description: the fields of the info document, as ffprobe reports them.
     :ivar pending: the checks that were not made yet.
     :ivar length: the number of samples, where the end of the source confirms it or a full decode
         has counted them.
@@ -221,7 +217,6 @@ class Probe:
         return replace(self, audio=replace(self.audio, **changes))
 
     def described(self, **changes: Any) -> Probe:
-        """Return a copy with other fields of the info document."""
         return replace(self, description=replace(self.description, **changes))
 
     def checked(self, *checks: Check) -> Probe:
@@ -277,10 +272,7 @@ class Probe:
 
 
 def check_limits(rate: int, channels: int) -> None:
-    """Refuse a rate, or a number of channels, that no source has.
-
-    :raises UndecodableSource: for more than ffmpeg converts.
-    """
+    """Refuse a rate, or a number of channels, of which ffmpeg converts no more."""
     if rate > _HIGHEST_RATE or channels > _MOST_CHANNELS:
         raise UndecodableSource(
             f"The source states {channels} channels at {rate} Hz, which is not supported."

@@ -22,8 +22,6 @@ def carried_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """Return the tags that a variant carries, without control characters.
 
     A tag that would exceed the limit of bytes is left out as a whole.
-
-    :param tags: those of the info document.
     """
     carried, left = {}, _MOST_BYTES
     for key in CARRIED_TAGS:

@@ -92,10 +92,7 @@ class Prober:
         timed: Callable[[], AbstractContextManager[None]] = nullcontext,
         ffmpeg: str = "ffmpeg",
     ) -> None:
-        """Create a prober.
-
-        :param timed: called for each new probe, whose duration it measures.
-        """
+        """Create a prober, whose new probes are timed by a context manager."""
         self._launcher = launcher
         self._ffprobe = ffprobe
         self._program = ffmpeg
@@ -121,9 +118,6 @@ class Prober:
 
         :param claim: to the slot of a new probe; by default, a normal one.
         :param pooled: a new probe needs a slot; a render that holds a slot itself has none.
-        :raises QueueFull: where no probe slot is free.
-        :raises UndecodableSource, VideoSource: for a source that cannot be rendered.
-        :raises ProbeFailed, ProbeTimeout: where the probe fails or takes too long.
         """
         probe = await self._probe_once(source, claim, pooled=pooled)
         if Check.ENCRYPTION in probe.pending:
@@ -135,10 +129,7 @@ class Prober:
         return probe
 
     async def describe(self, source: OpenSource) -> Probe:
-        """Return the probe of a source for an info document, which is the same on each ffprobe.
-
-        :raises Refusal: as `probe` does.
-        """
+        """Return the probe of a source for an info document, which is the same on each ffprobe."""
         probe = await self.probe(source)
         if Check.DECODER in probe.pending:
             probe = await self._refuse_undecodable(source, probe)
@@ -150,7 +141,6 @@ class Prober:
         return self._refine(source, probe, described)
 
     async def _probe_once(self, source: OpenSource, claim: Claim | None, *, pooled: bool) -> Probe:
-        """Return what ffprobe reports: cached, shared with a running probe, or new."""
         identity, is_certain = source.identity, source.has_certain_identity()
         if is_certain and (cached := self._cache.get(identity)) is not None:
             return cached
@@ -212,10 +202,7 @@ class Prober:
     async def _check_samples(
         self, source: OpenSource, probe: Probe, claim: Claim | None, *, pooled: bool
     ) -> Probe:
-        """Return a probe that knows what the samples of an uncompressed or flac source are.
-
-        :raises UndecodableSource: for samples that are no audio, or are not supported.
-        """
+        """Return a probe that knows what the samples of an uncompressed or flac source are."""
         deadline = self._deadline()
 
         async def decode(start: int) -> bytes:
@@ -246,16 +233,11 @@ class Prober:
         return refined
 
     async def read_length(self, source: OpenSource, size: int, probe: Probe) -> SourceLength | None:
-        """Return the length of a source; None where its end does not confirm it.
-
-        :param size: bytes of the source, all of which can be read.
-        :raises ProbeFailed, ProbeTimeout: where that fails or takes too long.
-        """
+        """Return the length of a source; None where its end does not confirm it."""
         with _failures_of_probe():
             return await self._deadline().limit(read_length(source.read, size, probe))
 
     def forget(self, identity: bytes) -> None:
-        """Forget the probe of a source that has changed while it was read."""
         self._cache.pop(identity, None)
 
     async def _probe_and_cache(

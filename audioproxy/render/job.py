@@ -72,8 +72,6 @@ _log = Logger()
 class ProbedSource:
     """A source that is open and probed, for one request.
 
-    :ivar probe: what is known about the source so far.
-    :ivar build_command: builds the command of the job.
     :ivar is_last: the source is not opened anew if it fails.
     :ivar found: what renders have found out about an irregular source, as far as the probe has it.
     :ivar length: that the end of the source confirms, as far as it is known. The probe has it where
@@ -103,7 +101,6 @@ class ProbedSource:
 
     @property
     def known_length(self) -> SourceLength | None:
-        """The length of the source, wherever it was found."""
         return self.length if self.probe.length is None else self.probe.length
 
     def close(self) -> None:
@@ -129,7 +126,6 @@ class Job:
 
     @property
     def stated_length(self) -> StatedLength | None:
-        """The length that the header of the output states."""
         return stated_length(self.source.options, self.source.probe)
 
     def waveform_pass(self, pixels: int) -> Pass:
@@ -303,13 +299,10 @@ class Preparer:
         return passes
 
     async def resolve_again(self, job: Job, refusal: Refusal, deadline: Deadline) -> Job:
-        """Return the job of another attempt.
+        """Return the job of another attempt, or raise the refusal of the first one.
 
         An irregular source gets a decoder of its own, and a source of another length than it states
         gets none. A source that gave no audio is measured, and padded if it is too short.
-
-        :param refusal: of the first attempt; raised where a second one cannot succeed.
-        :raises InvalidOptions: where ``t`` starts at or past the end of the source.
         """
         if isinstance(refusal, IrregularSource):
             if type(refusal) in job.source.found:

@@ -57,10 +57,6 @@ class SeekPoints:
     """Finds places in sources."""
 
     def __init__(self, run_in_thread: ThreadRunner) -> None:
-        """Begin without indexes.
-
-        :param run_in_thread: reads headers of frames.
-        """
         self._run_in_thread = run_in_thread
         # By identity, where that is certain.
         self._indexes: LRUCache[bytes, _Entry] = LRUCache(_MOST_INDEXES)
@@ -68,10 +64,7 @@ class SeekPoints:
     async def find(
         self, source: OpenSource, options: VariantOptions, probe: Probe
     ) -> SeekPoint | None:
-        """Return the place at which decoding starts; None for the start, or a seek by ffmpeg.
-
-        :raises Refusal: where the source cannot be read.
-        """
+        """Return the place at which decoding starts; None for the start, or a seek by ffmpeg."""
         if source.size is None or not Needs.of(options, probe).point:
             return None
         first, last = requested_samples(options, probe.sample_rate)
@@ -117,10 +110,7 @@ class SeekPoints:
         return (await self._read_frames(source, stream, probe)).frames == stream.frames
 
     async def has_samples(self, source: OpenSource, probe: Probe, samples: int) -> bool:
-        """Return whether the frames of a source show that it has at least so many samples.
-
-        :raises Refusal: where the source cannot be read.
-        """
+        """Return whether the frames of a source show that it has at least so many samples."""
         if source.size is None or probe.kind not in KINDS:
             return False
         stream = await _read_stream(source, probe)
@@ -158,7 +148,6 @@ class SeekPoints:
             await self._read_frames(source, stream, probe)
 
     def _entry(self, source: OpenSource, stream: FrameStream) -> _Entry:
-        """Return the index of a source: the one that is kept, or a new one."""
         identity, is_certain = source.identity, source.has_certain_identity()
         entry = self._indexes.get(identity) if is_certain else None
         if entry is None:
@@ -170,11 +159,9 @@ class SeekPoints:
     async def _read_frames(
         self, source: OpenSource, stream: FrameStream, probe: Probe, number: int | None = None
     ) -> FrameIndex:
-        """Return the index of a source, which reaches up to a frame, or as far as there are any.
+        """Return the index of a source up to a frame, or as far as there are any; None for all.
 
         Several renders may read one source. They take turns with each piece.
-
-        :param number: of the frame; None for all.
         """
         entry, piece = self._entry(source, stream), _LEAST_PIECE
         read = read_behind(source.read, probe)

@@ -84,7 +84,6 @@ PIECE_LIMIT = 8 * _PIECE
 class Pipeline:
     """The command lines of a render.
 
-    :ivar encoder: writes the output.
     :ivar decoder: for an irregular source, the process whose stdout is the encoder's stdin.
     :ivar checked_rate: the sample rate in Hz of the source, if the encoder checks its samples.
     :ivar seconds: the length of the output, as far as it is known.
@@ -121,7 +120,6 @@ class Pipeline:
 
 
 def single_process(encoder: list[str], probe: Probe) -> Pipeline:
-    """Return the pipeline of a source that is not known as irregular."""
     # Tags may have any words.
     filters = [word for option, word in pairwise(encoder) if option == "-af"]
     is_checked = any("silencedetect" in word for word in filters)
@@ -212,7 +210,7 @@ def _stream_layout(probe: Probe) -> str | None:
 
 
 def _has_unmixable_labels(probe: Probe) -> bool:
-    """Return whether libswresample cannot mix the channels, since it does not know their labels."""
+    """Return whether libswresample cannot mix the channels, whose labels it does not know."""
     return (
         probe.audio.layout is not None
         and layout_of_filters(probe.channels, probe.audio.layout) is None
@@ -285,10 +283,7 @@ def measure_arguments(
 
 
 def piece_arguments(ffmpeg: str, source: Input, probe: Probe, start: int) -> list[str]:
-    """Return the command line that outputs a few samples of a source as they are, in `PIECE_FORM`.
-
-    :param start: the number of samples ahead of them.
-    """
+    """Return the command line that outputs samples from one on as they are, in `PIECE_FORM`."""
     return [
         *open_source(ffmpeg, source, probe, uniform=False),
         *("-af", f"atrim=start_sample={start}:end_sample={start + _PIECE}"),

@@ -37,22 +37,18 @@ class FormatEncoding:
         output; the depth of a format without depths is empty.
     :ivar quality: arguments for ``br``, for ``q``, or for neither; the encoder's own default is
         never used (D9).
-    :ivar settings: arguments for everything else that changes the encoder's output and that all
-        versions of ffmpeg can set, given the output's rate in Hz. Versions differ in their defaults
-        (D77).
     :ivar muxer: arguments that select the container.
+    :ivar settings: arguments for everything else that changes the output and that all versions of
+        ffmpeg can set, given the output's rate in Hz. Versions differ in their defaults (D77).
     :ivar header_bytes: the most bytes of container headers in an output without audio.
     :ivar exits_zero_when_empty: for an output without audio, ffmpeg exits with 0, since this
-        encoder ends with a packet without samples. With all other encoders, ffmpeg reports an empty
-        output.
-    :ivar tags: arguments that write tags of a source, by ffmpeg's keys; for a format that carries
-        no tags, there are none.
+        encoder ends with a packet without samples. With all others, it reports an empty output.
+    :ivar tags: arguments that write tags of a source; none for a format that carries no tags.
     :ivar tag_overhead: the most bytes of a tag besides its key, the ``=`` and its value.
     :ivar length_header: how the header states the length; None for a header that cannot.
     :ivar is_misread: whether readers show a wrong duration of a stored file, or cannot seek in it,
         if its header states no length (docs/lengths.md).
-    :ivar bitrates: bounds of the encoder by bands of sample rates, if they are narrower than those
-        of the format there.
+    :ivar bitrates: bounds by bands of sample rates, where narrower than those of the format.
     """
 
     encoders: Mapping[str, tuple[str, str]]
@@ -192,7 +188,7 @@ _VORBIS_BITRATES: tuple[Band, ...] = (
 def bitrate_bounds(token: str, rate: int, channels: int) -> Bounds:
     """Return the lowest and highest bit rate of a format, or None where no bit rate can be set.
 
-    :param rate: of the output, in Hz. It may be known only after the probe.
+    :param rate: of the output, in Hz.
     :param channels: of the output, 1 or 2.
     """
     general, bands = FORMATS[token].br, ENCODERS[token].bitrates
@@ -304,10 +300,7 @@ ENCODERS = {
 
 
 def expected_bitrate(options: VariantOptions, rate: int, channels: int) -> int | None:
-    """Return the mean bit rate that is expected of an output, in kbps; None for the default.
-
-    :param rate: Hz.
-    """
+    """Return the mean bit rate that is expected of an output, in kbps; None for the default."""
     if options.f != "mp3" or options.q is None:
         return options.br or options.format.default_br
     music = _LAME_VBR_KBPS[int(options.q)] * channels / 2 * min(1, rate / 44_100)

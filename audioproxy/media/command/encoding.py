@@ -43,10 +43,7 @@ CommandBuilder = Callable[[str, Input, VariantOptions, Probe, str], list[str]]
 
 
 def check_bitrate(options: VariantOptions, probe: Probe) -> None:
-    """Refuse a ``br`` that the encoder does not accept at the output's rate and channels (D13).
-
-    :raises InvalidOptions: with a message that names the segment and the bounds.
-    """
+    """Refuse a ``br`` that the encoder does not accept at the output's rate and channels (D13)."""
     if options.br is None:
         return
     rate, channels = output_rate(options, probe), output_channels(options, probe)
@@ -70,7 +67,6 @@ class StatedLength:
 
     @property
     def muxer(self) -> list[str]:
-        """Arguments for a header that can state the length."""
         return self.header.muxer(self.form)
 
 
@@ -78,8 +74,6 @@ def stated_length(options: VariantOptions, probe: Probe) -> StatedLength | None:
     """Return the length that the header of the output states.
 
     It is None where the format states none, and where nothing confirms the length of the source.
-
-    :raises InvalidOptions: for options that do not fit this source.
     """
     samples, header = output_samples(options, probe), ENCODERS[options.f].length_header
     if header is None or samples is None:
@@ -130,7 +124,6 @@ def encoder_arguments(
 
 
 def decoder_command(ffmpeg: str, source: Input, options: VariantOptions, probe: Probe) -> list[str]:
-    """Return the command line of the decoder of an irregular source."""
     return decoder_arguments(ffmpeg, source, probe, finite=not copies_floats(options, probe))
 
 
@@ -142,10 +135,7 @@ def build_pipeline(
     probe: Probe,
     resampler: str,
 ) -> Pipeline:
-    """Return the command lines of a render; an irregular source has a decoder of its own.
-
-    :raises InvalidOptions: for options that do not fit this source.
-    """
+    """Return the command lines of a render; an irregular source has a decoder of its own."""
     if probe.irregular:
         encoder = build(ffmpeg, decoded_stream(probe), options, probe, resampler)
         pipeline = Pipeline(encoder, decoder_command(ffmpeg, source, options, probe))
@@ -157,10 +147,7 @@ def build_pipeline(
 def loudness_arguments(
     ffmpeg: str, source: Input, options: VariantOptions, probe: Probe, resampler: str = SOXR
 ) -> list[str]:
-    """Return the command line that measures the loudness of what a render would encode.
-
-    :raises InvalidOptions: for options that do not fit this source.
-    """
+    """Return the command line that measures the loudness of what a render would encode."""
     layout = OUTPUT_LAYOUTS[output_channels(options, probe)]
     report = loudness_filters(output_rate(options, probe), layout, resampler)
     filters = filter_chain(options, probe, resampler) + report
@@ -171,10 +158,7 @@ def loudness_arguments(
 def source_loudness_arguments(
     ffmpeg: str, source: Input, options: VariantOptions, probe: Probe, resampler: str = SOXR
 ) -> list[str]:
-    """Return the command line that measures the loudness of a source, with all its channels.
-
-    :param options: without effect.
-    """
+    """Return the command line that measures a source, with all its channels; no options count."""
     # What follows the samples is not measured.
     whole = trim_filters(trim_range(VariantOptions(), probe), probe.sample_rate)
     filters = [*whole, *loudness_filters(probe.sample_rate, None, resampler)]

@@ -65,8 +65,6 @@ def output_samples(options: VariantOptions, probe: Probe) -> int | None:
     """Return the number of samples of the output.
 
     It is None where nothing confirms it, and where only a broken source can have so many.
-
-    :raises InvalidOptions: for options that do not fit this source.
     """
     sample_range = trim_range(options, probe)
     if sample_range.length is None:
@@ -83,7 +81,6 @@ def filter_chain(options: VariantOptions, probe: Probe, resampler: str = SOXR) -
     ffmpeg converts sample formats wherever two stages differ. So the format is fixed ahead of the
     stages that count samples or compute them, and after these stages.
 
-    :param resampler: as `audioproxy.media.conversion.resample` takes it.
     :raises InvalidOptions: for options that do not fit this source.
     """
     sample_range = trim_range(options, probe)

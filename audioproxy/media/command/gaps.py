@@ -65,7 +65,6 @@ _LOADED = {name: f"ld({number})" for number, name in enumerate(_VARIABLES)}
 
 
 def may_have_gaps(probe: Probe) -> bool:
-    """Return whether the time stamps of a source may have gaps."""
     if probe.container == "mov":
         return probe.stamps.has_gaps is not False
     if probe.kind == ("ogg", "flac"):

@@ -108,7 +108,6 @@ class Needs:
 
     @classmethod
     def of(cls, options: VariantOptions, probe: Probe) -> Needs:
-        """Return what the options need of a source."""
         start, _ = bounds(options)
         first, last = requested_samples(options, probe.sample_rate)
         kind, length, encoder = probe.kind, probe.length, ENCODERS[options.f]

@@ -33,11 +33,7 @@ _KEEP_SILENCE = "aeval=if(isnan(val(ch))\\,0\\,val(ch)):c=same"
 def norm_filters(
     options: VariantOptions, probe: Probe, layout: str, resampler: str, length: int | None
 ) -> Iterator[str]:
-    """Yield the filters of the stage.
-
-    :param layout: of the channels.
-    :param length: the number of samples of the sound; None where it is unknown.
-    """
+    """Yield the filters of the stage for a sound of so many samples, or of an unknown number."""
     targets, rate = options.norm, probe.sample_rate
     assert targets is not None
     block = math.ceil(BLOCK * rate)

@@ -27,7 +27,6 @@ def output_depth(options: VariantOptions, probe: Probe) -> str:
 
 
 def output_sample_format(options: VariantOptions, probe: Probe) -> str:
-    """Return the sample format of the output's encoder, as ffmpeg names it."""
     return ENCODERS[options.f].encoders[output_depth(options, probe)][1]
 
 
@@ -58,7 +57,6 @@ def stage_rates(options: VariantOptions, probe: Probe) -> set[int]:
 
 
 def output_mix(options: VariantOptions, probe: Probe) -> Mix | None:
-    """Return the change from the channels of the source to those of the output."""
     return channel_mix(probe.channels, probe.audio.layout, output_channels(options, probe))
 
 

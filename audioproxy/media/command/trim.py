@@ -48,13 +48,12 @@ class SampleRange:
     """A range of a source, counted in its samples.
 
     :ivar seek: the sample at which decoding starts: a whole second, or the start of a frame.
-    :ivar is_known: decoding certainly starts there. After a seek by ffmpeg, the time stamp of the
-        first sample tells which one it is.
     :ivar start: the first sample, counted from ``seek``.
-    :ivar end: the sample after the last one, counted from ``seek``; None for everything that the
-        source has.
+    :ivar end: the sample after the last one, counted from ``seek``; None for all of the source.
     :ivar length: number of samples, or None where nothing confirms it before decoding.
     :ivar delay: number of samples that are decoded ahead of the first one of the source.
+    :ivar is_known: decoding certainly starts at ``seek``. After a seek by ffmpeg, the time stamp of
+        the first sample tells where it has started.
     :ivar by_stamps: every sample is counted by its time stamp, so lost ones leave fewer.
     """
 
@@ -133,10 +132,7 @@ def expected_range(
 
 
 def stated_range(options: VariantOptions, probe: Probe) -> tuple[Decimal, Decimal | None]:
-    """Return the seconds of the source that the output begins and ends with, as far as is stated.
-
-    The source may state them wrongly, so this is for estimates alone.
-    """
+    """Return the seconds between which the output lies, for estimates: the source may be wrong."""
     start, end = bounds(options)
     if end is None or probe.duration is None:
         return start, end or probe.duration
@@ -152,18 +148,12 @@ def bounds(options: VariantOptions) -> tuple[Decimal, Decimal | None]:
 
 
 def requested_samples(options: VariantOptions, rate: int) -> tuple[int, int | None]:
-    """Return the first sample that ``t`` requests, and the one after the last.
-
-    The second one is None for all up to the end of the source.
-
-    :param rate: of the source, in Hz.
-    """
+    """Return the first sample that ``t`` requests, and the one after the last, or None."""
     start, end = bounds(options)
     return to_samples(start, rate), None if end is None else to_samples(end, rate)
 
 
 def to_samples(seconds: Decimal, rate: int) -> int:
-    """Return the nearest number of samples."""
     return int((seconds * rate).to_integral_value(ROUND_HALF_UP))
 
 
@@ -200,10 +190,7 @@ def seeks_exactly(probe: Probe) -> bool:
 
 
 def trim_filters(sample_range: SampleRange, rate: int) -> list[str]:
-    """Return the filters that select a range of samples; none for the whole source.
-
-    :param rate: of the source, in Hz.
-    """
+    """Return the filters that select a range of samples; none for the whole source."""
     start, end = sample_range.start + sample_range.delay, sample_range.end
     end = None if end is None else end + sample_range.delay
     if not start and end is None:
