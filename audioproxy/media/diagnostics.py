@@ -37,7 +37,10 @@ def classify(stderr: bytes) -> type[Refusal] | None:
 
 
 def decoder_complained(stderr: bytes, codec: str, index: object) -> bool:
-    """Return whether ffprobe reports a fault of a stream's decoder, or a lack of one."""
+    """Return whether ffprobe has found a fault of an audio stream's decoder, or has no decoder.
+
+    :param index: of the stream.
+    """
     faults = messages(Meaning.DECODER_FAULT).findall(stderr)
     # The decoder of amr_nb is amrnb, and that of adpcm_g722 is g722.
     plain, number = codec.replace("_", "").encode(), str(index).encode()

@@ -8,11 +8,10 @@ from enum import Enum, auto
 from typing import Any
 
 from audioproxy.errors import NothingDecoded, UndecodableSource
-from audioproxy.media.info_document import SourceInfo
+from audioproxy.media.info_document import SourceInfo, carried_tags
 from audioproxy.media.inputs import Input, RawSamples
 from audioproxy.media.reading import SourceLength
 from audioproxy.media.seek_point import SeekPoint
-from audioproxy.media.tags import carried_tags
 
 #: Bits of decoded floating-point samples: more than those of any integer output.
 FLOAT_BITS = 64
@@ -220,14 +219,10 @@ class Probe:
         return replace(self, description=replace(self.description, **changes))
 
     def checked(self, *checks: Check) -> Probe:
-        """Return a copy for a source of which some checks were made."""
         return replace(self, pending=self.pending.difference(checks))
 
     def with_decoded_samples(self, samples: int) -> Probe:
-        """Return a copy with the number of samples that a full decode has counted.
-
-        :raises NothingDecoded: for none.
-        """
+        """Return a copy with the number of samples that a full decode has counted."""
         if not samples:
             raise NothingDecoded
         stated, length, stamps = self.length, SourceLength(samples), self.stamps

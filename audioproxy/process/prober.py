@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from typing import Any, TypeAlias
 
 from cachetools import LRUCache, TTLCache
 
@@ -42,7 +43,7 @@ from audioproxy.media.inputs import Input
 from audioproxy.media.lengths.containers import read_length, run_reader
 from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.probe import Check, Probe
-from audioproxy.media.reading import SourceLength
+from audioproxy.media.reading import ReadRange, SourceLength
 from audioproxy.media.samples import check_samples, examine_start, probe_samples
 from audioproxy.media.signatures import TAG_DEMUXER, identify, may_be_misdetected
 from audioproxy.media.streams import COUNTED_SECONDS
@@ -78,6 +79,28 @@ class _SourceFailed(Exception):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__()
         self.refusal = refusal
+
+
+async def _refuse_encrypted(read: ReadRange, size: int, probe: Probe) -> Probe:
+    if await is_encrypted(read, size):
+        raise EncryptedSource
+    return probe.checked(Check.ENCRYPTION)
+
+
+async def _refuse_joined(read: ReadRange, size: int, probe: Probe) -> Probe:
+    """Refuse joined files of which ffmpeg plays a part.
+
+    The search for the length shows the join, so a render does not search again.
+    """
+    length = await read_length(read, size, probe)
+    return probe.with_length(length).checked(Check.JOINED_FILES)
+
+
+_Examine: TypeAlias = Callable[[ReadRange, int, Probe], Coroutine[Any, Any, Probe]]
+_BY_READING: dict[Check, _Examine] = {
+    Check.ENCRYPTION: _refuse_encrypted,
+    Check.JOINED_FILES: _refuse_joined,
+}
 
 
 class Prober:
@@ -120,10 +143,9 @@ class Prober:
         :param pooled: a new probe needs a slot; a render that holds a slot itself has none.
         """
         probe = await self._probe_once(source, claim, pooled=pooled)
-        if Check.ENCRYPTION in probe.pending:
-            probe = await self._refuse_encrypted(source, probe)
-        if Check.JOINED_FILES in probe.pending:
-            probe = await self._refuse_joined(source, probe)
+        for check, examine in _BY_READING.items():
+            if check in probe.pending:
+                probe = await self._read(source, probe, examine)
         if Check.SAMPLES in probe.pending:
             probe = await self._check_samples(source, probe, claim, pooled=pooled)
         return probe
@@ -133,12 +155,7 @@ class Prober:
         probe = await self.probe(source)
         if Check.DECODER in probe.pending:
             probe = await self._refuse_undecodable(source, probe)
-        if not is_doubtful(probe) or source.size is None or not probe.file.saw_end:
-            return probe
-        with _failures_of_probe():
-            reading = describe(source.read, source.size, probe)
-            described = await self._deadline().limit(reading)
-        return self._refine(source, probe, described)
+        return await self._read(source, probe, describe) if is_doubtful(probe) else probe
 
     async def _probe_once(self, source: OpenSource, claim: Claim | None, *, pooled: bool) -> Probe:
         identity, is_certain = source.identity, source.has_certain_identity()
@@ -160,18 +177,16 @@ class Prober:
                     raise error.refusal from error
         raise AssertionError
 
-    async def _refuse_encrypted(self, source: OpenSource, probe: Probe) -> Probe:
-        """Refuse an encrypted source; return a probe that says so if the source is clear.
+    async def _read(self, source: OpenSource, probe: Probe, examine: _Examine) -> Probe:
+        """Return a probe that reading the source has refined, if its end can be read.
 
         Each request reads its own source: the one that was probed may be closed.
         """
         if source.size is None or not probe.file.saw_end:
             return probe
         with _failures_of_probe():
-            encrypted = await self._deadline().limit(is_encrypted(source.read, source.size))
-        if encrypted:
-            raise EncryptedSource
-        return self._refine(source, probe, probe.checked(Check.ENCRYPTION))
+            refined = await self._deadline().limit(examine(source.read, source.size, probe))
+        return self._refine(source, probe, refined)
 
     async def _refuse_undecodable(self, source: OpenSource, probe: Probe) -> Probe:
         """Refuse a source of which nothing can be decoded, as each of its renders does.
@@ -188,16 +203,6 @@ class Prober:
                 if not await self._ffmpeg.measure(command, source, deadline):
                     raise NothingDecoded
         return self._refine(source, probe, probe.checked(Check.DECODER))
-
-    async def _refuse_joined(self, source: OpenSource, probe: Probe) -> Probe:
-        """Refuse joined files of which ffmpeg plays a part; return a probe with the length.
-
-        Its search reads what shows the join, so a render does not search again.
-        """
-        if source.size is None or not probe.file.saw_end:
-            return probe
-        length = await self.read_length(source, source.size, probe)
-        return self._refine(source, probe, probe.with_length(length).checked(Check.JOINED_FILES))
 
     async def _check_samples(
         self, source: OpenSource, probe: Probe, claim: Claim | None, *, pooled: bool

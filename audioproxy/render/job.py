@@ -251,7 +251,6 @@ class Preparer:
         return await deadline.limit(preparing)
 
     async def resolve(self, source: ProbedSource, deadline: Deadline) -> Job:
-        """Return the job of a render, after finding out what it needs to know of the source."""
         if not source.probe.file.saw_end:
             # What a render has, and whether it is refused, must not depend on how fast the source
             # arrives.

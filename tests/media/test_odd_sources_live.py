@@ -25,9 +25,8 @@ from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.encoding import encoder_arguments
 from audioproxy.media.diagnostics import classify, unsupported_container
 from audioproxy.media.ffprobe import probe_arguments
-from audioproxy.media.info_document import SourceInfo
+from audioproxy.media.info_document import CARRIED_TAGS, SourceInfo
 from audioproxy.media.inputs import local_input
-from audioproxy.media.tags import CARRIED_TAGS
 from tests.support.audio import (
     Sound,
     constant,

@@ -68,7 +68,6 @@ class FormatEncoding:
         return [word for word in self.tags(tags) if "=" in word]
 
     def tagged_header_bytes(self, tags: Mapping[str, str]) -> int:
-        """Return the most bytes of container headers with tags."""
         written = self.written_tags(tags)
         return self.header_bytes + sum(self.tag_overhead + len(tag.encode()) for tag in written)
 

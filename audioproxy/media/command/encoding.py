@@ -60,8 +60,6 @@ def check_bitrate(options: VariantOptions, probe: Probe) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StatedLength:
-    """The length of an output, and the container header that states it."""
-
     form: OutputForm
     header: LengthHeader
 
@@ -135,7 +133,6 @@ def build_pipeline(
     probe: Probe,
     resampler: str,
 ) -> Pipeline:
-    """Return the command lines of a render; an irregular source has a decoder of its own."""
     if probe.irregular:
         encoder = build(ffmpeg, decoded_stream(probe), options, probe, resampler)
         pipeline = Pipeline(encoder, decoder_command(ffmpeg, source, options, probe))

@@ -155,7 +155,6 @@ def _has_stage_with_length(options: VariantOptions, probe: Probe) -> bool:
 
 
 def _may_have_few_samples(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether ``norm`` or ``enhance`` may have only a few samples to work on."""
     start, end = bounds(options)
     return bool(options.norm or options.enhance) and any(
         stop is not None and (stop - start) * probe.sample_rate < FEW_SAMPLES
@@ -185,7 +184,6 @@ def _least_samples(options: VariantOptions, probe: Probe) -> int:
 
 
 def _may_be_split(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether parts of a source, decoded apart, may have the samples of one pass."""
     start, end = stated_range(options, probe)
     if has_memory(options) or (end is not None and end - start < 2 * SHORTEST_PART):
         return False

@@ -72,7 +72,6 @@ def computes(options: VariantOptions) -> bool:
 
 
 def copies_floats(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether the output has the floating-point samples of the source, unchanged."""
     return output_depth(options, probe) == "32f" and _keeps_samples(options, probe)
 
 
@@ -91,9 +90,7 @@ def dither_filter(options: VariantOptions, probe: Probe, *, computed: bool) -> s
     """Return the filter that reduces samples to the output's depth; None where nothing is lost.
 
     Its noise is the same on every run. Samples must arrive in the working format: libswresample
-    would let the sum of 32-bit integers and noise overflow.
-
-    :param computed: a stage has computed samples, which have all bits of the working format.
+    would let the sum of 32-bit integers and noise overflow. Computed samples have all of its bits.
     """
     depth = output_depth(options, probe)
     dithered = _DITHERED[depth]

@@ -119,10 +119,7 @@ def certain_stop(options: VariantOptions, probe: Probe) -> int | None:
 def expected_range(
     options: VariantOptions, probe: Probe, length: SourceLength | None
 ) -> range | None:
-    """Return the samples of the source that ``t`` is expected to leave; None where nothing tells.
-
-    :param length: of the source, as its end confirms it.
-    """
+    """Return the samples of the source that ``t`` is expected to leave, or None."""
     first, last = requested_samples(options, probe.sample_rate)
     if length is not None and length.exact:
         return range(first, length.samples if last is None else min(length.samples, last))
@@ -158,7 +155,6 @@ def to_samples(seconds: Decimal, rate: int) -> int:
 
 
 def starts_past_end(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether ``t`` leaves less than a sample of the stated duration."""
     (start, _), duration, rate = bounds(options), probe.duration, probe.sample_rate
     if duration is None:
         return False
@@ -166,7 +162,6 @@ def starts_past_end(options: VariantOptions, probe: Probe) -> bool:
 
 
 def may_be_shorter(options: VariantOptions, probe: Probe, seconds: Decimal) -> bool:
-    """Return whether the output may be shorter than this."""
     start, end = bounds(options)
     if end is not None and end - start < seconds:
         return True
