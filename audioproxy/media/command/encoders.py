@@ -35,9 +35,9 @@ class FormatEncoding:
 
     :ivar encoders: ffmpeg's encoder, and the sample format that it takes, for each bit depth of the
         output; the depth of a format without depths is empty.
+    :ivar muxer: arguments that select the container.
     :ivar quality: arguments for ``br``, for ``q``, or for neither; the encoder's own default is
         never used (D9).
-    :ivar muxer: arguments that select the container.
     :ivar settings: arguments for everything else that changes the output and that all versions of
         ffmpeg can set, given the output's rate in Hz. Versions differ in their defaults (D77).
     :ivar header_bytes: the most bytes of container headers in an output without audio.
@@ -52,8 +52,8 @@ class FormatEncoding:
     """
 
     encoders: Mapping[str, tuple[str, str]]
-    quality: Callable[[VariantOptions], list[str]]
     muxer: tuple[str, ...]
+    quality: Callable[[VariantOptions], list[str]] = lambda options: []
     settings: Callable[[int], list[str]] = lambda rate: []
     header_bytes: int = 0
     exits_zero_when_empty: bool = False
@@ -120,10 +120,6 @@ def _flac_settings(rate: int) -> list[str]:
         (size for size in _FLAC_BLOCKS if size * 1000 <= rate * 105), default=_FLAC_BLOCKS[0]
     )
     return ["-frame_size", str(size), *_FLAC_SETTINGS]
-
-
-def _no_quality(options: VariantOptions) -> list[str]:
-    return []
 
 
 def _metadata(tags: Mapping[str, str]) -> list[str]:
@@ -232,8 +228,8 @@ _LAME_VBR_KBPS = (245, 225, 190, 175, 165, 130, 115, 100, 85, 65)
 ENCODERS = {
     "mp3": FormatEncoding(
         {"": ("libmp3lame", "fltp")},
-        _constant_or_variable,
         ("-f", "mp3"),
+        quality=_constant_or_variable,
         settings=lambda rate: _LAME_SETTINGS,
         tags=_id3_tags,
         length_header=MP3_LENGTH,
@@ -241,8 +237,8 @@ ENCODERS = {
     ),
     "opus": FormatEncoding(
         {"": ("libopus", "flt")},
-        _opus_quality,
         (*_PAGE_DURATION, "-f", "opus"),
+        quality=_opus_quality,
         settings=lambda rate: _OPUS_SETTINGS,
         tags=_vorbis_comments,
         header_bytes=140,
@@ -250,8 +246,8 @@ ENCODERS = {
     ),
     "ogg": FormatEncoding(
         {"": ("libvorbis", "fltp")},
-        _vorbis_quality,
         (*_PAGE_DURATION, "-f", "ogg"),
+        quality=_vorbis_quality,
         settings=lambda rate: _VORBIS_SETTINGS,
         tags=_vorbis_comments,
         header_bytes=4600,
@@ -259,14 +255,14 @@ ENCODERS = {
     ),
     "aac": FormatEncoding(
         {"": ("aac", "fltp")},
-        _constant_or_variable,
         ("-f", "adts"),
+        quality=_constant_or_variable,
         settings=lambda rate: _AAC_SETTINGS,
     ),
     "m4a": FormatEncoding(
         {"": ("aac", "fltp")},
-        _constant_or_variable,
         (*_FRAGMENTED, "-f", "mp4"),
+        quality=_constant_or_variable,
         settings=lambda rate: _AAC_SETTINGS,
         tags=_mp4_tags,
         header_bytes=800,
@@ -274,8 +270,8 @@ ENCODERS = {
     ),
     "flac": FormatEncoding(
         {"16": ("flac", "s16"), "24": ("flac", "s32")},
-        _flac_quality,
         ("-metadata_header_padding", "0", "-f", "flac"),
+        quality=_flac_quality,
         settings=_flac_settings,
         tags=_vorbis_comments,
         tag_overhead=_COMMENT_LENGTH,
@@ -286,7 +282,6 @@ ENCODERS = {
     ),
     "wav": FormatEncoding(
         {"16": ("pcm_s16le", "s16"), "24": ("pcm_s24le", "s32"), "32f": ("pcm_f32le", "flt")},
-        _no_quality,
         ("-f", "wav"),
         header_bytes=80,
         length_header=WAV_LENGTH,
@@ -294,7 +289,7 @@ ENCODERS = {
     ),
     # Raw samples, which `audioproxy.media.waveform` reduces to pixels. They have 16 bits, of which
     # dither would be visible in silence.
-    "peaks": FormatEncoding({"": ("pcm_s16le", "s16")}, _no_quality, ("-f", "s16le")),
+    "peaks": FormatEncoding({"": ("pcm_s16le", "s16")}, ("-f", "s16le")),
 }
 
 
