@@ -42,14 +42,13 @@ from audioproxy.files.scratch_files import AnonymousFile, AnonymousSpace
 from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.media.command.decoding import (
-    decoded_stream,
     measure_arguments,
     piece_arguments,
     single_process,
 )
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.encoding import (
-    decoder_command,
+    build_pipeline,
     encoder_arguments,
     loudness_arguments,
     source_loudness_arguments,
@@ -398,11 +397,10 @@ def _plan(
             found = replace(measure(source), irregular=irregular)
         if not irregular or found.codec in DEPENDING_ON_START:
             found = replace(found, seek_point=find_point(source, options, found))
-        opened, decoder = input_of(found), []
-        if irregular:
-            decoder = decoder_command(ffmpeg, opened, options, found)
-            opened = decoded_stream(found)
-        command = encoder_arguments(ffmpeg, opened, options, found, resampler)
+        pipeline = build_pipeline(
+            encoder_arguments, ffmpeg, input_of(found), options, found, resampler
+        )
+        command, decoder = pipeline.encoder, pipeline.decoder or []
         behind = command.index("-i") + 2
         is_delayed = options.norm or options.enhance or (not irregular and may_have_gaps(found))
         delayed = text if is_delayed else ""

@@ -121,10 +121,6 @@ def encoder_arguments(
     ]
 
 
-def decoder_command(ffmpeg: str, source: Input, options: VariantOptions, probe: Probe) -> list[str]:
-    return decoder_arguments(ffmpeg, source, probe, finite=not copies_floats(options, probe))
-
-
 def build_pipeline(
     build: CommandBuilder,
     ffmpeg: str,
@@ -135,7 +131,8 @@ def build_pipeline(
 ) -> Pipeline:
     if probe.irregular:
         encoder = build(ffmpeg, decoded_stream(probe), options, probe, resampler)
-        pipeline = Pipeline(encoder, decoder_command(ffmpeg, source, options, probe))
+        finite = not copies_floats(options, probe)
+        pipeline = Pipeline(encoder, decoder_arguments(ffmpeg, source, probe, finite=finite))
     else:
         pipeline = single_process(build(ffmpeg, source, options, probe, resampler), probe)
     return replace(pipeline, seconds=expected_seconds(options, probe))

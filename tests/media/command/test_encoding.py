@@ -12,6 +12,7 @@ from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.option_parser import parse_options
 from audioproxy.media.command.decoding import decoded_stream, single_process
 from audioproxy.media.command.encoding import (
+    build_pipeline,
     check_bitrate,
     encoder_arguments,
 )
@@ -116,6 +117,15 @@ class CommandTests(SynchronousTestCase):
             found = words[at : at + 4]
             self.assertEqual(found, ["-metadata", "TITLE=silencedetect", "-metadata", "ARTIST=-af"])
             self.assertIsNone(single_process(words, probe).checked_rate)
+
+    def test_pipeline(self) -> None:
+        """An irregular source has a decoder of its own, and an encoder that reads its output."""
+        options, decoded = options_of("f:opus/t:1:2"), decoded_stream(CD)
+        for probe, source in ((CD, SOURCE), (replace(CD, irregular=True), decoded)):
+            built = build_pipeline(encoder_arguments, "ffmpeg", SOURCE, options, probe, SWRESAMPLE)
+            encoder = encoder_arguments("ffmpeg", source, options, probe, SWRESAMPLE)
+            self.assertEqual((built.encoder, built.seconds), (encoder, 2))
+            self.assertEqual(built.decoder is not None, probe.irregular)
 
     def test_filters_and_seek(self) -> None:
         """The filter chain and the seek position are at the right place in the command line."""
