@@ -6,21 +6,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from audioproxy.errors import EncryptedSource, NothingDecoded, UndecodableSource, VideoSource
 from audioproxy.media.diagnostics import decoder_complained
 from audioproxy.media.info_document import CARRIED_TAGS, SourceInfo, parse_count, parse_source_info
 from audioproxy.media.inputs import Input
 from audioproxy.media.messages import Meaning, messages
-from audioproxy.media.probe import (
-    FLOAT_BITS,
-    AudioStream,
-    Check,
-    Container,
-    Probe,
-    check_limits,
-)
+from audioproxy.media.probe import FLOAT_BITS, AudioStream, Check, Container, Probe, check_limits
 from audioproxy.media.streams import (
     DURATION_TAG,
     Section,
@@ -135,41 +128,28 @@ def parse_probe(
     :param tagged: the beginning of an output with all tags, if ``stdout`` has fewer.
     :raises ValueError: for output that does not have the form of ffprobe's.
     """
-    try:
-        output = parse_output(stdout, cut_off=cut_off)
-        container = dict(output.get("format", {}))
-        streams = read_streams(output)
-        audio = _first_audio(streams)
-        tagged_output = parse_output(tagged, cut_off=True) if tagged else {}
-        tags = _tags(_first_audio(tagged_output.get("streams", []))) | _tags(audio)
-        packets = [dict(packet) for packet in output.get("packets", [])]
-        container_tags = _tags(tagged_output.get("format")) | _tags(container)
-    except _FORM_ERRORS as error:
-        raise ValueError("the output does not have the form of ffprobe's") from error
-    if cut_off and not container:
-        raise UndecodableSource("The source has more streams than can be examined.")
-    if any(is_film(stream, packets) for stream in streams):
+    container, streams, audio, packets = _read_sections(stdout, tagged, cut_off=cut_off)
+    if any(is_film(stream, packets or ()) for stream in streams):
         raise VideoSource
     if audio is None:
         raise UndecodableSource("The source has no audio stream.")
-    if messages(Meaning.ENCRYPTED).search(stderr) or _ENCRYPTION_TAG in tags:
+    if messages(Meaning.ENCRYPTED).search(stderr) or _ENCRYPTION_TAG in audio["tags"]:
         raise EncryptedSource
     name = str(container.get("format_name", "")).split(",")[0]
     if is_divided_iamf(name, streams):
         raise UndecodableSource("The source is IAMF, whose parts cannot be mixed.")
     if (audio.get("codec_name") or "unknown") == "unknown":
         raise UndecodableSource("The source's audio is in a codec that cannot be decoded.")
-    description = parse_source_info({**container, "tags": container_tags}, {**audio, "tags": tags})
-    exact = messages(Meaning.ESTIMATED_DURATION).search(stderr) is None
     codec = str(audio["codec_name"])
+    description = parse_source_info(container, audio)
+    exact = messages(Meaning.ESTIMATED_DURATION).search(stderr) is None
     duration = None
     if exact or seekable:
-        duration = audio_duration(name, streams, tags, description.duration)
+        duration = audio_duration(name, streams, audio["tags"], description.duration)
     # A header of uncompressed audio is no promise. Other codecs may have a damaged first packet, or
     # an encrypted one.
-    audio_packets = [packet for packet in packets if packet.get("codec_type") == "audio"]
-    stamps = [packet.get("pts") for packet in audio_packets]
-    lacks_audio = "packets" in output and len(packets) < _PACKETS and not stamps
+    audio_packets = [packet for packet in packets or () if packet.get("codec_type") == "audio"]
+    lacks_audio = packets is not None and len(packets) < _PACKETS and not audio_packets
     no_packets = seekable and codec.startswith("pcm_") and lacks_audio
     if no_packets and not (name == "wav" and duration):
         raise NothingDecoded
@@ -177,10 +157,8 @@ def parse_probe(
         duration, description = None, replace(description, duration=None, bitrate=None)
     if not exact and not (seekable and _has_constant_rate(name, codec, audio.get("bit_rate"))):
         description = replace(description, duration=None, bitrate=None)
-    rate = description.sample_rate or _FALLBACK_RATE
-    channels = description.channels or _FALLBACK_CHANNELS
-    check_limits(rate, channels)
-    start = parse_time_stamp(audio.get("start_time"))
+    stream = _audio_stream(codec, audio, audio_packets, streams, description)
+    check_limits(stream.sample_rate, stream.channels)
     checks = {
         Check.PADDED_SAMPLES: name in _MAY_PAD and _may_be_padded(codec, audio),
         Check.SAMPLES: name in ("wav", "flac") or (name in _EXAMINED and codec.startswith("pcm_")),
@@ -188,35 +166,70 @@ def parse_probe(
         Check.DECODER: lacks_audio or decoder_complained(stderr, codec, audio.get("index")),
         Check.JOINED_FILES: name in _MAY_BE_JOINED,
         # The start of mp3 is the delay that an encoder states.
-        Check.DURATION: name != "mp3" or (start > 0 and seekable),
+        Check.DURATION: name != "mp3" or (stream.start > 0 and seekable),
     }
-    return Probe(
-        Container(
-            name,
-            ignore_length=no_packets,
-            saw_end=seekable,
-            seek_offset=start - parse_time_stamp(container.get("start_time")),
-            gapless=str(container_tags.get(_GAPLESS_TAG, "")),
-        ),
-        AudioStream(
-            codec,
-            rate,
-            channels,
-            bit_depth=_bit_depth(codec, audio.get("sample_fmt"), description.bit_depth),
-            decoded_bits=_decoded_bits(audio.get("sample_fmt"), description.bit_depth),
-            layout=str(audio.get("channel_layout") or "") or None,
-            decoder="libspeex" if codec == "speex" and rate > _HIGHEST_SPEEX_RATE else None,
-            bitrate=parse_count(audio.get("bit_rate")),
-            first_byte=parse_count(audio_packets[0].get("pos")) if audio_packets else None,
-            first_time_stamp=stamps[0] if stamps and isinstance(stamps[0], int) else 0,
-            start=start,
-            streams=len(audio_streams(streams)),
-            marked=marked_audio(streams),
-        ),
-        duration,
-        exact=duration is not None and exact,
-        description=description,
-        pending=frozenset(check for check, is_due in checks.items() if is_due),
+    file = Container(
+        name,
+        ignore_length=no_packets,
+        saw_end=seekable,
+        seek_offset=stream.start - parse_time_stamp(container.get("start_time")),
+        gapless=str(container["tags"].get(_GAPLESS_TAG, "")),
+    )
+    pending = frozenset(check for check, is_due in checks.items() if is_due)
+    is_exact = duration is not None and exact
+    return Probe(file, stream, duration, is_exact, description, pending)
+
+
+class _Sections(NamedTuple):
+    """The sections of the output; the container and the first audio stream have all ``tags``."""
+
+    container: Section
+    streams: Sequence[Section]
+    audio: Section | None
+    packets: Sequence[Section] | None
+
+
+def _read_sections(stdout: bytes, tagged: bytes, *, cut_off: bool) -> _Sections:
+    try:
+        output = parse_output(stdout, cut_off=cut_off)
+        container = dict(output.get("format", {}))
+        streams = read_streams(output)
+        audio = _first_audio(streams)
+        others = parse_output(tagged, cut_off=True) if tagged else {}
+        tags = _tags(_first_audio(others.get("streams", []))) | _tags(audio)
+        packets = [dict(packet) for packet in output["packets"]] if "packets" in output else None
+        container_tags = _tags(others.get("format")) | _tags(container)
+    except _FORM_ERRORS as error:
+        raise ValueError("the output does not have the form of ffprobe's") from error
+    if cut_off and not container:
+        raise UndecodableSource("The source has more streams than can be examined.")
+    audio = None if audio is None else {**audio, "tags": tags}
+    return _Sections({**container, "tags": container_tags}, streams, audio, packets)
+
+
+def _audio_stream(
+    codec: str,
+    audio: Section,
+    packets: Sequence[Section],
+    streams: Sequence[Section],
+    description: SourceInfo,
+) -> AudioStream:
+    form, stamp = audio.get("sample_fmt"), packets[0].get("pts") if packets else None
+    rate = description.sample_rate or _FALLBACK_RATE
+    return AudioStream(
+        codec,
+        rate,
+        description.channels or _FALLBACK_CHANNELS,
+        bit_depth=_bit_depth(codec, form, description.bit_depth),
+        decoded_bits=_decoded_bits(form, description.bit_depth),
+        layout=str(audio.get("channel_layout") or "") or None,
+        decoder="libspeex" if codec == "speex" and rate > _HIGHEST_SPEEX_RATE else None,
+        bitrate=parse_count(audio.get("bit_rate")),
+        first_byte=parse_count(packets[0].get("pos")) if packets else None,
+        first_time_stamp=stamp if isinstance(stamp, int) else 0,
+        start=parse_time_stamp(audio.get("start_time")),
+        streams=len(audio_streams(streams)),
+        marked=marked_audio(streams),
     )
 
 

@@ -70,10 +70,7 @@ def is_divided_iamf(container: str, streams: Sequence[Section]) -> bool:
 
 
 def audio_duration(
-    container: str,
-    streams: Sequence[Section],
-    tags: Mapping[str, object],
-    stated: Decimal | None,
+    container: str, streams: Sequence[Section], tags: Mapping[str, object], stated: Decimal | None
 ) -> Decimal | None:
     """Return the duration of the first audio stream in seconds, or None where it is unknown.
 

@@ -20,13 +20,7 @@ from audioproxy.media.lengths.containers import read_behind, read_length, run_re
 from audioproxy.media.probe import Probe
 from audioproxy.media.seek_point import SeekPoint
 from audioproxy.media.seeking.frame_index import FrameIndex
-from audioproxy.media.seeking.frames import (
-    KINDS,
-    FrameStream,
-    find_offset,
-    find_start,
-    read_stream,
-)
+from audioproxy.media.seeking.frames import KINDS, FrameStream, find_offset, find_start, read_stream
 from audioproxy.media.seeking.matroska import find_in_matroska
 from audioproxy.media.seeking.ogg import find_in_ogg
 from audioproxy.media.seeking.wavpack import find_in_wavpack
