@@ -353,10 +353,11 @@ class Preparer:
         self, source: ProbedSource, deadline: Deadline
     ) -> tuple[ProbedSource, list[str]]:
         """Decode the source to its end; return it with its length, and the command."""
-        opened = await _input(source, deadline)
-        command = measure_arguments(self.program, opened, source.probe)
+        probe = source.probe
+        opened = await _input(source.opened, probe, deadline)
+        command = measure_arguments(self.program, opened, probe)
         samples = await self.ffmpeg.measure(command, source.opened, deadline)
-        return replace(source, probe=source.probe.with_decoded_samples(samples)), command
+        return replace(source, probe=probe.with_decoded_samples(samples)), command
 
     async def _build(
         self, source: ProbedSource, measure: list[str] | None, deadline: Deadline
@@ -366,10 +367,10 @@ class Preparer:
         # change, too. What differs must not depend on what this node knows (D78).
         if IrregularSource not in source.found or probe.codec in DEPENDING_ON_START:
             point = await deadline.limit(self.seek_points.find(source.opened, options, probe))
-        opened = await _input(source, deadline, read_share(options, probe), point)
-        resampler = await deadline.limit(self.probe_resampler())
         # What is known about the source is the same for all renders. The place is that of this one.
         placed = replace(probe, seek_point=point)
+        opened = await _input(source.opened, placed, deadline, read_share(options, probe))
+        resampler = await deadline.limit(self.probe_resampler())
         pipeline = build_pipeline(
             source.build_command, self.program, opened, options, placed, resampler
         )
@@ -408,10 +409,7 @@ async def _find_length(source: ProbedSource) -> ProbedSource:
     return replace(source, probe=probe, length=length)
 
 
-async def _input(
-    source: ProbedSource, deadline: Deadline, share: float = 1.0, point: SeekPoint | None = None
-) -> Input:
-    """Return the input with which ffmpeg opens a source, or a part of it from a place on."""
-    is_copied = point is not None and bool(point.head)
-    opened = local_input() if is_copied else await source.opened.input(deadline, share)
-    return replace(source.probe, seek_point=point).open_with(opened)
+async def _input(opened: OpenSource, probe: Probe, deadline: Deadline, share: float = 1.0) -> Input:
+    """Return the input with which ffmpeg opens a source, or a copy from a place on."""
+    is_copied = probe.seek_point is not None and bool(probe.seek_point.head)
+    return probe.open_with(local_input() if is_copied else await opened.input(deadline, share))
