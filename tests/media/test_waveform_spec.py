@@ -21,7 +21,7 @@ STEREO = Probe("wav", "pcm_s24le", Decimal(2), True, sample_rate=8000, channels=
 
 
 class WaveformSpecTests(SynchronousTestCase):
-    """`WaveformSpec.of`, `expected_frames`, `may_read_samples` and `readable_samples`"""
+    """`WaveformSpec.of`, `expected_frames` and `readable_samples`"""
 
     def test_options(self) -> None:
         """Every option of peaks has an effect and a default (Peaks options)."""
