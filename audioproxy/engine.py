@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
@@ -31,14 +30,15 @@ from audioproxy.media.probe import Probe
 from audioproxy.observe.collectors import Durations
 from audioproxy.observe.log_context import Logger
 from audioproxy.observe.metrics import Metrics
+from audioproxy.process.child_limits import ChildLimits
 from audioproxy.process.decoder import Decoder
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.find_starter import find_starter
 from audioproxy.process.prober import Prober
 from audioproxy.process.programs import Programs, ProgramsMonitor
-from audioproxy.process.spawn import ChildLimits, Launcher
+from audioproxy.process.spawn import Launcher
 from audioproxy.process.store_upkeep import StoreUpkeep
-from audioproxy.process.warm import warm_starter
+from audioproxy.process.warm_starter import warm_starter
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.failures import RecentFailures
 from audioproxy.render.job import Job, Preparer
@@ -433,9 +433,6 @@ class Engine:
             return None
         usage = store.usage
         self.metrics.watch_store(most, lambda: usage.size)
-        # The limits are those of ffmpeg: a prune is a part of this program, and reads no source.
-        environment = _prune_environment(launcher.environment, store.root)
-        launcher = replace(launcher, environment=environment, limits=None)
         evicted = self.metrics.variants_evicted
         return StoreUpkeep(store, most, launcher, self._threads, time.time, evicted)
 
@@ -485,21 +482,6 @@ def _check_cells(shortcomings: Sequence[str], *, required: bool) -> None:
         wanted = "with AP_REQUIRE_CELL=0, the service starts with a warning"
         raise BootError(Problem("AP_REQUIRE_CELL", faults, wanted))
     _log.warn("ffmpeg is not fully confined: {faults}", faults=faults)
-
-
-def _prune_environment(children: Mapping[str, str], root: str) -> dict[str, str]:
-    """Return the environment of `audioproxy store prune`: the store, and where modules are.
-
-    They may be where only PYTHONPATH or a wrapper of this process led to. An empty entry would be
-    the working directory.
-    """
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    return {
-        **children,
-        "AP_VARIANT_STORE": f"file://{root}",
-        "AP_SERVE_MODE": "proxy",
-        "PYTHONPATH": os.pathsep.join(filter(None, (package, *sys.path))),
-    }
 
 
 def _is_public(endpoint: str) -> bool:

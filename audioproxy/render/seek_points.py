@@ -48,8 +48,6 @@ class _Entry:
 
 
 class SeekPoints:
-    """Finds places in sources."""
-
     def __init__(self, run_in_thread: ThreadRunner) -> None:
         self._run_in_thread = run_in_thread
         # By identity, where that is certain.
@@ -184,6 +182,5 @@ async def _read_stream(source: OpenSource, probe: Probe) -> FrameStream | None:
 
 
 def _log_failure(failure: Failure) -> None:
-    """Log why a source was not indexed, which a later render does itself."""
     if failure.check(CancelledError, Refusal) is None:
         _log.failure("a source cannot be indexed", failure)

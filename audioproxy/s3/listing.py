@@ -1,4 +1,4 @@
-"""Listings of a bucket by ListObjectsV2, one page at a time, and the bucket's settings."""
+"""Listings of a bucket by ListObjectsV2, one page at a time."""
 
 from __future__ import annotations
 
@@ -46,19 +46,18 @@ class ListedUpload:
 
 
 async def list_page(
-    store: ObjectStore, bucket: str, prefix: str, token: str | None, most: int | None = None
+    store: ObjectStore, bucket: str, prefix: str, token: str | None
 ) -> tuple[list[ListedObject], str | None]:
     """Return some objects whose keys begin with a prefix and have no slash after it.
 
     :param token: of the page before; None for the first page.
-    :param most: objects on the page; 1000 by default.
     :returns: the objects, in the order of their keys, and the token of the next page, or None.
     :raises StoreError: where the store refuses, or returns something else than a listing.
     """
     root = store.object(bucket, b"")
     parameters = {
         "list-type": "2",
-        "max-keys": str(most or _PAGE_SIZE),
+        "max-keys": str(_PAGE_SIZE),
         # XML cannot express all characters that a key may have.
         "encoding-type": "url",
         # Otherwise, the objects of a folder whose name begins with the prefix would be listed.
@@ -98,18 +97,7 @@ async def list_uploads(store: ObjectStore, bucket: str, prefix: str) -> list[Lis
         ]
 
 
-async def read_setting(store: ObjectStore, bucket: str, query: str, root: str) -> Element:
-    """Return the document of a bucket's setting.
-
-    :param query: such as ``versioning``.
-    :param root: the name of its root element, such as ``VersioningConfiguration``.
-    :raises StoreError: as `list_page` does.
-    """
-    response = await store.object(bucket, b"").send("GET", f"{query}=")
-    return _root(await read_document(response), root)
-
-
-def element_name(element: Element) -> str:
+def _name(element: Element) -> str:
     """Return the name of an element without its namespace."""
     return element.tag.rpartition("}")[2]
 
@@ -134,7 +122,7 @@ def _parse(
     """Return the texts of a listing, those of each of its rows, and whether keys are encoded."""
     listing = _root(document, root)
     texts = _texts(listing)
-    rows = [_texts(element) for element in listing if element_name(element) == tag]
+    rows = [_texts(element) for element in listing if _name(element) == tag]
     return texts, rows, texts.get("EncodingType") == "url"
 
 
@@ -142,8 +130,8 @@ def _root(document: bytes, name: str) -> Element:
     """Return the root element of a document; a store may overlook the query of its request."""
     with _malformed():
         root: Element = fromstring(document.strip())
-    if element_name(root) != name:
-        raise Unavailable(f"the response is <{element_name(root):.50}> in place of <{name}>")
+    if _name(root) != name:
+        raise Unavailable(f"the response is <{_name(root):.50}> in place of <{name}>")
     return root
 
 
@@ -166,4 +154,4 @@ def _seconds(text: str) -> float:
 
 
 def _texts(parent: Element) -> dict[str, str]:
-    return {element_name(element): element.text or "" for element in parent}
+    return {_name(element): element.text or "" for element in parent}

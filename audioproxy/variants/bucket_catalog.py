@@ -49,10 +49,7 @@ _DIGITS = 8
 
 
 class BucketCatalog:
-    """The variants in a bucket: the objects that are named by a key.
-
-    :param most: requests at a time.
-    """
+    """The variants in a bucket: the objects that are named by a key."""
 
     def __init__(self, store: ObjectStore, bucket: str, most: int) -> None:
         self._store = store
@@ -107,7 +104,6 @@ class BucketCatalog:
             await self._prove_listing()
 
     async def find(self, key: str) -> Entry | None:
-        """Return the variant of a key."""
         try:
             size, response = await self._find(key)
         except _Missing:
@@ -119,7 +115,6 @@ class BucketCatalog:
     async def read_records(
         self, entries: Sequence[Entry], on_failure: OnFailure
     ) -> list[tuple[Entry, VariantRecord | None]]:
-        """Return the records of variants, each of which takes a request."""
         found: list[tuple[Entry, VariantRecord | None]] = []
 
         async def read(entry: Entry) -> None:
@@ -138,7 +133,6 @@ class BucketCatalog:
         return found
 
     async def check(self, entry: Entry, pace: Pace) -> Finding:
-        """Read the bytes of a variant, and compare them with its digest."""
         target = self._object(entry.key)
         try:
             size, response = await self._find(entry.key)
@@ -160,8 +154,6 @@ class BucketCatalog:
         *,
         unchanged: bool = False,
     ) -> None:
-        """Remove variants, each by a request."""
-
         async def remove(entry: Entry) -> None:
             target = self._object(entry.key)
             try:
@@ -259,7 +251,6 @@ class _Missing(CatalogError):
 
 
 async def _translated(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of requests; raise `CatalogError` where they fail."""
     try:
         return await work
     except (Missing, Changed) as error:
@@ -280,17 +271,14 @@ class _PacedDigest:
         self._resuming: IDelayedCall | None = None
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
-        """Keep the producer."""
         self._producer = producer
 
     def unregisterProducer(self) -> None:
-        """Forget the producer."""
         self._producer = None
         if self._resuming is not None and self._resuming.active():
             self._resuming.cancel()
 
     def write(self, data: bytes) -> None:
-        """Add bytes."""
         self.sha256.update(data)
         seconds = self._pace.spend(len(data))
         if not seconds or self._producer is None:

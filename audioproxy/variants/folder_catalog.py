@@ -43,9 +43,6 @@ class FolderCatalog:
 
     A variant is a regular file that is named by its key, in the folder of the key's first two
     digits.
-
-    :param run_in_thread: runs what reads and writes the disk.
-    :param most: the threads of `read_records`.
     """
 
     def __init__(
@@ -67,8 +64,6 @@ class FolderCatalog:
             yield Page(await self._run_in_thread(partial(self._list, shard)), number / len(_SHARDS))
 
     async def find(self, key: str) -> Entry | None:
-        """Return the variant of a key."""
-
         def find() -> Entry | None:
             with self._shard(key[:2]) as folder:
                 return None if folder is None else _read_entry(folder, key)
@@ -78,7 +73,6 @@ class FolderCatalog:
     async def read_records(
         self, entries: Sequence[Entry], on_failure: OnFailure
     ) -> list[tuple[Entry, VariantRecord | None]]:
-        """Return the records of variants."""
         found: list[tuple[Entry, VariantRecord | None]] = []
 
         def read(part: Sequence[Entry]) -> None:
@@ -99,7 +93,6 @@ class FolderCatalog:
         return found
 
     async def check(self, entry: Entry, pace: Pace) -> Finding:
-        """Read the bytes of a variant, and compare them with its digest."""
         return await self._run_in_thread(lambda: self._check(entry, pace))
 
     async def remove(
@@ -189,7 +182,6 @@ class FolderCatalog:
 
     @contextmanager
     def _file(self, entry: Entry) -> Iterator[int | None]:
-        """Open the file of a variant; None where it is gone."""
         path = f"{self._root}/{entry.key[:2]}/{entry.key}"
         try:
             try:
@@ -210,7 +202,6 @@ def exclusive_prune(root: str) -> Iterator[EndCount]:
     """Hold the lock of the one command that may prune a folder at a time.
 
     :returns: ends a count of the variants that begins now, for the ledger.
-    :raises CatalogBusy: where another process holds it.
     """
     # Who may write to the folder may not make root change a file elsewhere, by a link to it.
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC

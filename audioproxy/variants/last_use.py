@@ -17,17 +17,12 @@ def last_use(status: os.stat_result) -> float:
     """Return the time of the last use of a variant, or of its storing, in Unix seconds.
 
     On some file systems, a new file has no access time of its own.
-
-    :param status: of the file.
     """
     return max(status.st_atime, status.st_mtime)
 
 
 def is_due(last: float, now: float) -> bool:
-    """Return whether a new use is recorded.
-
-    :param last: the time of the last use that is recorded, in Unix seconds, as ``now``.
-    """
+    """Return whether a new use is recorded."""
     return now - last >= _INTERVAL
 
 

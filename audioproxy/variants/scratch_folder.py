@@ -34,7 +34,6 @@ class NamedFile:
         self.descriptor = os.open(path, _CREATE_FLAGS, 0o666)
 
     def moved(self) -> None:
-        """Record that the file was renamed, so that `close` does not remove it."""
         self.path = None
 
     def close(self) -> None:
@@ -44,7 +43,6 @@ class NamedFile:
             self._run_detached(lambda: self._remove(descriptor))
 
     def close_now(self) -> None:
-        """Close the file as `close` does, on the calling thread."""
         self._run_detached = run_inline
         self.close()
 
@@ -74,10 +72,7 @@ class ScratchFolder:
         self._unremoved: list[str] = []
 
     def open(self) -> None:
-        """Remove abandoned folders and create this process's own.
-
-        :raises OSError: where the parent cannot be written.
-        """
+        """Remove abandoned folders and create this process's own."""
         # The parent's own parent is not created: if it is missing, the disk of the store is not
         # mounted.
         with suppress(FileExistsError):
@@ -93,8 +88,6 @@ class ScratchFolder:
         If the folder was removed at run time, for example with the whole store, it is created
         again. It is also created again if the store was unmounted for a while. Any thread may call
         this.
-
-        :raises OSError: where there is no space, permission is denied, or the parent is gone.
         """
         with self._creating:
             if not self._is_open:

@@ -47,7 +47,6 @@ EndCount: TypeAlias = Callable[[int], None]
 class _Ledger:
     """The locked ledger.
 
-    :ivar size: bytes of all variants; None while it is unknown.
     :ivar added: bytes of all variants that were ever added.
     """
 
@@ -80,10 +79,7 @@ class StoreUsage:
         self._root = root
 
     def ensure(self) -> None:
-        """Read the ledger, and create it if there is none; an empty store needs no count.
-
-        :raises OSError: where the folder cannot be written.
-        """
+        """Read the ledger, and create it if there is none; an empty store needs no count."""
         with self._locked(os.O_CREAT) as ledger:
             if ledger is not None and ledger.size is None:
                 empty = not any(map(_SHARD.fullmatch, os.listdir(self._root)))
@@ -98,7 +94,6 @@ class StoreUsage:
         """Rename a finished file to the name of a variant, which it may replace.
 
         :raises NoRoom: where the bound leaves no room for it, or the usage is not known yet.
-        :raises OSError: where the file cannot be renamed.
         """
         with self._locked() as ledger:
             size = None if ledger is None else ledger.size
@@ -147,11 +142,6 @@ class StoreUsage:
 
     @contextmanager
     def _locked(self, flags: int = 0) -> Iterator[_Ledger | None]:
-        """Lock and read the ledger; None without one.
-
-        Each call has an open file of its own: the lock belongs to it, and so excludes the other
-        threads of this process too.
-        """
         descriptor = None
         with suppress(FileNotFoundError):
             # A link may lead out of the store, to a file that root would overwrite.
