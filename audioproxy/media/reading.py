@@ -12,6 +12,9 @@ from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
+#: The longest gap, in seconds; time stamps that jump further are damaged.
+LONGEST_GAP = 600
+
 T = TypeVar("T")
 
 #: Requests ``(offset, count)`` and is sent the bytes; fewer than ``count`` only at the end.

@@ -24,7 +24,7 @@ from audioproxy.media.lengths.padded import resolve_padding
 from audioproxy.media.lengths.pcm import SampleForm, count_samples, sample_bytes
 from audioproxy.media.lengths.sphere import read_sphere
 from audioproxy.media.lengths.wav import WavFile, find_samples, read_form
-from audioproxy.media.probe import Probe, check_limits
+from audioproxy.media.probe import FLOAT_BITS, AudioStream, Check, Container, Probe, check_limits
 from audioproxy.media.reading import Reader, ReadRange, SourceLength, read_inner, read_range
 
 # Codecs of which ffmpeg takes a part in the middle for something else. It keeps a decoder that is
@@ -36,7 +36,6 @@ _DETECTED = {"dts": "DTS", "ac3": "AC-3"}
 _ZEROS = 32 * 1024
 _CHANNELS_OF_BURSTS = 2
 _BITS = {"pcm_alaw": 16, "pcm_mulaw": 16}
-_FLOAT_BITS = 64
 
 # AIFF, and AU with samples of a fixed size, in which ffmpeg does not look for other codecs.
 _PLAIN = re.compile(rb"FORM....AIFF|\.snd.{8}\0\0\0[\1-\7\x1b]", re.DOTALL)
@@ -58,13 +57,13 @@ class Start:
 
 
 async def check_samples(read: ReadRange, size: int, probe: Probe, decode: Decode) -> Probe:
-    """Return the probe of a source whose samples are `Probe.unchecked`, with what they are.
+    """Return the probe of a source whose samples have `Check.SAMPLES` pending, with what they are.
 
     :param decode: called where only the samples tell.
     """
-    if probe.may_be_padded:
-        probe = replace(await resolve_padding(read, size, probe), may_be_padded=False)
-    probe = replace(probe, unchecked=False)
+    if Check.PADDED_SAMPLES in probe.pending:
+        probe = await resolve_padding(read, size, probe)
+    probe = probe.checked(Check.PADDED_SAMPLES, Check.SAMPLES)
     if probe.container == "flac":
         await _refuse_encoded_flac(read, size, probe, decode)
         return probe
@@ -72,9 +71,10 @@ async def check_samples(read: ReadRange, size: int, probe: Probe, decode: Decode
 
 
 async def _refuse_encoded_flac(read: ReadRange, size: int, probe: Probe, decode: Decode) -> None:
-    if probe.first_byte is None or probe.channels != _CHANNELS_OF_BURSTS:
+    audio = probe.audio
+    if audio.first_byte is None or audio.channels != _CHANNELS_OF_BURSTS:
         return
-    finding = find_noise(probe.first_byte, size, probe.sample_rate, probe.bit_depth)
+    finding = find_noise(audio.first_byte, size, audio.sample_rate, audio.bit_depth)
     zeros = await run_reader(read, size, finding)
     if zeros is not None:
         _refuse(encoded_in(await decode(zeros), f"pcm_{PIECE_FORM}"))
@@ -119,16 +119,14 @@ def _describe_wav(found: WavFile) -> Reader[Probe]:
 
 def _describe(container: str, form: SampleForm, start: int, end: int) -> Reader[Probe]:
     is_float = form.codec.startswith("pcm_f")
+    bits = FLOAT_BITS if is_float else _BITS.get(form.codec, form.bits)
     probe = Probe(
-        container=container,
-        codec=form.codec,
+        Container(container),
+        AudioStream(
+            form.codec, form.sample_rate, form.channels, form.bits, bits, layout=form.layout
+        ),
         duration=None,
         exact=False,
-        sample_rate=form.sample_rate,
-        channels=form.channels,
-        bit_depth=form.bits,
-        decoded_bits=_FLOAT_BITS if is_float else _BITS.get(form.codec, form.bits),
-        layout=form.layout,
         description=SourceInfo(
             format=container,
             sample_rate=form.sample_rate,
@@ -150,23 +148,23 @@ def _count_some(start: int, end: int, size: int, probe: Probe) -> SourceLength:
 
 def _check(size: int, probe: Probe) -> Reader[Probe]:
     if probe.container != "wav":
-        return (yield from _check_pcm(probe, probe.first_byte, size))
+        return (yield from _check_pcm(probe, probe.audio.first_byte, size))
     # ffmpeg finds the container behind small tags itself.
     start = yield from skip_id3(probe.skipped)
-    first = None if probe.first_byte is None else probe.first_byte - start
-    inner = replace(probe, first_byte=first)
+    first = probe.audio.first_byte
+    inner = probe.with_audio(first_byte=None if first is None else first - start)
     checked = yield from read_inner(start, _check_wav(size - start, inner))
-    return replace(_moved(checked, start), first_byte=probe.first_byte)
+    return _moved(checked, start).with_audio(first_byte=first)
 
 
 def _check_wav(size: int, probe: Probe) -> Reader[Probe]:
     found = yield from find_samples(size)
     if found.big_endian:
         described = yield from _describe_wav(found)
-        info = replace(described.description, tags=probe.description.tags)
-        return replace(described, description=info)
+        return described.described(tags=probe.description.tags)
     # ffmpeg plays the last one alone.
-    if probe.first_byte is not None and probe.first_byte >= found.end > found.start:
+    first = probe.audio.first_byte
+    if first is not None and first >= found.end > found.start:
         raise UndecodableSource("The wav file has more than one data chunk.")
     if not probe.codec.startswith("pcm_"):
         return (yield from _check_encoded(probe, found))
@@ -181,8 +179,8 @@ def _check_wav(size: int, probe: Probe) -> Reader[Probe]:
 def _check_pcm(probe: Probe, start: int | None, end: int) -> Reader[Probe]:
     if start is not None:
         yield from _refuse_bursts(probe, start, end)
-    if probe.decoder is None and (probe.container, probe.codec) in _SWITCHING:
-        return replace(probe, decoder=probe.codec)
+    if probe.audio.decoder is None and probe.kind in _SWITCHING:
+        return probe.with_audio(decoder=probe.codec)
     return probe
 
 
@@ -195,8 +193,8 @@ def _check_encoded(probe: Probe, found: WavFile) -> Reader[Probe]:
     if found.end <= found.stated_end:
         return probe
     # The samples reach to the end of the file. Their number is unknown.
-    info = replace(probe.description, duration=None, bitrate=None)
-    return replace(probe, ignore_length=True, duration=None, exact=False, description=info)
+    probe = probe.with_file(ignore_length=True).described(duration=None, bitrate=None)
+    return replace(probe, duration=None, exact=False)
 
 
 def _refuse_bursts(probe: Probe, start: int, end: int) -> Reader[None]:
@@ -214,10 +212,9 @@ def _refuse(encoded: str | None) -> None:
 
 def _moved(probe: Probe, count: int) -> Probe:
     """Return the probe of samples that were found behind a number of bytes."""
-    raw, stored, length = probe.raw, probe.stored, probe.length
+    raw, stored, length = probe.file.raw, probe.stored, probe.length
     return replace(
-        probe,
-        raw=raw and replace(raw, offset=raw.offset + count),
+        probe.with_file(raw=raw and replace(raw, offset=raw.offset + count)),
         stored=stored and stored.moved(count),
         length=length and length.moved(count),
     )
@@ -228,17 +225,9 @@ def _open_raw(probe: Probe, length: SourceLength) -> Probe:
     form, rate = probe.codec.removeprefix("pcm_"), probe.sample_rate
     # What follows the samples is neither played nor counted.
     length = replace(length, ends_in_padding=True)
-    probe = replace(
-        probe.with_length(length),
-        stored=length,
-        raw=RawSamples(form, length.data_offset, rate, probe.channels),
-        demuxer=None,
-        skipped=0,
-        decoder=None,
-        ignore_length=False,
-        measured=True,
-        stream_bitrate=None,
-    )
+    raw = RawSamples(form, length.data_offset, rate, probe.channels)
+    probe = replace(probe.with_length(length), stored=length, measured=True)
+    probe = probe.with_audio(decoder=None, bitrate=None)
+    probe = probe.with_file(raw=raw, demuxer=None, skipped=0, ignore_length=False)
     bitrate = 8 * sample_bytes(probe.codec) * probe.channels * rate
-    info = replace(probe.description, duration=probe.duration, bitrate=bitrate)
-    return replace(probe, description=info)
+    return probe.described(duration=probe.duration, bitrate=bitrate)

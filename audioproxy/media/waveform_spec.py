@@ -6,17 +6,12 @@ from dataclasses import dataclass
 
 from audioproxy.grammar.options import PEAKS_DEFAULTS, VariantOptions
 from audioproxy.media.command.decoding import Pipeline
-from audioproxy.media.command.filters import copies_samples, output_channels, output_rate
+from audioproxy.media.command.needs import Needs
+from audioproxy.media.command.stages import output_channels, output_rate
 from audioproxy.media.command.trim import expected_range
 from audioproxy.media.lengths.pcm import sample_bytes
 from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
-
-# Codecs whose samples the service converts.
-_CODECS = frozenset(
-    f"pcm_{kind}"
-    for kind in "u8 s8 s16le s16be s24le s24be s32le s32be f32le f32be f64le f64be".split()
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +80,10 @@ def expected_frames(
     return len(covered) if covered else None
 
 
-def may_read_samples(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether a render may read unchanged samples itself, if it knows where they are."""
-    return options.f == "peaks" and probe.codec in _CODECS and copies_samples(options, probe)
-
-
 def readable_samples(options: VariantOptions, probe: Probe) -> PcmSamples | None:
     """Return the samples that a render reads itself; None where it needs ffmpeg."""
     length = probe.length
-    if length is None or not length.data_offset or not may_read_samples(options, probe):
+    if length is None or not length.data_offset or not Needs.of(options, probe).samples:
         return None
     covered = expected_range(options, probe, length)
     if not covered:

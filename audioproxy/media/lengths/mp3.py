@@ -6,7 +6,6 @@ The header frames are those of Xing and LAME ("Mp3 Info Tag rev 1") and of Fraun
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -112,12 +111,10 @@ def read_duration(size: int, probe: Probe) -> Reader[Probe]:
         raise Malformed
     if abs(probe.duration - Decimal(header.frames * frame.samples) / frame.rate) > _MICROSECOND:
         raise Malformed
-    description = replace(
-        probe.description,
+    return probe.described(
         duration=round(Decimal(header.samples) / frame.rate, 6),
         bitrate=8 * size * frame.rate // header.samples,
     )
-    return replace(probe, description=description)
 
 
 def read_encoder_header(size: int) -> Reader[Stated]:

@@ -10,10 +10,16 @@ import struct
 from dataclasses import replace
 from typing import NamedTuple
 
-from audioproxy.media.command.gaps import LONGEST_GAP
 from audioproxy.media.lengths.lower_bounds import AAC_RATES, AAC_SAMPLES
 from audioproxy.media.probe import Probe
-from audioproxy.media.reading import Malformed, Reader, SourceLength, read_number, read_range
+from audioproxy.media.reading import (
+    LONGEST_GAP,
+    Malformed,
+    Reader,
+    SourceLength,
+    read_number,
+    read_range,
+)
 
 # Boxes in one other box. Files have few; the tables are not split into boxes.
 _MOST_BOXES = 64
@@ -316,10 +322,10 @@ def _apply_edit(
     packets: _Packets, edit: _Edit | None, movie_rate: int, probe: Probe
 ) -> SourceLength:
     samples, unit = packets.stated, packets.unit
-    delay, padding, gapless = _read_gapless(probe.gapless, unit) or (None, 0, 0)
+    delay, padding, gapless = _read_gapless(probe.file.gapless, unit) or (None, 0, 0)
     if edit is None:
         # ffmpeg has skipped the delay if it has applied the tag.
-        skipped = round(probe.start * probe.sample_rate)
+        skipped = round(probe.audio.start * probe.sample_rate)
         is_consistent = delay is not None and delay + gapless + padding == samples
         if unit > 1 and delay is not None and skipped:
             if not is_consistent:

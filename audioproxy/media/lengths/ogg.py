@@ -131,7 +131,7 @@ def read_vorbis(size: int, probe: Probe) -> Reader[SourceLength]:
     pages = yield from last_pages(stream.first, page, size)
     last = pages[-1]
     # ffmpeg outputs the whole first page of a stream whose beginning was cut off.
-    if not last.flags & LAST or probe.first_time_stamp < -longest // 2:
+    if not last.flags & LAST or probe.audio.first_time_stamp < -longest // 2:
         raise Malformed
     least, most = yield from stream.count_first()
     if last != page:

@@ -9,7 +9,6 @@ in 5.1; 7.1 has the same code).
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 
 from audioproxy.media.lengths.containers import read_behind, read_length, run_reader
 from audioproxy.media.lengths.ends import skip_id3
@@ -33,24 +32,24 @@ _CONTAINERS = (16, 24, 32)
 
 
 async def resolve_padding(read: ReadRange, size: int, probe: Probe) -> Probe:
+    """Return the probe of a source with `Check.PADDED_SAMPLES`, with the true codec and length."""
     # ffmpeg finds the container behind small tags itself.
     start = await run_reader(read, size, skip_id3(probe.skipped))
     if start is not None and start > probe.skipped:
-        probe = replace(probe, skipped=start, demuxer=probe.container)
+        probe = probe.with_file(skipped=start, demuxer=probe.container)
     inner = read_behind(read, probe)
     bits = await run_reader(inner, size - probe.skipped, _read_bits(probe.container))
     if bits is not None:
         container, valid = bits
         order = "be" if probe.codec.endswith("be") else "le"
         codec = f"pcm_s{container}{order}"
-        probe = replace(probe, codec=codec, decoder=codec, bit_depth=valid, decoded_bits=valid)
+        probe = probe.with_audio(codec=codec, decoder=codec, bit_depth=valid, decoded_bits=valid)
     probe = probe.with_length(await read_length(read, size, probe))
     if probe.length is None:
         return probe
     # ffprobe has derived both from the wrong size of a sample.
     bitrate = int(8 * size * probe.sample_rate / probe.length.samples)
-    description = replace(probe.description, duration=probe.duration, bitrate=bitrate)
-    return replace(probe, description=description)
+    return probe.described(duration=probe.duration, bitrate=bitrate)
 
 
 def _read_bits(container: str) -> Reader[tuple[int, int]]:

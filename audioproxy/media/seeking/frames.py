@@ -26,7 +26,7 @@ from audioproxy.media.lengths.mp3 import Stated, is_header_frame, read_encoder_h
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
 from audioproxy.media.probe import Probe
 from audioproxy.media.reading import Malformed, Reader, read_range
-from audioproxy.media.seeking.point import PREROLL, SeekPoint
+from audioproxy.media.seek_point import PREROLL, SeekPoint
 
 #: Bytes of the longest header.
 HEADER = 8

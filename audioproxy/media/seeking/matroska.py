@@ -23,11 +23,11 @@ from audioproxy.media.lengths.ogg import count_opus
 from audioproxy.media.lengths.pcm import sample_bytes
 from audioproxy.media.probe import Probe
 from audioproxy.media.reading import Malformed, Reader, SourceLength
+from audioproxy.media.seek_point import MOST_COPIED, PREROLL, SeekPoint
 from audioproxy.media.seeking.frames import AC3_BLOCK, EAC3_BLOCKS
 from audioproxy.media.seeking.matroska_blocks import Block, Frame, find_block, read_blocks
 from audioproxy.media.seeking.matroska_headers import NANOSECONDS, Cues, Track, read_headers
 from audioproxy.media.seeking.ogg import preroll_of_opus
-from audioproxy.media.seeking.point import MOST_COPIED, PREROLL, SeekPoint
 
 # Nanoseconds to which containers round time stamps, and those by which a second rounding, as in
 # MPEG-TS and in mkvmerge, may move them.

@@ -163,7 +163,7 @@ def _delay(probe: Probe, unit: int, nanoseconds: int, private: bytes) -> int:
         if len(private) < PRESKIP.stop or delay != int.from_bytes(private[PRESKIP], "little"):
             raise Malformed
         return delay
-    left_out = probe.start * NANOSECONDS - probe.first_time_stamp * unit
+    left_out = probe.audio.start * NANOSECONDS - probe.audio.first_time_stamp * unit
     return delay if 2 * left_out > nanoseconds else 0
 
 

@@ -26,7 +26,7 @@ from audioproxy.media.lengths.ogg_pages import (
 )
 from audioproxy.media.probe import Probe
 from audioproxy.media.reading import Malformed, Reader, SourceLength, read_range
-from audioproxy.media.seeking.point import MOST_COPIED, SeekPoint, estimate_place
+from audioproxy.media.seek_point import MOST_COPIED, SeekPoint, estimate_place
 
 # Samples of Opus that are decoded ahead of a place. RFC 7845, 4.6, recommends 80 ms. Behind these,
 # samples are the same to the last bit: of music, and nearly always of speech, whose pitch is

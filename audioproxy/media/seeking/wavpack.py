@@ -6,7 +6,7 @@ from audioproxy.media.lengths.ends import end_before_tags, skip_id3
 from audioproxy.media.lengths.wavpack import Block, find_block, find_last_block, read_block
 from audioproxy.media.probe import Probe
 from audioproxy.media.reading import Malformed, Reader, SourceLength
-from audioproxy.media.seeking.point import SeekPoint, estimate_place
+from audioproxy.media.seek_point import SeekPoint, estimate_place
 
 # Bytes by which a search begins ahead of the estimated place.
 _AHEAD = 64 * 1024
