@@ -123,9 +123,9 @@ class FarFile:
         """Fetch the start, or all of a source without ranges.
 
         :param part: a response that has begun already.
-        :param stop: behind the last byte; None for the end.
+        :param stop: behind the last byte; None for an end that is not known.
         """
-        self._start(0, self.size if stop is None else stop, None, part)
+        self._start(0, stop, None, part)
 
     def prefetch(self, offset: int, coming: Deferred[Part] | None = None) -> None:
         """Fetch all from a place on, if it is not there.

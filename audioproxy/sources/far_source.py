@@ -171,15 +171,15 @@ class FarSource:
         self._file = file
         if not is_new:
             found.drop()
-        elif file.is_whole:
-            file.begin(found.start, None)
+            return file
+        size = 0 if file.is_whole or found.size is None else found.size
+        file.begin(found.start, file.size if file.is_whole else min(START_BYTES, size))
+        if size <= START_BYTES:
+            abandon(found.end, Part.discard)
+        elif found.end is not None:
+            file.prefetch(size - _END_BYTES, found.end)
         else:
-            size = found.size or 0
-            file.begin(found.start, min(START_BYTES, size))
-            if found.end is not None:
-                file.prefetch(size - _END_BYTES, found.end)
-            elif size > START_BYTES:
-                Deferred.fromCoroutine(self._fetch_end(file, size)).addErrback(lambda _: None)
+            Deferred.fromCoroutine(self._fetch_end(file, size)).addErrback(lambda _: None)
         return file
 
     @contextmanager

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from cachetools import TTLCache
 from twisted.internet.defer import Deferred
 
-from audioproxy.errors import NotFound, RenderFailed, UpstreamUnavailable
+from audioproxy.errors import RenderFailed, UpstreamUnavailable
 from audioproxy.grammar.sources import HttpsSource
 from audioproxy.http_client.client import Response
 from audioproxy.observe.log_context import Logger
@@ -23,7 +22,7 @@ from audioproxy.sources.far_source import (
 )
 from audioproxy.sources.fetch import CHANGED, Busy, Part, abandon
 from audioproxy.sources.https_origin import OriginClient
-from audioproxy.sources.origin_state import OriginState, Temporary
+from audioproxy.sources.origin_state import OriginState
 
 # Sources that a node remembers since their origin has contradicted itself, and the seconds for
 # which it requests them without a range: one response cannot mix versions.
@@ -83,21 +82,11 @@ class HttpsSources:
             abandon(ending, _abort)
             raise
         version = _HttpsVersion(self, source, origin, is_whole, start is not None)
-        end: Deferred[Part] | None = None
-        if ending is not None and not is_whole and (origin.size or 0) > START_BYTES:
-            end = Deferred.fromCoroutine(version.accept_end(ending))
-        else:
-            abandon(ending, _abort)
+        end = None if ending is None else ending.addCallback(version.accept_end)
         if is_whole and reads and (origin.size is None or origin.size > START_BYTES):
             self._without_ranges[source.authority] = True
         found = Found(
-            canonical,
-            origin.validator,
-            origin.size,
-            version,
-            start,
-            end,
-            origin.unreadable,
+            canonical, origin.validator, origin.size, version, start, end, origin.unreadable
         )
         return self._reading.open(found, reads=reads)
 
@@ -138,29 +127,15 @@ class _HttpsVersion:
     def name(self) -> str:
         return self.source.authority
 
-    async def accept_end(self, ending: Deferred[_Answer]) -> Part:
-        """Return the response to a request for the last bytes."""
-        try:
-            later, response = await ending
-        except Temporary as error:
-            raise Busy(str(error)) from error
+    def accept_end(self, answer: _Answer) -> Part:
+        """Return the response to a request for the last bytes, if it has them."""
+        later, response = answer
         size = self.origin.size or 0
         is_end = (later.first, later.last) == (size - LAST_BYTES, size - 1)
         if not (is_end and self.origin.matches(later)):
             response.abort()
             raise Busy("it has not returned the last bytes")
         return Part.of(response)
-
-    async def _send(self, byte_range: str | None) -> tuple[OriginState, Response]:
-        """Send a request to where the last redirect has led, or follow redirects again.
-
-        A redirect may lead to an address that is valid for seconds.
-        """
-        origins, target = self.sources.origins, self.origin.source
-        if target != self.source:
-            with suppress(NotFound):
-                return await origins.get(target, self.source, byte_range)
-        return await origins.walk(self.source, byte_range)
 
     async def get(self, first: int, stop: int | None) -> Part:
         if self.is_whole and not self.origin.validator:
@@ -170,11 +145,13 @@ class _HttpsVersion:
             self.is_requested = True
         wanted = None if self.is_whole else f"{first}-{(stop or 0) - 1}"
         try:
-            later, response = await self._send(wanted)
-        except Temporary as error:
+            later, response = await self.sources.origins.walk_again(
+                self.source, self.origin.source, wanted
+            )
+        except Busy:
             # Redirects may lead to another server now.
             self.origin = replace(self.origin, source=self.source)
-            raise Busy(str(error), error.retry_after) from error
+            raise
         begin = 0 if self.is_whole else first
         is_served = later.first == begin and (
             self.is_whole or (later.last is not None and stop is not None and later.last < stop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from twisted.internet.interfaces import IReactorTime
@@ -93,15 +94,20 @@ class OriginClient:
         _log.warn("the origin {host} redirects without end", host=source.host)
         raise UnusableOrigin(f"The source is behind more than {redirects.MAX_REDIRECTS} redirects.")
 
-    async def get(
-        self, target: HttpsSource, source: HttpsSource, byte_range: str | None
+    async def walk_again(
+        self, source: HttpsSource, target: HttpsSource, byte_range: str | None
     ) -> tuple[OriginState, Response]:
-        """Request a source where an earlier redirect has led to."""
-        response = await self._send(target, source, byte_range)
-        if response.status in redirects.STATUSES:
-            response.discard()
-            raise NotFound("another redirect")
-        return read_state(target, response), response
+        """Request a source where redirects have led before; failing that, follow them again.
+
+        A redirect may lead to an address that is valid for seconds.
+        """
+        if target != source:
+            with suppress(NotFound):
+                response = await self._send(target, source, byte_range)
+                if response.status not in redirects.STATUSES:
+                    return read_state(target, response), response
+                response.discard()
+        return await self.walk(source, byte_range)
 
     async def _send(
         self, target: HttpsSource, source: HttpsSource, byte_range: str | None
