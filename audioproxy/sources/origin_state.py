@@ -16,7 +16,6 @@ _WHOLE = (200, 203)
 _GONE = (404, 410)
 # Statuses of temporary errors, which do not tell whether the source exists.
 _TEMPORARY = (408, 425, 429)
-
 # What differs between entity tags of the same bytes: the prefix of weak ones, and the suffixes of
 # servers that compress some responses.
 _TAG_VARIATION = re.compile(r'^W/|[-;]{1,2}(?:gzip|br|zstd|deflate|df)(?="?$)')
@@ -44,8 +43,7 @@ class Temporary(Busy):
 class OriginState:
     """A source as its origin's response headers describe it.
 
-    :ivar modified: the value of Last-Modified; empty where it is not stated, or too recent to
-        distinguish versions.
+    :ivar modified: Last-Modified; empty where it is missing, or too recent to distinguish versions.
     """
 
     source: HttpsSource
@@ -64,7 +62,6 @@ class OriginState:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the body is the whole source."""
         return self.first == 0 and self.last == (None if self.size is None else self.size - 1)
 
     def matches(self, later: OriginState) -> bool:
@@ -113,7 +110,6 @@ def read_state(source: HttpsSource, response: Response) -> OriginState:
 
 
 def _modified(response: Response) -> str:
-    """Return Last-Modified; empty where it is as recent as the response."""
     modified = response.header("last-modified") or ""
     sent, changed = response.date("date"), response.date("last-modified")
     if sent is None or changed is None:
@@ -127,7 +123,6 @@ def _comparable(etag: str) -> str:
 
 
 def is_empty(response: Response) -> bool:
-    """Return whether a response says that the source has no bytes, and so no range."""
     return response.status == 416 and response.total == 0
 
 

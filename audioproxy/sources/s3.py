@@ -23,13 +23,7 @@ from audioproxy.s3.objects import (
     strong_etag,
 )
 from audioproxy.sources import fetch
-from audioproxy.sources.far_source import (
-    LAST_BYTES,
-    START_BYTES,
-    FarReading,
-    FarSource,
-    Found,
-)
+from audioproxy.sources.far_source import LAST_BYTES, START_BYTES, FarReading, FarSource, Found
 from audioproxy.sources.fetch import Part
 
 _log = Logger()
@@ -41,12 +35,7 @@ class S3Sources:
     reading: FarReading
 
     async def open(self, source: S3Source, *, reads: bool = True) -> FarSource:
-        """Request the start of an object, or its headers alone.
-
-        :raises NotFound: where it does not exist, or access is denied.
-        :raises NotConfigured: where the endpoint, the region or the addressing is wrong.
-        :raises UpstreamUnavailable: where the store cannot be reached, or is broken.
-        """
+        """Request the start of an object, or its headers alone."""
         try:
             found = await self._request(source, reads)
         except StoreError as error:
@@ -93,7 +82,6 @@ class S3Sources:
         return Found(source.canonical, validator, size, version, start, end, unreadable)
 
     async def request_bucket_list(self) -> None:
-        """Request the list of buckets, and discard it."""
         response = await StoreObject(self.object_store, f"{self.object_store.name}/").send("GET")
         if response.status == 200:
             response.discard()
@@ -103,11 +91,6 @@ class S3Sources:
 
 @dataclass(slots=True)
 class _ObjectVersion:
-    """One version of an object, as `fetch.Version`.
-
-    :ivar is_requested: its bytes were requested before.
-    """
-
     sources: S3Sources
     source: S3Source
     target: StoreObject
