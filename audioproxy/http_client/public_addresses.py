@@ -35,11 +35,7 @@ _RESERVED_IPV4 = tuple(map(ipaddress.IPv4Network, ("192.0.0.0/24", "192.88.99.0/
 
 
 def is_public(text: str) -> bool:
-    """Return whether an address is one of the Internet.
-
-    Private, shared (RFC 6598), loopback, link-local, multicast, unspecified and reserved addresses
-    are not, nor is text that is no address.
-    """
+    """Return whether an address is one of the Internet; text that is no address is not."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -102,8 +98,6 @@ class PublicEndpoint:
 
 @implementer(IResolutionReceiver)
 class _Receiver:
-    """Receiver of the addresses of a name."""
-
     def __init__(self) -> None:
         self.complete: Deferred[list[Any]] = Deferred()
         self._found: list[IAddress] = []
