@@ -59,7 +59,7 @@ _MAX_ORIGINS = 32
 # Bytes up to which a discarded body is read, so that its connection can be reused.
 _DISCARD_LIMIT = 4096
 _NO_CODINGS = frozenset(("", "identity", "none", "binary", "8bit", "utf-8", "utf8", "aws-chunked"))
-# Files with all CA certificates of the system: Debian, Fedora, SUSE, Alpine.
+# Files with all CA certificates of the system, as ffmpeg needs one: Debian, Fedora, SUSE, Alpine.
 _SYSTEM_CA_FILES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",

@@ -35,7 +35,10 @@ _RESERVED_IPV4 = tuple(map(ipaddress.IPv4Network, ("192.0.0.0/24", "192.88.99.0/
 
 
 def is_public(text: str) -> bool:
-    """Return whether an address is one of the Internet; text that is no address is not."""
+    """Return whether an address is one of the Internet; text that is no address is not.
+
+    Nor are private, shared (RFC 6598), loopback, link-local, multicast and reserved addresses.
+    """
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

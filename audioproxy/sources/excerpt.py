@@ -19,7 +19,8 @@ from audioproxy.media.seeking.point import MOST_COPIED, SeekPoint
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.interfaces import OpenSource, SourceFile
 
-# Bytes that are copied at once; each time twice as many, where their content may tell the end.
+# Bytes that are copied at once; each time twice as many, where their content may tell the end. Not
+# much more is copied than needed, which may be remote.
 _LEAST_PIECE, _LARGEST_PIECE = 128 * 1024, 1 << 20
 # Bytes that are copied at most. Where a place was found, fewer were expected.
 _MOST_COPIED = 4 * MOST_COPIED
