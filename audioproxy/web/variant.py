@@ -43,7 +43,6 @@ class VariantHandler:
     cache_tag: CacheTagHeader | None = None
 
     async def respond(self, exchange: Exchange, request: VariantRequest) -> None:
-        """Respond to a request whose signature is verified and that has not expired."""
         tag = self._find_tag(request)
         not_modified = plan_not_modified(request, exchange.conditions, self.now(), tag)
         if not_modified is not None:
@@ -61,9 +60,8 @@ class VariantHandler:
     async def _find_and_respond(
         self, exchange: Exchange, request: VariantRequest, *, is_counted: bool = False
     ) -> None:
-        """Look the variant up, or join its render, and respond.
+        """Look the variant up, or join its render; ``is_counted`` on the second attempt.
 
-        :param is_counted: this is not the first lookup of the request.
         :raises VariantChanged: if the variant was replaced or removed after the lookup; nothing is
             sent then.
         """
