@@ -396,7 +396,7 @@ class Engine:
         if not config.variant_s3.configured:
             fault = "an s3:// store needs credentials, and none are set"
             raise BootError(Problem("AP_VARIANT_STORE", fault, ""))
-        from audioproxy.s3.objects import StoreError
+        from audioproxy.s3.errors import StoreError
         from audioproxy.variants.s3 import S3VariantStore
 
         own, shared = config.variant_s3, config.source_s3

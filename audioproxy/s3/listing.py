@@ -11,7 +11,8 @@ from xml.etree.ElementTree import Element
 
 from defusedxml.ElementTree import fromstring
 
-from audioproxy.s3.objects import ObjectStore, Unavailable, read_document
+from audioproxy.s3.errors import Unavailable, read_document
+from audioproxy.s3.objects import ObjectStore
 
 # Keys of a page, the most that stores return, and its maximum bytes: each key has up to 1 KB, and
 # may have three times as many bytes in its encoded form.
@@ -21,11 +22,7 @@ _MAX_PAGE = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """An object as a listing describes it.
-
-    :ivar size: bytes.
-    :ivar modified: Unix seconds.
-    """
+    """An object as a listing describes it; ``modified`` is in Unix seconds."""
 
     key: str
     size: int
@@ -34,11 +31,7 @@ class ListedObject:
 
 @dataclass(frozen=True, slots=True)
 class ListedUpload:
-    """A multipart upload that was neither completed nor aborted.
-
-    :ivar query: of its requests.
-    :ivar started: Unix seconds.
-    """
+    """A multipart upload that was neither completed nor aborted; ``query`` is of its requests."""
 
     key: str
     query: str
@@ -50,10 +43,8 @@ async def list_page(
 ) -> tuple[list[ListedObject], str | None]:
     """Return some objects whose keys begin with a prefix and have no slash after it.
 
-    :param token: of the page before; None for the first page.
-    :param most: objects on the page; 1000 by default.
+    :param token: of the page before.
     :returns: the objects, in the order of their keys, and the token of the next page, or None.
-    :raises StoreError: where the store refuses, or returns something else than a listing.
     """
     root = store.object(bucket, b"")
     parameters = {
@@ -79,10 +70,7 @@ async def list_page(
 
 
 async def list_uploads(store: ObjectStore, bucket: str, prefix: str) -> list[ListedUpload]:
-    """Return multipart uploads whose keys begin with a prefix: those of one page.
-
-    :raises StoreError: as `list_page` does.
-    """
+    """Return multipart uploads whose keys begin with a prefix: those of one page."""
     query = urlencode({"encoding-type": "url", "prefix": prefix, "uploads": ""}, quote_via=quote)
     response = await store.object(bucket, b"").send("GET", query)
     document = await read_document(response, _MAX_PAGE)
@@ -99,18 +87,12 @@ async def list_uploads(store: ObjectStore, bucket: str, prefix: str) -> list[Lis
 
 
 async def read_setting(store: ObjectStore, bucket: str, query: str, root: str) -> Element:
-    """Return the document of a bucket's setting.
-
-    :param query: such as ``versioning``.
-    :param root: the name of its root element, such as ``VersioningConfiguration``.
-    :raises StoreError: as `list_page` does.
-    """
+    """Return the document of a bucket's setting, such as ``versioning``, by its root element."""
     response = await store.object(bucket, b"").send("GET", f"{query}=")
     return _root(await read_document(response), root)
 
 
 def element_name(element: Element) -> str:
-    """Return the name of an element without its namespace."""
     return element.tag.rpartition("}")[2]
 
 

@@ -21,18 +21,9 @@ from audioproxy.files.streams import ByteStream
 from audioproxy.http_client.client import Response
 from audioproxy.http_client.errors import TransportError
 from audioproxy.observe.log_context import Logger
+from audioproxy.s3.errors import Changed, InvalidName, StoreError, Unavailable, WrongEndpoint
 from audioproxy.s3.multipart_upload import put_multipart
-from audioproxy.s3.objects import (
-    RETRY_DELAY,
-    Changed,
-    InvalidName,
-    ObjectStore,
-    StoreError,
-    StoreObject,
-    Unavailable,
-    UploadRange,
-    WrongEndpoint,
-)
+from audioproxy.s3.objects import RETRY_DELAY, ObjectStore, StoreObject, UploadRange
 from audioproxy.s3.signing import MAX_PRESIGN_SECONDS
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import VariantChanged

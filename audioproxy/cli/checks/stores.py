@@ -14,12 +14,8 @@ from audioproxy.cli.formatting import format_bytes
 from audioproxy.config import BucketStore, Config, FileStore, S3Config
 from audioproxy.engine import Engine
 from audioproxy.files.disk_space import DiskSpace
-from audioproxy.s3.objects import (
-    ObjectStore,
-    StoreError,
-    Unreachable,
-    describe_clock_offset,
-)
+from audioproxy.s3.errors import StoreError, Unreachable
+from audioproxy.s3.objects import ObjectStore, describe_clock_offset
 from audioproxy.sources.s3 import S3Sources
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.interfaces import Unwritable

@@ -19,7 +19,8 @@ from audioproxy.cli.checks.bucket.trial import (
     require_status,
 )
 from audioproxy.config import Config
-from audioproxy.s3.objects import Denied, ObjectStore, StoreError
+from audioproxy.s3.errors import Denied, StoreError
+from audioproxy.s3.objects import ObjectStore
 from audioproxy.variants.proof import HEADERS
 
 # Seconds for which a presigned URL of a check is valid.

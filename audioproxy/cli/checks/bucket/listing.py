@@ -21,8 +21,9 @@ from audioproxy.cli.checks.bucket.trial import (
 )
 from audioproxy.cli.checks.bucket.writing import SPELLING
 from audioproxy.cli.formatting import format_bytes, format_count
+from audioproxy.s3.errors import Denied, StoreError, read_document
 from audioproxy.s3.listing import element_name, list_page, list_uploads, read_setting
-from audioproxy.s3.objects import Denied, StoreError, UploadRange, read_document
+from audioproxy.s3.objects import UploadRange
 from audioproxy.variants.proof import PROOF_PREFIX
 
 # Seconds after which an object of another run counts as left by a killed one.

@@ -15,7 +15,8 @@ from audioproxy.cli.checks.bucket.trial import (
     require_status,
 )
 from audioproxy.http_client.client import Response
-from audioproxy.s3.objects import Denied, Missing, read_error, strong_etag
+from audioproxy.s3.errors import Denied, Missing, read_error
+from audioproxy.s3.objects import strong_etag
 
 _RENDER = "sources fail to render"
 _SEEK = "players cannot seek in stored variants"

@@ -18,7 +18,7 @@ from audioproxy.cli.checks.stores import check_clock, check_way_to_store
 from audioproxy.config import BucketStore, Config
 from audioproxy.engine import Engine
 from audioproxy.grammar.sources import S3Source
-from audioproxy.s3.objects import StoreError, Unreachable, WrongEndpoint
+from audioproxy.s3.errors import StoreError, Unreachable, WrongEndpoint
 from audioproxy.sources.s3 import S3Sources
 from audioproxy.variants.proof import wanted_for
 from audioproxy.variants.s3 import S3VariantStore
