@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
 
+import audioproxy
 from audioproxy import __version__
 from audioproxy._twisted import monotonic_clock
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.slots import Slots
 from audioproxy.concurrency.threads import bounded, thread_per_call
-from audioproxy.config import BucketStore, Config, Problem, S3Config, cpu_count
+from audioproxy.config import BootError, BucketStore, Config, Problem, S3Config, cpu_count
 from audioproxy.errors import NotConfigured, NotFound, RenderTimeout
 from audioproxy.files.disk_space import DiskMonitor
 from audioproxy.files.scratch_files import AnonymousSpace, check_folder, temporary_folder
@@ -72,14 +73,6 @@ _MOST_READ_THREADS = 32
 _MOST_READS = 512
 
 _log = Logger()
-
-
-class BootError(Exception):
-    """The service cannot start; the problem names the variable to change."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(str(problem))
-        self.problem = problem
 
 
 class Engine:
@@ -493,7 +486,7 @@ def _prune_environment(children: Mapping[str, str], root: str) -> dict[str, str]
     They may be where only PYTHONPATH or a wrapper of this process led to. An empty entry would be
     the working directory.
     """
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    package = os.path.dirname(os.path.dirname(os.path.abspath(audioproxy.__file__)))
     return {
         **children,
         "AP_VARIANT_STORE": f"file://{root}",

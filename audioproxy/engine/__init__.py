@@ -1,0 +1,6 @@
+"""Everything below HTTP: sources, the variant store, ffmpeg, slots and renders."""
+
+from audioproxy.config import BootError
+from audioproxy.engine.engine import Engine
+
+__all__ = ["BootError", "Engine"]
