@@ -25,7 +25,7 @@ from twisted.python.failure import Failure
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.config import Config, Problem
-from audioproxy.engine import BootError, Engine
+from audioproxy.engine import BootError, Engine, build
 from audioproxy.grammar.request import SigningKeys
 from audioproxy.observe.access_log import AccessLog, log_request
 from audioproxy.observe.log_context import Logger
@@ -82,19 +82,17 @@ class AudioProxy(Service):
         :raises BootError: for a configuration that cannot be served.
         """
         self._starting: Deferred[None] | None = None
-        self.engine = engine = Engine(config, reactor)
+        self.engine = engine = Engine(build(config, reactor))
         self.drain_timeout = engine.drain_timeout
         seconds, metrics = engine.clock.seconds, engine.metrics
-        # A file store has no URLs for redirects, so `serve_mode` has no effect on it.
-        presign = engine.presign if config.serve_mode == "redirect" else None
         variants = VariantHandler(
             metrics,
             engine.renders,
             engine.preparer,
             engine.store,
             time.time,
-            config.presign_ttl if presign is not None else None,
-            presign,
+            None if config.store is None else config.store.presign_ttl,
+            engine.capabilities.presign,
             engine.file_store,
             config.cache_tag,
         )

@@ -47,7 +47,7 @@ from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import read_lines
 from audioproxy.cli.verify import verify_url
 from audioproxy.config import BucketStore, Config
-from audioproxy.engine import BootError, Engine
+from audioproxy.engine import BootError, Engine, build
 from audioproxy.errors import reason_of
 from audioproxy.grammar.sources import S3Source, Source, parse_source
 from audioproxy.sources.s3 import S3Sources
@@ -291,7 +291,7 @@ def _build(
     refused = settings.refused
     while True:
         try:
-            engine = Engine(settings.config, reactor)
+            engine = Engine(build(settings.config, reactor))
             for warning in engine.warnings:
                 report(setting_result(Verdict.NOTE, warning))
             return settings, engine

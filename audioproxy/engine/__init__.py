@@ -2,5 +2,6 @@
 
 from audioproxy.config import BootError
 from audioproxy.engine.engine import Engine
+from audioproxy.engine.parts import Parts, build
 
-__all__ = ["BootError", "Engine"]
+__all__ = ["BootError", "Engine", "Parts", "build"]

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Self
+from urllib.parse import unquote_to_bytes
 
 from audioproxy.errors import NotFound
 from audioproxy.grammar.values import percent_decode
@@ -72,6 +73,16 @@ class Source(ABC):
         """The canonical source without the parts that may hold a credential."""
         return self.canonical
 
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Where the source is, for messages; without its name."""
+
+    @property
+    def remote_name(self) -> bytes:
+        """The name of the source at its place; empty for a local one."""
+        return b""
+
     @staticmethod
     def log_name(canonical: bytes) -> str:
         """Return a canonical source of this kind as `log_name` does."""
@@ -108,6 +119,10 @@ class LocalSource(Source):
         """The source without the root, so that variants survive a move of the root."""
         return b"local://" + self.path
 
+    @property
+    def place(self) -> str:
+        return "the disk of AP_LOCAL_ROOT"
+
     def is_allowed(self, allowlist: Iterable[str]) -> bool:
         """Return True: local files are confined by their root alone."""
         return True
@@ -135,6 +150,14 @@ class S3Source(Source):
     def canonical(self) -> bytes:
         """The bucket and the raw key."""
         return f"{self.scheme}://{self.bucket}/".encode("ascii") + self.key
+
+    @property
+    def place(self) -> str:
+        return f"the bucket {self.bucket}"
+
+    @property
+    def remote_name(self) -> bytes:
+        return self.key
 
     def is_allowed(self, allowlist: Iterable[str]) -> bool:
         """Return whether an entry is the bucket, or its prefix and ``*``."""
@@ -179,6 +202,14 @@ class HttpsSource(Source):
     def canonical(self) -> bytes:
         """The normalized URL."""
         return self.url.encode("ascii")
+
+    @property
+    def place(self) -> str:
+        return f"the origin {self.host}"
+
+    @property
+    def remote_name(self) -> bytes:
+        return unquote_to_bytes(self.address)
 
     @property
     def authority(self) -> str:

@@ -18,7 +18,7 @@ from audioproxy.cli.store.purge_outcome import PurgeOutcome
 from audioproxy.cli.store.purge_plan import PurgePlan
 from audioproxy.cli.store.session import StoreSession
 from audioproxy.cli.store.verify import VerifyOutcome, verify
-from audioproxy.engine import Engine
+from audioproxy.engine import Engine, build
 from audioproxy.s3 import listing
 from audioproxy.variants.bucket_catalog import BucketCatalog
 from audioproxy.variants.catalog import Pace
@@ -189,7 +189,7 @@ class BucketTests(RemoteCase):
     def session(self) -> StoreSession:
         """Return an open store."""
         config = self.config()
-        engine = Engine(config, reactor)
+        engine = Engine(build(config, reactor))
         self.addCleanup(engine.close)
         assert isinstance(engine.store, S3VariantStore)
         catalog = BucketCatalog(engine.store.object_store, self.variants, 4)

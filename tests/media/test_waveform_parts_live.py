@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from twisted.logger import formatEvent
 
 from audioproxy.concurrency.slots import Claim
-from audioproxy.engine import engine
+from audioproxy.engine import parts as engine
 from audioproxy.media import waveform_parts
 from audioproxy.media.lengths.flac import FRAME_HEADER, parse_frame_header
 from audioproxy.render import job

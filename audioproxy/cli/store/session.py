@@ -19,7 +19,7 @@ from audioproxy.cli.formatting import format_bytes, format_count, print_errors, 
 from audioproxy.cli.reactor import run
 from audioproxy.concurrency.threads import thread_per_call
 from audioproxy.config import BucketStore, Config
-from audioproxy.engine import BootError, Engine
+from audioproxy.engine import BootError, Engine, build
 from audioproxy.variants.catalog import (
     CatalogBusy,
     CatalogError,
@@ -164,7 +164,7 @@ def run_command(
 
     async def open_and_work(reactor: Any) -> None:
         try:
-            engine = Engine(config, reactor)
+            engine = Engine(build(config, reactor))
         except BootError as error:
             raise UsageError(str(error)) from None
         try:
