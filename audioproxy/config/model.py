@@ -1,7 +1,4 @@
-"""The settings of one service as one frozen value.
-
-Each field is one setting: the name of its variable, the parser of its text, and its default.
-"""
+"""The settings of one service as one frozen value: name, parser and default of each."""
 
 from __future__ import annotations
 
@@ -83,11 +80,8 @@ class Config:
     :ivar key: signs URLs, with ``salt``; None where only the word ``insecure`` is accepted.
     :ivar previous_key: further keys, and ``previous_salt`` the salt of each. Such a pair verifies
         signatures after ``key`` and ``salt``, and never signs (D55).
-    :ivar allow_insecure: whether the word ``insecure`` is accepted as a signature.
-    :ivar port: of the service's own listener; 0 means any free port.
-    :ivar bind: address of that listener, or ``unix:`` and the path of its socket, which has no
-        port; None for every interface.
-    :ivar variant_store_max_bytes: the bound of a `FileStore`, or None for no bound.
+    :ivar port: 0 means any free port.
+    :ivar bind: an address, or ``unix:`` and the path of a socket; None for every interface.
     :ivar serve_mode: ``redirect`` or ``proxy``; a `FileStore` is served in ``proxy`` mode.
     :ivar variant_s3: the variant store's own configuration; when omitted, that of the sources.
     :ivar source_headers_file: headers by name, by the host of the origin and its port unless that
@@ -95,8 +89,7 @@ class Config:
     :ivar allow_origin: ``*``, one origin in a browser's spelling, or None for no CORS.
     :ivar cache_tag_header: the response header with the tag of the source, in lower case, or None.
     :ivar max_variant_bytes: a render with more output is stopped; when omitted, ``max_src_bytes``.
-    :ivar max_child_memory: bytes of memory of one ffmpeg or ffprobe, see `ChildLimits`.
-    :ivar warm_programs: whether ffmpeg and ffprobe are linked once, and forked.
+    :ivar max_child_memory: bytes, see `ChildLimits`.
     :ivar max_concurrency: simultaneous renders; when omitted, the number of CPUs.
     :ivar max_probe_concurrency: simultaneous probes; when omitted, four times ``max_concurrency``.
     :ivar ready_queue_threshold: waiting renders that make the node not ready; 0 means never.
@@ -248,10 +241,7 @@ _DERIVED_DEFAULTS: dict[str, Callable[[Config], object]] = {
 
 
 def _signing_problems(key: Any, salt: Any, allow_insecure: Any) -> Iterator[Problem]:
-    """Yield each problem of the settings that decide which signatures are accepted.
-
-    With an empty key anyone can sign (Authentication, 4; D31, D32).
-    """
+    """Check which signatures are accepted: with an empty key, anyone can sign (D31, D32)."""
     if not isinstance(allow_insecure, bool):
         fault = type(allow_insecure).__name__
         yield Problem("AP_ALLOW_INSECURE", fault, "True or False is required")
@@ -274,7 +264,7 @@ def _signing_problems(key: Any, salt: Any, allow_insecure: Any) -> Iterator[Prob
 
 
 def _previous_problems(key: Any, keys: Any, salts: Any) -> Iterator[Problem]:
-    """Yield each problem of the previous pairs of key and salt (D55)."""
+    """Check the previous pairs of key and salt (D55)."""
     lists = {"AP_PREVIOUS_KEY": (keys, MIN_KEY_BYTES), "AP_PREVIOUS_SALT": (salts, MIN_SALT_BYTES)}
     for name, (secrets, min_bytes) in lists.items():
         if not isinstance(secrets, tuple) or not all(isinstance(item, bytes) for item in secrets):

@@ -10,7 +10,6 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -205,11 +204,13 @@ def _make_sources(
         client = remote.client(public_only=settings.deny_private)
         origins = OriginClient(client, settings.allowlist, clock, settings.headers)
         openers[HttpsSource.scheme] = HttpsSources(origins, remote.reading).open
-
-    def timed(scheme: str) -> AbstractContextManager[None]:
-        return metrics.openings[scheme].measure(clock.seconds)
-
-    return SourceDispatcher(settings.allowlist, openers, timed, clock.seconds), bucket_sources
+    dispatcher = SourceDispatcher(
+        settings.allowlist,
+        openers,
+        lambda scheme: metrics.openings[scheme].measure(clock.seconds),
+        clock.seconds,
+    )
+    return dispatcher, bucket_sources
 
 
 def _make_upkeep(
