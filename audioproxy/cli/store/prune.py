@@ -20,7 +20,6 @@ from audioproxy.cli.store.session import (
     add_common_arguments,
     run_command,
 )
-from audioproxy.config import FileStore
 from audioproxy.variants.catalog import Entry
 from audioproxy.variants.folder_catalog import exclusive_prune
 from audioproxy.variants.usage import EndCount
@@ -105,7 +104,8 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
 
     async def work(session: StoreSession) -> None:
         lock: AbstractContextManager[EndCount] = nullcontext(lambda total: None)
-        if not isinstance(store := session.config.variant_store, FileStore):
+        store = session.config.variant_store
+        if store is None or store.path is None:
             if arguments.unused_for is not None:
                 raise UsageError("--unused-for: a bucket does not record when a variant was used")
         elif not arguments.dry_run:

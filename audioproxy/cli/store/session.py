@@ -18,7 +18,7 @@ from audioproxy.cli.exit_status import BUSY, FAILURE, INTERRUPTED, SUCCESS, Usag
 from audioproxy.cli.formatting import format_bytes, format_count, print_errors, printable
 from audioproxy.cli.reactor import run
 from audioproxy.concurrency.threads import thread_per_call
-from audioproxy.config import BucketStore, Config
+from audioproxy.config import Config
 from audioproxy.engine import BootError, Engine, build
 from audioproxy.variants.catalog import (
     CatalogBusy,
@@ -196,12 +196,12 @@ def open_catalog(config: Config, engine: Engine, reactor: Any, most: int) -> Var
 
     :param most: files or requests at a time.
     """
-    assert config.variant_store is not None
-    if not isinstance(config.variant_store, BucketStore):
-        return FolderCatalog(config.variant_store.path, thread_per_call(reactor), most)
-    # These modules import botocore.
+    where, objects = config.variant_store, engine.capabilities.objects
+    assert where is not None
+    if where.path is not None:
+        return FolderCatalog(where.path, thread_per_call(reactor), most)
+    # It imports botocore.
     from audioproxy.variants.bucket_catalog import BucketCatalog
-    from audioproxy.variants.s3 import S3VariantStore
 
-    assert isinstance(engine.store, S3VariantStore)
-    return BucketCatalog(engine.store.object_store, config.variant_store.bucket, most)
+    assert where.bucket is not None and objects is not None
+    return BucketCatalog(objects, where.bucket, most)
