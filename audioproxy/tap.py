@@ -215,7 +215,7 @@ def find_sockets(
 ) -> tuple[socket.socket | None, socket.socket | None]:
     """Return the listening sockets that systemd passed to ``pid``, for clients and for metrics.
 
-    This is sd_listen_fds(3). `twisted.python.systemd.ListenFDs` ignores what is refused here, and
+    This is sd_listen_fds(3). ``twisted.python.systemd.ListenFDs`` ignores what is refused here, and
     sockets without names, which old versions of systemd pass.
     """
     count = environ.get("LISTEN_FDS") or "0"
@@ -255,7 +255,7 @@ def _open_socket(descriptor: int) -> socket.socket:
 
 
 def find_notifier(environ: Mapping[str, str]) -> Callable[[str], None]:
-    """Return a function that sends a state, such as ``READY=1``: sd_notify(3)."""
+    """Return a function that sends a state, such as ``READY=1``, as sd_notify(3) does."""
     name = environ.get("NOTIFY_SOCKET", "")
     # The name of an abstract socket begins with a NUL, which a variable cannot contain.
     address = name.replace("@", "\0", 1) if name.startswith("@") else name

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from io import BytesIO
+from typing import ClassVar
 
 from defusedxml.ElementTree import iterparse
 
@@ -34,30 +36,24 @@ _BAD_CREDENTIALS = re.compile(r"ExpiredToken|InvalidToken|InvalidAccessKeyId|Tok
 _BAD_SIGNATURES = re.compile(r"SignatureDoesNotMatch|RequestTimeTooSkewed")
 
 
+@dataclass(eq=False)
 class StoreError(Exception):
     """The store did not carry out a request; the text gives its status and error code.
 
     :cvar refusal: the refusal that clients get.
-    :ivar status: of the response; 0 where there is none.
     :ivar code: of the store's error document, as ``message``; empty where there is none.
     :ivar retry_after: seconds, if the store says so.
     """
 
-    refusal: type[Refusal]
+    refusal: ClassVar[type[Refusal]]
+    text: str
+    code: str = ""
+    message: str = ""
+    retry_after: float | None = None
+    status: int = 0
 
-    def __init__(
-        self,
-        text: str,
-        code: str = "",
-        message: str = "",
-        retry_after: float | None = None,
-        status: int = 0,
-    ) -> None:
-        super().__init__(text)
-        self.status = status
-        self.code = code
-        self.message = message
-        self.retry_after = retry_after
+    def __str__(self) -> str:
+        return self.text
 
     @property
     def may_reject_credentials(self) -> bool:
