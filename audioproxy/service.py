@@ -249,11 +249,9 @@ def make_resource(config: Config, reactor: Any) -> AudioProxy:
 
     The settings of listeners and of the log have no effect here: both belong to the application.
 
-    :param config: constructed in code, or by `audioproxy.config.load`.
     :returns: the service. Mount its ``resource``, and its ``metrics`` elsewhere if needed: they
-        respond at ``/metrics`` below their mount point. Call its ``startService`` before the first
-        request and wait for the Deferred, which fails with `BootError` where the store is not
-        writable. Call its ``stopService`` at the end and wait for that Deferred too.
+        respond at ``/metrics`` below their mount point. Wait for its ``startService`` before the
+        first request, and for its ``stopService`` at the end.
     :raises BootError: for a configuration that cannot be served, such as an empty CA bundle.
     """
     return AudioProxy(config, reactor)

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +103,8 @@ def build(config: Config, reactor: Any) -> Parts:
     space = AnonymousSpace(blocking_calls.run_detached, folder)
 
     ffmpeg, ffprobe = (shutil.which(name) or name for name in ("ffmpeg", "ffprobe"))
-    environment = _child_environment()
+    # Children get only PATH and the locale (D45).
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
     child_limits = ChildLimits(config.max_child_memory)
     # A trial has the limits of a probe.
     trial = child_limits.of_child(limits.probe_timeout, None)
@@ -220,8 +221,16 @@ def _make_upkeep(
     if (most := usage.max_bytes) is None:
         return None
     metrics.watch_store(most, lambda: usage.size)
+    # Modules may be where only PYTHONPATH or a wrapper of this process led to. An empty entry would
+    # be the working directory.
+    package = os.path.dirname(os.path.dirname(os.path.abspath(audioproxy.__file__)))
+    environment = {
+        **launcher.environment,
+        "AP_VARIANT_STORE": f"file://{store.root}",
+        "AP_SERVE_MODE": "proxy",
+        "PYTHONPATH": os.pathsep.join(filter(None, (package, *sys.path))),
+    }
     # The limits are those of ffmpeg: a prune is a part of this program, and reads no source.
-    environment = _prune_environment(launcher.environment, store.root)
     launcher = replace(launcher, environment=environment, limits=None)
     return StoreUpkeep(store, most, launcher, threads, time.time, metrics.variants_evicted)
 
@@ -238,16 +247,8 @@ def _check_redirects(store: VariantStore | None) -> Sequence[Problem]:
     return (warning,)
 
 
-def _child_environment() -> dict[str, str]:
-    """Return the environment of ffmpeg and ffprobe: only PATH and the locale (D45)."""
-    return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
-
-
 def _check_cells(shortcomings: Sequence[str], *, required: bool) -> None:
-    """Warn of children that are not fully confined.
-
-    :raises BootError: if ``required``, instead of the warning.
-    """
+    """Warn of children that are not fully confined, or raise `BootError` if that is required."""
     if not shortcomings:
         return
     faults = "; ".join(shortcomings)
@@ -255,21 +256,6 @@ def _check_cells(shortcomings: Sequence[str], *, required: bool) -> None:
         wanted = "with AP_REQUIRE_CELL=0, the service starts with a warning"
         raise BootError(Problem("AP_REQUIRE_CELL", faults, wanted))
     _log.warn("ffmpeg is not fully confined: {faults}", faults=faults)
-
-
-def _prune_environment(children: Mapping[str, str], root: str) -> dict[str, str]:
-    """Return the environment of `audioproxy store prune`: the store, and where modules are.
-
-    They may be where only PYTHONPATH or a wrapper of this process led to. An empty entry would be
-    the working directory.
-    """
-    package = os.path.dirname(os.path.dirname(os.path.abspath(audioproxy.__file__)))
-    return {
-        **children,
-        "AP_VARIANT_STORE": f"file://{root}",
-        "AP_SERVE_MODE": "proxy",
-        "PYTHONPATH": os.pathsep.join(filter(None, (package, *sys.path))),
-    }
 
 
 def _is_public(endpoint: str) -> bool:

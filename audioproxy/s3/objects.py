@@ -149,7 +149,7 @@ class ObjectStore:
 
 @dataclass(frozen=True, slots=True)
 class StoreObject:
-    """One object of a store. Each method that sends a request raises `StoreError` if it fails."""
+    """One object of a store; requests raise `StoreError`."""
 
     store: ObjectStore
     url: str
@@ -217,10 +217,7 @@ class StoreObject:
         return 0 if status == 416 else response.total, response
 
     async def retry_once(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Make an attempt, and another one if the store is busy, within what a client waits.
-
-        The second follows when the store says that it accepts it, or sooner if that is late.
-        """
+        """Make an attempt, and another one if the store is busy, within what a client waits."""
         clock = self.store.client.clock
         start = clock.seconds()
         try:
@@ -233,7 +230,6 @@ class StoreObject:
         return await attempt()
 
     async def get_once(self, start: int, stop: int, etag: str | None) -> Response:
-        """Return a response as `get` does, without another attempt where the store is busy."""
         headers = {"range": f"bytes={start}-{stop - 1}"}
         if etag is not None and _STRONG_ETAG.fullmatch(etag):
             headers["if-match"] = etag
@@ -248,17 +244,14 @@ class StoreObject:
         return response
 
     async def put(self, headers: Mapping[str, str], body: UploadRange) -> None:
-        """Write the object. The write is atomic, and the store verifies the hash."""
+        """Write the object: atomic, and the store verifies the hash."""
         await read_document(await self.send("PUT", headers=headers, body=body))
 
     async def delete(self) -> None:
         await read_document(await self.send("DELETE"))
 
     async def remove(self) -> None:
-        """Remove the object, by another attempt if the store is busy.
-
-        The first attempt may have removed it all the same.
-        """
+        """Remove the object, once more if the store is busy, which may have removed it."""
         may_be_gone = False
 
         async def attempt() -> None:

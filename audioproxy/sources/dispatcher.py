@@ -33,9 +33,7 @@ class SourceDispatcher:
 
     :ivar allowlist: the entries of AP_SOURCE_ALLOWLIST, or None where it is unset. Then it
         restricts nothing, and the openers of schemes that need it refuse everything.
-    :ivar openers: by scheme.
     :ivar timed: called with the scheme of each source that is opened; measures the opening.
-    :ivar now: returns seconds.
     """
 
     allowlist: Sequence[str] | None
@@ -44,7 +42,6 @@ class SourceDispatcher:
     now: Callable[[], float] = time.monotonic
 
     async def open(self, source: Source, *, reads: bool = True) -> OpenSource:
-        """Check and open a source, as `SourceStore.open` does."""
         if self.allowlist is not None and not source.is_allowed(self.allowlist):
             raise NotFound("not on the allowlist")
         start = self.now()

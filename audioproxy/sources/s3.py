@@ -41,7 +41,13 @@ class S3Sources:
     reading: FarReading
 
     async def open(self, source: S3Source, *, reads: bool = True) -> FarSource:
-        """Request the start of an object, or its headers alone."""
+        """Request the start of an object, or its headers alone.
+
+        :param reads: its bytes will be read.
+        :raises NotFound: where it does not exist, or access is denied.
+        :raises NotConfigured: where the endpoint, the region or the addressing is wrong.
+        :raises UpstreamUnavailable: where the store cannot be reached, or is broken.
+        """
         canonical = source.canonical
         start = None
         ending: Deferred[Response] | None = None
@@ -90,7 +96,10 @@ class S3Sources:
         return self.reading.open(found, reads=reads)
 
     async def request_bucket_list(self) -> None:
-        """Request the list of buckets, and discard it, to find out whether it is refused."""
+        """Request the list of buckets, and discard it.
+
+        :raises StoreError: where the store refuses the request or the credentials.
+        """
         response = await StoreObject(self.object_store, f"{self.object_store.name}/").send("GET")
         if response.status == 200:
             response.discard()
@@ -100,7 +109,10 @@ class S3Sources:
 
 @dataclass(slots=True)
 class _ObjectVersion:
-    """One version of an object, as `fetch.Version`."""
+    """One version of an object, as `fetch.Version`.
+
+    :ivar is_requested: its bytes were requested before.
+    """
 
     sources: S3Sources
     source: S3Source
@@ -112,10 +124,14 @@ class _ObjectVersion:
 
     @property
     def name(self) -> str:
+        """The bucket, for the log."""
         return self.source.bucket
 
     async def accept_end(self, ending: Deferred[Response]) -> Part:
-        """Return the response to a request for the last bytes of this version."""
+        """Return the response to a request for the last bytes.
+
+        :raises fetch.Busy: where it has others, or those of another version.
+        """
         try:
             response = await ending
         except StoreError as error:
@@ -127,6 +143,7 @@ class _ObjectVersion:
         return Part.of(response)
 
     async def get(self, first: int, stop: int | None) -> Part:
+        """Request bytes: see `fetch.Version`."""
         if self.is_whole and self.etag is None:
             # Nothing tells whether another response is of the same version.
             if self.is_requested:
