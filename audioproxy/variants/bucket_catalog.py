@@ -42,10 +42,7 @@ _DIGITS = 8
 
 
 class BucketCatalog:
-    """The variants in a bucket: the objects that are named by a key.
-
-    :param most: requests at a time.
-    """
+    """The variants in a bucket, as `VariantCatalog`; ``most`` requests at a time."""
 
     def __init__(self, store: ObjectStore, bucket: str, most: int) -> None:
         self._store = store
@@ -100,7 +97,6 @@ class BucketCatalog:
             await self._prove_listing()
 
     async def find(self, key: str) -> Entry | None:
-        """Return the variant of a key."""
         try:
             size, response = await self._find(key)
         except _Missing:
@@ -112,7 +108,6 @@ class BucketCatalog:
     async def read_records(
         self, entries: Sequence[Entry], on_failure: OnFailure
     ) -> list[tuple[Entry, VariantRecord | None]]:
-        """Return the records of variants, each of which takes a request."""
         found: list[tuple[Entry, VariantRecord | None]] = []
 
         async def read(entry: Entry) -> None:
@@ -131,7 +126,6 @@ class BucketCatalog:
         return found
 
     async def check(self, entry: Entry, pace: Pace) -> Finding:
-        """Read the bytes of a variant, and compare them with its digest."""
         target = self._object(entry.key)
         try:
             size, response = await self._find(entry.key)
@@ -153,8 +147,6 @@ class BucketCatalog:
         *,
         unchanged: bool = False,
     ) -> None:
-        """Remove variants, each by a request."""
-
         async def remove(entry: Entry) -> None:
             target = self._object(entry.key)
             try:
@@ -183,10 +175,6 @@ class BucketCatalog:
         return prefix, *found
 
     async def _find(self, key: str) -> tuple[int, Response]:
-        """Return the size of an object, and a response with its headers.
-
-        :raises CatalogError: also for a response that is not about an object, such as a page.
-        """
         size, response = await _translated(self._object(key).find())
         if size is None or (size and response.range is None) or response.is_encoded:
             raise CatalogError("the store did not return the first byte of an object")
@@ -252,7 +240,6 @@ class _Missing(CatalogError):
 
 
 async def _translated(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of requests; raise `CatalogError` where they fail."""
     try:
         return await work
     except (Missing, Changed) as error:
@@ -273,17 +260,14 @@ class _PacedDigest:
         self._resuming: IDelayedCall | None = None
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
-        """Keep the producer."""
         self._producer = producer
 
     def unregisterProducer(self) -> None:
-        """Forget the producer."""
         self._producer = None
         if self._resuming is not None and self._resuming.active():
             self._resuming.cancel()
 
     def write(self, data: bytes) -> None:
-        """Add bytes."""
         self.sha256.update(data)
         seconds = self._pace.spend(len(data))
         if not seconds or self._producer is None:

@@ -39,12 +39,8 @@ _WITHOUT_USE = getattr(os, "O_NOATIME", 0)
 
 
 class FolderCatalog:
-    """The variants in the folder of a `FileVariantStore`.
+    """The variants in the folder of a `FileVariantStore`, as `VariantCatalog`.
 
-    A variant is a regular file that is named by its key, in the folder of the key's first two
-    digits.
-
-    :param run_in_thread: runs what reads and writes the disk.
     :param most: the threads of `read_records`.
     """
 
@@ -62,13 +58,10 @@ class FolderCatalog:
         self._sleep = sleep
 
     async def pages(self) -> AsyncGenerator[Page]:
-        """Yield the variants of one folder at a time."""
         for number, shard in enumerate(_SHARDS, 1):
             yield Page(await self._run_in_thread(partial(self._list, shard)), number / len(_SHARDS))
 
     async def find(self, key: str) -> Entry | None:
-        """Return the variant of a key."""
-
         def find() -> Entry | None:
             with self._shard(key[:2]) as folder:
                 return None if folder is None else _read_entry(folder, key)
@@ -78,7 +71,6 @@ class FolderCatalog:
     async def read_records(
         self, entries: Sequence[Entry], on_failure: OnFailure
     ) -> list[tuple[Entry, VariantRecord | None]]:
-        """Return the records of variants."""
         found: list[tuple[Entry, VariantRecord | None]] = []
 
         def read(part: Sequence[Entry]) -> None:
@@ -99,7 +91,6 @@ class FolderCatalog:
         return found
 
     async def check(self, entry: Entry, pace: Pace) -> Finding:
-        """Read the bytes of a variant, and compare them with its digest."""
         return await self._run_in_thread(lambda: self._check(entry, pace))
 
     async def remove(
@@ -161,7 +152,6 @@ class FolderCatalog:
         return Finding(Verdict.GOOD, entry)
 
     def _remove(self, entry: Entry, unchanged: bool) -> Entry | None:
-        """Remove a variant; return what was removed, or None."""
         with self._usage.removal() as subtract, self._shard(entry.key[:2]) as folder:
             found = None if folder is None else _read_entry(folder, entry.key)
             if found is None or (unchanged and found.version != entry.version):
@@ -207,10 +197,9 @@ class FolderCatalog:
 
 @contextmanager
 def exclusive_prune(root: str) -> Iterator[EndCount]:
-    """Hold the lock of the one command that may prune a folder at a time.
+    """Hold the lock of the one command that may prune a folder, or raise `CatalogBusy`.
 
     :returns: ends a count of the variants that begins now, for the ledger.
-    :raises CatalogBusy: where another process holds it.
     """
     # Who may write to the folder may not make root change a file elsewhere, by a link to it.
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC

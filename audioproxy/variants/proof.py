@@ -100,7 +100,6 @@ LARGE_RECORD = VariantRecord("f:opus", "0" * 64, 0, b"s3://" + b"k" * 1195, b'"0
 
 
 def proof_key() -> str:
-    """Return the name of a new object, which no variant has."""
     return f"{PROOF_PREFIX}{uuid.uuid4().hex}"
 
 
@@ -135,16 +134,12 @@ class _Unfit(StoreError):
 
 
 def _is_overloaded(error: BaseException | None) -> bool:
-    """Return whether a store may do later what it has not done now."""
     return isinstance(error, Unreachable) or (isinstance(error, Busy) and error.status != 500)
 
 
 @dataclass
 class _Proof:
-    """The object of one proof.
-
-    :ivar obeys: presigned URLs can name the headers of their responses.
-    """
+    """The object of one proof; ``obeys``: presigned URLs can name headers of their responses."""
 
     target: StoreObject
     bucket: str
@@ -154,10 +149,7 @@ class _Proof:
     async def attempt(
         self, step: str, work: Callable[[], Coroutine[Any, Any, Any]], wanted: str | None = None
     ) -> Unwritable | None:
-        """Do a step, and return its failure.
-
-        :param wanted: what the step needs; None for the first one, which needs all.
-        """
+        """Do a step that needs ``wanted`` (None for the first one: all), and return its failure."""
         try:
             await work()
         except StoreError as error:

@@ -82,9 +82,6 @@ class VariantRecord:
     ) -> Self:
         """Return the record of a variant that is stored now.
 
-        :param validator: of the source that was rendered.
-        :param now: Unix seconds.
-        :param header: the header with the tag of the source, or None.
         :param build: of ffmpeg, in visible ASCII; empty where it is unknown.
         """
         source = request.source
@@ -126,7 +123,6 @@ class VariantRecord:
 
     @classmethod
     def of_object(cls, response: Response) -> Self | None:
-        """Return the record in the metadata of the object that a response is about."""
         return cls.read(response.headers_with_prefix(METADATA_PREFIX))
 
     def texts(self) -> dict[str, str]:
@@ -185,17 +181,12 @@ def _encode(value: bytes) -> str:
 
 
 def _decode(text: str) -> bytes:
-    """Return the bytes of a text.
-
-    :raises ValueError: for malformed base64, and for text that is not ASCII.
-    """
     if not text.startswith(_BASE64):
         return text.encode("ascii")
     return base64.b64decode(text.removeprefix(_BASE64), validate=True)
 
 
 def _without_names(options: str) -> str:
-    """Return canonical options without those whose values may be long."""
     return "/".join(each for each in options.split("/") if not each.startswith(("cb:", "dl:")))
 
 

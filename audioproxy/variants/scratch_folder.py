@@ -17,10 +17,7 @@ _LOCK_SUFFIX = ".lock"
 
 
 class NamedFile:
-    """A new file, which can be renamed to its final name.
-
-    :param on_unremoved: called with the file's path if `close` cannot remove the file.
-    """
+    """A new file, which can be renamed to its final name."""
 
     def __init__(
         self,
@@ -74,10 +71,7 @@ class ScratchFolder:
         self._unremoved: list[str] = []
 
     def open(self) -> None:
-        """Remove abandoned folders and create this process's own.
-
-        :raises OSError: where the parent cannot be written.
-        """
+        """Remove abandoned folders and create this process's own."""
         # The parent's own parent is not created: if it is missing, the disk of the store is not
         # mounted.
         with suppress(FileExistsError):
@@ -93,8 +87,6 @@ class ScratchFolder:
         If the folder was removed at run time, for example with the whole store, it is created
         again. It is also created again if the store was unmounted for a while. Any thread may call
         this.
-
-        :raises OSError: where there is no space, permission is denied, or the parent is gone.
         """
         with self._creating:
             if not self._is_open:

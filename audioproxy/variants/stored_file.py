@@ -79,21 +79,16 @@ class StoredFile:
         self._data: bytes | None = None
 
     def load(self) -> bool:
-        """Read all bytes, so that no later read accesses the disk; return whether it has them all.
-
-        :raises OSError: where they cannot be read.
-        """
+        """Read all bytes, so that no later read accesses the disk; return whether it has them."""
         self._data = os.pread(self.descriptor, self.size, 0)
         return len(self._data) == self.size
 
     def read(self, offset: int, limit: int) -> bytes:
-        """Return bytes of the variant, without its trailer."""
         if self._data is not None:
             return self._data[offset : offset + limit]
         return os.pread(self.descriptor, max(0, min(limit, self.size - offset)), offset)
 
     async def open_range(self, start: int, stop: int) -> FileProducer:
-        """Return the bytes from ``start`` up to ``stop``."""
         prefetch = self._prefetch if self.run_read is not None and self._data is None else None
         return FileProducer(self, start, stop, prefetch=prefetch)
 
@@ -104,24 +99,19 @@ class StoredFile:
         return self.run_read(lambda: len(os.pread(self.descriptor, count, offset)))
 
     def close(self) -> None:
-        """Close the file; repeated calls are harmless."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
 
 def make_trailer(size: int, headers: VariantHeaders, record: VariantRecord) -> bytes:
-    """Return the trailer of a variant of ``size`` bytes."""
     fields = {"size": size, **headers._asdict(), **record.texts()}
     data = json.dumps(fields).encode("ascii")
     return data + _FOOTER.pack(len(data), zlib.crc32(data), _MAGIC)
 
 
 def open_variant(path: str) -> StoredFile | None:
-    """Return the variant in a file; None for anything but a readable regular file.
-
-    :raises OSError: where the disk fails.
-    """
+    """Return the variant in a file; None for anything but a readable regular file."""
     try:
         descriptor = os.open(path, _READ_FLAGS)
     except OSError as error:
@@ -153,10 +143,7 @@ def load_variant(path: str) -> StoredFile | None:
 
 
 def read_small(path: str) -> tuple[int | None, bytes] | None:
-    """Return a small variant whole, in one read; None for anything else.
-
-    :returns: the time at which it was stored as `StoredFile.stored`, and its bytes.
-    """
+    """Return the storing time and the bytes of a small variant, by one read; or None."""
     try:
         descriptor = os.open(path, _READ_FLAGS)
     except OSError:
@@ -178,11 +165,7 @@ def read_small(path: str) -> tuple[int | None, bytes] | None:
 
 
 def read_trailer(descriptor: int) -> tuple[int, VariantRecord | None] | None:
-    """Return size and record of the variant in a file; None if the file is incomplete or damaged.
-
-    :returns: the record is None for a variant that was stored without one.
-    :raises OSError: where the file cannot be read.
-    """
+    """Return size and record of the variant in a file; None if it is incomplete or damaged."""
     length = os.fstat(descriptor).st_size
     tail = os.pread(descriptor, _TRAILER_READ, max(0, length - _TRAILER_READ))
     found = _parse_trailer(tail, length)
@@ -193,10 +176,7 @@ def read_trailer(descriptor: int) -> tuple[int, VariantRecord | None] | None:
 
 
 def _parse_trailer(tail: bytes, length: int) -> _Fields | None:
-    """Return the fields of a variant from the end of its file; None if it is incomplete.
-
-    :param length: the bytes of the file.
-    """
+    """Return the fields of a variant from the end of its file; None if it is incomplete."""
     data = _trailer_object(tail)
     found = None if data is None else _read_fields(data)
     if data is None or found is None or found[0] + len(data) + _FOOTER.size != length:

@@ -45,11 +45,7 @@ EndCount: TypeAlias = Callable[[int], None]
 
 @dataclass(slots=True)
 class _Ledger:
-    """The locked ledger.
-
-    :ivar size: bytes of all variants; None while it is unknown.
-    :ivar added: bytes of all variants that were ever added.
-    """
+    """The locked ledger; its size is None while it is unknown."""
 
     descriptor: int
     size: int | None
@@ -80,10 +76,7 @@ class StoreUsage:
         self._root = root
 
     def ensure(self) -> None:
-        """Read the ledger, and create it if there is none; an empty store needs no count.
-
-        :raises OSError: where the folder cannot be written.
-        """
+        """Read the ledger, and create it if there is none; an empty store needs no count."""
         with self._locked(os.O_CREAT) as ledger:
             if ledger is not None and ledger.size is None:
                 empty = not any(map(_SHARD.fullmatch, os.listdir(self._root)))
@@ -98,7 +91,6 @@ class StoreUsage:
         """Rename a finished file to the name of a variant, which it may replace.
 
         :raises NoRoom: where the bound leaves no room for it, or the usage is not known yet.
-        :raises OSError: where the file cannot be renamed.
         """
         with self._locked() as ledger:
             size = None if ledger is None else ledger.size
@@ -175,7 +167,6 @@ class StoreUsage:
 
 
 def _read_size(path: str) -> int:
-    """Return the bytes of a variant's file; 0 for anything but a regular file."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:
