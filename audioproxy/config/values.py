@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 
 from audioproxy.errors import InvalidValue
+from audioproxy.grammar.sources import format_ipv6
 
 _QUOTE_LIMIT = 200
 # unix(7): the path of a socket has 108 bytes at most, with the zero at its end.
@@ -290,8 +291,4 @@ def _normalize_ipv6(text: str) -> str:
         raise ValueError("a host in brackets that is not an IPv6 address") from None
     if address.scope_id is not None:
         raise ValueError("an IPv6 zone, which an origin cannot have")
-    # Browsers never print the dotted form, which Python 3.13 prints for mapped addresses.
-    if address.ipv4_mapped is not None:
-        mapped = int(address.ipv4_mapped)
-        return f"::ffff:{mapped >> 16:x}:{mapped & 0xFFFF:x}"
-    return address.compressed
+    return format_ipv6(address)

@@ -317,15 +317,19 @@ def leaves_root(path: bytes) -> bool:
     return False
 
 
+def format_ipv6(address: ipaddress.IPv6Address) -> str:
+    """Return an address as browsers spell it."""
+    if address.ipv4_mapped is None:
+        return address.compressed
+    # Python 3.13 and later print these with dots. A cache key must not depend on that.
+    mapped = int(address.ipv4_mapped)
+    return f"::ffff:{mapped >> 16:x}:{mapped & 0xFFFF:x}"
+
+
 def _normalize_host(host: str) -> tuple[str, str]:
     """Return the normalized host twice: without brackets, and as it stands in a URL."""
     if host.startswith("["):
-        address = ipaddress.IPv6Address(host[1:-1])
-        normalized = address.compressed
-        if address.ipv4_mapped is not None:
-            # Python 3.13 and later print these with dots. A cache key must not depend on that.
-            mapped = int(address.ipv4_mapped)
-            normalized = f"::ffff:{mapped >> 16:x}:{mapped & 0xFFFF:x}"
+        normalized = format_ipv6(ipaddress.IPv6Address(host[1:-1]))
         return normalized, f"[{normalized}]"
     normalized = host.lower().removesuffix(".")
     labels = normalized.split(".")
