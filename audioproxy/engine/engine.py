@@ -33,7 +33,7 @@ from audioproxy.render.seek_points import SeekPoints
 from audioproxy.render.write_back import RenderStorage
 from audioproxy.sources.anew import use_source
 from audioproxy.sources.interfaces import OpenSource
-from audioproxy.variants.interfaces import Capabilities, Unwritable
+from audioproxy.variants.interfaces import Unwritable
 
 # Minimum number of seconds that a stop waits for the store's disk.
 _MIN_CLOSE_TIMEOUT = 1.0
@@ -47,7 +47,6 @@ class Engine:
 
     Nothing is opened by the constructor. Jobs can be made, and loudness measured, before `open`.
 
-    :ivar capabilities: of the store; all None where there is no store.
     :ivar file_store: the store, if it is a folder.
     :ivar readiness: whether the node should receive new work.
     :ivar drain_timeout: seconds that a stop waits for renders and responses.
@@ -61,8 +60,7 @@ class Engine:
         self.sources, self.store = parts.sources, parts.store
         self.bucket_sources, self.warnings = parts.bucket_sources, parts.warnings
         self.cell_shortcomings, self.disks = parts.cell_shortcomings, parts.disks
-        self.capabilities = Capabilities() if self.store is None else self.store.capabilities
-        self.file_store = self.capabilities.folder
+        self.capabilities, self.file_store = parts.capabilities, parts.capabilities.folder
         limits, threads = parts.limits, parts.threads
         self.drain_timeout = limits.drain_timeout
         self._is_open = False

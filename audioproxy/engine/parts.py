@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -43,10 +43,12 @@ from audioproxy.sources.dispatcher import SourceDispatcher, unset_openers
 from audioproxy.sources.interfaces import SourceStore
 from audioproxy.sources.local import LocalSources
 from audioproxy.variants.files import FileVariantStore
-from audioproxy.variants.interfaces import Capabilities, VariantStore
+from audioproxy.variants.headers import VariantHeaders
+from audioproxy.variants.interfaces import VariantStore
 
 if TYPE_CHECKING:
     from audioproxy.engine.remote import Remote
+    from audioproxy.s3.objects import ObjectStore
     from audioproxy.sources.s3 import S3Sources
 
 # Lookups in a file store that run at a time, and lookups that run or wait for a thread.
@@ -54,6 +56,21 @@ _MOST_READ_THREADS = 32
 _MOST_READS = 512
 
 _log = Logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What only some stores can do; None where the store cannot, or there is none.
+
+    :ivar folder: reads small variants at once, and can be kept within a bound.
+    :ivar objects: the object store of a bucket.
+    :ivar presign: returns the presigned URL of a variant from its cache key, a number of seconds
+        and the headers that its response should have; None in proxy mode too.
+    """
+
+    folder: FileVariantStore | None = None
+    objects: ObjectStore | None = None
+    presign: Callable[[str, int, VariantHeaders], str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +97,7 @@ class Parts:
     sources: SourceStore
     bucket_sources: S3Sources | None = None
     store: VariantStore | None = None
+    capabilities: Capabilities = Capabilities()
     upkeep: StoreUpkeep | None = None
     remote: Remote | None = None
     cpus: int = 1
@@ -119,17 +137,19 @@ def build(config: Config, reactor: Any) -> Parts:
         from audioproxy.engine.remote import Remote
 
         remote = Remote(reactor, clock, threads, folder, limits, starter.can_preload)
-    store = None
+    store, capabilities = None, Capabilities()
     if config.store is not None:
-        store = _make_store(config.store, remote, clock, threads, blocking_calls, space)
-    warnings = _check_redirects(store)
+        store, capabilities = _make_store(
+            config.store, remote, clock, threads, blocking_calls, space
+        )
+    warnings = _check_redirects(capabilities)
     sources, bucket_sources = _make_sources(config.sources, remote, clock, threads, metrics)
     _check_cells(shortcomings, required=config.require_cell)
 
     folders, upkeep = {"tmpdir": folder}, None
-    if store is not None and (own := store.capabilities.folder) is not None:
-        folders["store"] = own.root
-        upkeep = _make_upkeep(own, launcher, threads, metrics)
+    if capabilities.folder is not None:
+        folders["store"] = capabilities.folder.root
+        upkeep = _make_upkeep(capabilities.folder, launcher, threads, metrics)
     disks = DiskMonitor(folders, clock, threads)
     metrics.watch_disks(disks.spaces)
     return Parts(
@@ -145,6 +165,7 @@ def build(config: Config, reactor: Any) -> Parts:
         programs=programs,
         remote=remote,
         store=store,
+        capabilities=capabilities,
         upkeep=upkeep,
         sources=sources,
         bucket_sources=bucket_sources,
@@ -160,11 +181,12 @@ def _make_store(
     threads: ThreadRunner,
     blocking_calls: BlockingCalls,
     space: AnonymousSpace,
-) -> VariantStore:
+) -> tuple[VariantStore, Capabilities]:
     where = settings.where
     if where.path is not None:
         reads = BlockingCalls(clock, bounded(threads, _MOST_READ_THREADS), _MOST_READS)
-        return FileVariantStore(where.path, blocking_calls, reads, max_bytes=settings.max_bytes)
+        folder = FileVariantStore(where.path, blocking_calls, reads, max_bytes=settings.max_bytes)
+        return folder, Capabilities(folder)
     assert where.bucket is not None and remote is not None
     if not settings.s3.configured:
         fault = "an s3:// store needs credentials, and none are set"
@@ -176,10 +198,11 @@ def _make_store(
     objects = remote.object_store(settings.s3, prefix, settings.bundle_prefix)
     ttl = settings.presign_ttl
     try:
-        return S3VariantStore(objects, where.bucket, space, clock, threads, presign_ttl=ttl)
+        store = S3VariantStore(objects, where.bucket, space, clock, threads, presign_ttl=ttl)
     except StoreError as error:
         wanted = f"set {prefix}_ADDRESSING to path"
         raise BootError(Problem("AP_VARIANT_STORE", str(error), wanted)) from error
+    return store, Capabilities(None, objects, None if ttl is None else store.presign)
 
 
 def _make_sources(
@@ -235,12 +258,11 @@ def _make_upkeep(
     return StoreUpkeep(store, most, launcher, threads, time.time, metrics.variants_evicted)
 
 
-def _check_redirects(store: VariantStore | None) -> Sequence[Problem]:
+def _check_redirects(store: Capabilities) -> Sequence[Problem]:
     """Warn of redirects to a store that looks as if clients cannot reach it."""
-    able = Capabilities() if store is None else store.capabilities
-    if able.objects is None or able.presign is None or _is_public(able.objects.name):
+    if store.presign is None or store.objects is None or _is_public(store.objects.name):
         return ()
-    fault = f"redirect sends clients to {able.objects.name}, which they may be unable to reach"
+    fault = f"redirect sends clients to {store.objects.name}, which they may be unable to reach"
     wanted = "with AP_SERVE_MODE=proxy this service sends the bytes"
     warning = Problem("AP_SERVE_MODE", fault, wanted)
     _log.warn("{text}", text=str(warning))

@@ -24,7 +24,7 @@ from audioproxy.files.disk_space import DiskSpace
 from audioproxy.files.scratch_files import ScratchFile, read_chunks
 from audioproxy.observe.log_context import Logger
 from audioproxy.variants.headers import VariantHeaders
-from audioproxy.variants.interfaces import Capabilities, NoRoom, Unwritable
+from audioproxy.variants.interfaces import NoRoom, Unwritable
 from audioproxy.variants.last_use import record_use
 from audioproxy.variants.record import VariantRecord
 from audioproxy.variants.scratch_folder import NamedFile, ScratchFolder
@@ -94,10 +94,6 @@ class FileVariantStore:
         self._scratch = ScratchFolder(
             os.path.join(self.root, _SCRATCH_FOLDER), blocking_calls.run_detached
         )
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(folder=self)
 
     async def open(self) -> None:
         """Prove the store writable, by writing and removing a file, and claim a scratch folder.

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from audioproxy.errors import Unusable
 from audioproxy.files.scratch_files import ScratchFile, ScratchSpace
 from audioproxy.files.streams import ByteStream
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.record import VariantRecord
-
-if TYPE_CHECKING:
-    from audioproxy.s3.objects import ObjectStore
-    from audioproxy.variants.files import FileVariantStore
 
 
 class Unwritable(Unusable):
@@ -59,26 +53,8 @@ class StoredVariant(Protocol):
         """Release the variant; repeated calls are harmless."""
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What only some stores can do; None where a store cannot.
-
-    :ivar folder: reads small variants at once, and can be kept within a bound.
-    :ivar objects: the object store of a bucket.
-    :ivar presign: returns the presigned URL of a variant from its cache key, a number of seconds
-        and the headers that its response should have.
-    """
-
-    folder: FileVariantStore | None = None
-    objects: ObjectStore | None = None
-    presign: Callable[[str, int, VariantHeaders], str] | None = None
-
-
 class VariantStore(ScratchSpace, Protocol):
     """A store of finished variants by cache key."""
-
-    @property
-    def capabilities(self) -> Capabilities: ...
 
     async def lookup(self, key: str) -> StoredVariant | None:
         """Return the variant stored under ``key``.

@@ -26,7 +26,7 @@ from audioproxy.s3.multipart_upload import put_multipart
 from audioproxy.s3.objects import RETRY_DELAY, ObjectStore, StoreObject, UploadRange
 from audioproxy.s3.signing import MAX_PRESIGN_SECONDS
 from audioproxy.variants.headers import VariantHeaders
-from audioproxy.variants.interfaces import Capabilities, VariantChanged
+from audioproxy.variants.interfaces import VariantChanged
 from audioproxy.variants.proof import prove
 from audioproxy.variants.record import VariantRecord
 
@@ -140,11 +140,6 @@ class S3VariantStore:
         self._uploads = 0
         self._lookups: SharedCalls[str, StoredObject | None] = SharedCalls()
         self._object("")
-
-    @property
-    def capabilities(self) -> Capabilities:
-        presign = None if self._presign_ttl is None else self.presign
-        return Capabilities(objects=self.object_store, presign=presign)
 
     @property
     def place(self) -> str:

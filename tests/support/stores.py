@@ -16,7 +16,6 @@ from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.sources import LocalSource, Source
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
 from audioproxy.variants.headers import VariantHeaders
-from audioproxy.variants.interfaces import Capabilities
 from audioproxy.variants.record import VariantRecord
 
 T = TypeVar("T")
@@ -221,7 +220,6 @@ class FakeStore:
     :ivar calls: the lookups, and the calls of other doubles that share the list.
     """
 
-    capabilities = Capabilities()
     folder = DEFAULT_FOLDER
 
     def __init__(self, calls: Calls | None = None) -> None:
