@@ -137,11 +137,7 @@ def build(config: Config, reactor: Any) -> Parts:
         from audioproxy.engine.remote import Remote
 
         remote = Remote(reactor, clock, threads, folder, limits, starter.can_preload)
-    store, capabilities = None, Capabilities()
-    if config.store is not None:
-        store, capabilities = _make_store(
-            config.store, remote, clock, threads, blocking_calls, space
-        )
+    store, capabilities = _make_store(config.store, remote, clock, threads, blocking_calls, space)
     warnings = _check_redirects(capabilities)
     sources, bucket_sources = _make_sources(config.sources, remote, clock, threads, metrics)
     _check_cells(shortcomings, required=config.require_cell)
@@ -175,13 +171,15 @@ def build(config: Config, reactor: Any) -> Parts:
 
 
 def _make_store(
-    settings: StoreSettings,
+    settings: StoreSettings | None,
     remote: Remote | None,
     clock: IReactorTime,
     threads: ThreadRunner,
     blocking_calls: BlockingCalls,
     space: AnonymousSpace,
-) -> tuple[VariantStore, Capabilities]:
+) -> tuple[VariantStore | None, Capabilities]:
+    if settings is None:
+        return None, Capabilities()
     where = settings.where
     if where.path is not None:
         reads = BlockingCalls(clock, bounded(threads, _MOST_READ_THREADS), _MOST_READS)

@@ -38,6 +38,7 @@ T = TypeVar("T")
 _LABEL = "[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
 _HOST_LABELS = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _STRONG_ETAG = re.compile(r'"[!#-~]{1,200}"')
+
 #: Seconds after which a request is sent once more, where the store was unreachable or busy.
 RETRY_DELAY = 1.0
 # Seconds after which a lookup or a read is not repeated: its client does not wait so long.
@@ -167,7 +168,7 @@ class StoreObject:
         The first byte is requested: some stores send a body after the response to HEAD, which
         would be taken for the response to the next request.
         """
-        size, response = await self.retry_once(lambda: self._get_start(1))
+        size, response = await self.get_start(1)
         # The body may be an object of any size, where the store does not serve ranges.
         response.discard()
         return size, response
