@@ -1,4 +1,5 @@
-# `make help` lists the targets. Every target installs what it needs.
+# `make help` lists the targets that a person needs at first, `make help-all` all of them. Every target installs what it needs.
+# The text of a target stands after ## if `make help` has it, else after #:.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
@@ -42,24 +43,27 @@ S3_TESTS = tests.support.test_buckets_live tests.deploy.test_cluster \
 QUICK_FILES = $(sort $(shell find tests -name 'test_*.py' ! -name '*_live.py' \
     $(foreach folder,bench browser deploy examples fuzz handover soak,! -path 'tests/$(folder)/*')))
 
-.PHONY: help install dev ffmpeg system-ffmpeg cell compiler node browser browsers webkit engines player haproxy nginx varnish cache-servers proxy-servers promtool systemd gpodder names readers languages utilities radosgw swift run demo \
+.PHONY: help help-all install dev ffmpeg system-ffmpeg cell compiler node browser browsers webkit engines player haproxy nginx varnish cache-servers proxy-servers promtool systemd gpodder names readers languages utilities radosgw swift run demo \
     check ci-root lint format types docs coverage test quick test-deploy caches proxies test-ceph test-rclone test-swift \
     test-ffmpeg matrix soak handover guards bench deadlines quality wrk fuzz container outdated screenshots clean
 
-help: ## list all targets
+help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
 
-install: system-ffmpeg $(VENV)/.installed cell ## create .venv with audioproxy, and install ffmpeg if it is missing
+help-all: ## list all targets
+	@sed -n 's/^\([a-z-]*\):.*#[#:] /\1	/p' Makefile | expand -t 12
 
-run: install ## start the service and print URLs that play, of samples or of AP_LOCAL_ROOT=...
+install: system-ffmpeg $(VENV)/.installed cell ## create .venv with audioproxy; install ffmpeg if it is missing
+
+run: install ## start the service and print URLs that play; AP_LOCAL_ROOT=...
 	@$(BIN)/python examples/quickstart.py
 
-demo: install player ## start the demo player; AP_LOCAL_ROOT=... plays your own files
+demo: install player ## start the demo player; AP_LOCAL_ROOT=...
 	@$(BIN)/python -m examples.player
 
 check: lint types docs coverage test ## run every check that a change has to pass
 
-ci-root: ## run `make check` on a new minimal Debian in build/, as root; SUITE=trixie
+ci-root: #: run `make check` on a new minimal Debian in build/, as root; SUITE=trixie
 	@tools/ci-root $(SUITE)
 
 test: system-ffmpeg compiler dev $(CELL) browser webkit haproxy nginx systemd names promtool readers languages utilities wrk ## run all tests, in JOBS=4 processes
@@ -72,59 +76,59 @@ test: system-ffmpeg compiler dev $(CELL) browser webkit haproxy nginx systemd na
 	    $(BIN)/python $(TRIAL) -j$(JOBS) --reporter=text tests.support.whole_classes $(RECORD); \
 	    status=$$?; echo 'The slowest tests:'; sort -rn "$(DURATIONS)" | head; exit $$status
 
-quick: dev ## run the tests that need no program and no server, for every save
+quick: dev ## run the tests that need no program and no server, in seconds
 	$(BIN)/python $(TRIAL) -j$(JOBS) $(subst /,.,$(QUICK_FILES:.py=))
 
-test-deploy: system-ffmpeg dev haproxy nginx systemd promtool utilities gpodder ## run the tests of deploy/
+test-deploy: system-ffmpeg dev haproxy nginx systemd promtool utilities gpodder #: run the tests of deploy/
 	AUDIOPROXY_GPODDER=required AUDIOPROXY_HAPROXY=required AUDIOPROXY_PROMTOOL=required \
 	    AUDIOPROXY_NGINX=required AUDIOPROXY_SYSTEMD_ANALYZE=required AUDIOPROXY_UTILITIES=required \
 	    $(BIN)/python $(TRIAL) -j$(JOBS) tests.deploy
 
-caches: system-ffmpeg dev nginx cache-servers ## run a node behind nginx, Varnish, Squid and Traffic Server
+caches: system-ffmpeg dev nginx cache-servers #: run a node behind nginx, Varnish, Squid and Traffic Server
 	AUDIOPROXY_CACHES=required AUDIOPROXY_NGINX=required \
 	    $(BIN)/python $(TRIAL) -j$(JOBS) tests.deploy.test_caches tests.deploy.other_caches
 
-browsers: system-ffmpeg dev browser engines ## play the player in Chromium, Firefox and WebKit, and write what they do into docs/browsers.md
+browsers: system-ffmpeg dev browser engines #: play the player in Chromium, Firefox and WebKit, and write what they do into docs/browsers.md
 	AUDIOPROXY_BROWSER=required $(BIN)/python $(TRIAL) tests.browser.engines \
 	    tests.browser.test_engines tests.browser.test_redirects
 	$(BIN)/python -m bench.browsers
 
-proxies: system-ffmpeg dev haproxy nginx varnish proxy-servers ## run nodes behind seven proxies and two of Node, and write the tables of docs/proxies.md
+proxies: system-ffmpeg dev haproxy nginx varnish proxy-servers #: run nodes behind seven proxies and two of Node, and write the tables of docs/proxies.md
 	$(BIN)/python -m tests.deploy.torn_streams
 	AUDIOPROXY_HAPROXY=required AUDIOPROXY_NGINX=required AUDIOPROXY_PROXIES=required \
 	    $(BIN)/python $(TRIAL) -j$(JOBS) tests.deploy.test_proxies tests.deploy.other_proxies
 
-test-ffmpeg: system-ffmpeg ffmpeg ## run all tests with the ffmpeg of `make ffmpeg`
+test-ffmpeg: system-ffmpeg ffmpeg #: run all tests with the ffmpeg of `make ffmpeg`
 	PATH="$(CURDIR)/build/ffmpeg/bin:$$PATH" AUDIOPROXY_OWN_FFMPEG=required $(MAKE) test
 
-test-ceph: radosgw ## run the bucket tests against Ceph's S3 server
-test-rclone: $(BIN)/rclone ## run the bucket tests against rclone's S3 server
-test-swift: swift ## run the bucket tests against OpenStack Swift
+test-ceph: radosgw #: run the bucket tests against Ceph's S3 server
+test-rclone: $(BIN)/rclone #: run the bucket tests against rclone's S3 server
+test-swift: swift #: run the bucket tests against OpenStack Swift
 test-ceph test-rclone test-swift: test-%: system-ffmpeg compiler dev haproxy nginx names
 	AUDIOPROXY_S3=$* AUDIOPROXY_HAPROXY=required AUDIOPROXY_NGINX=required AUDIOPROXY_NSS_WRAPPER=required \
 	    $(BIN)/python $(TRIAL) $(S3_TESTS)
 
-matrix: system-ffmpeg dev ## compare trims of every container and codec with a full decode; PLACES is the number of places
+matrix: system-ffmpeg dev #: compare trims of every container and codec with a full decode; PLACES is the number of places
 	$(BIN)/python -m tests.matrix $(PLACES:%=--places %)
 
-soak: system-ffmpeg dev ## run two nodes under load and faults, and compare every byte; SECONDS=120 SEED=1
+soak: system-ffmpeg dev ## run nodes under load and faults; SECONDS=120 SEED=1
 	$(BIN)/python -m tests.soak --seconds $(SECONDS) --seed $(SEED) --report build/soak.md
 
-handover: system-ffmpeg dev ## replace the service ten times under load; SECONDS=120 is how long slow clients take
+handover: system-ffmpeg dev #: replace the service ten times under load; SECONDS=120 is how long slow clients take
 	SECONDS=$(SECONDS) $(BIN)/python $(TRIAL) tests.handover.long
 
-guards: system-ffmpeg dev ## check that soak detects known bugs, each injected into a copy of the service
+guards: system-ffmpeg dev #: check that soak detects known bugs, each injected into a copy of the service
 	$(BIN)/python -m tests.soak.guards
 
-bench: system-ffmpeg ffmpeg nginx wrk dev ## compare the service with other programs, and write the figures into the documents; ROUNDS=5
+bench: system-ffmpeg ffmpeg nginx wrk dev ## measure, and write the figures into the pages; ROUNDS=5
 	$(BIN)/python -m bench --rounds $(ROUNDS)
 
-quality: system-ffmpeg readers dev ## measure conversions beside SoX and ffmpeg, and what programs read; write docs/quality.md and docs/lengths.md
+quality: system-ffmpeg readers dev #: measure conversions beside SoX and ffmpeg, and what programs read; write docs/quality.md and docs/lengths.md
 	$(BIN)/python -m bench.quality
 	$(BIN)/pip install --quiet --disable-pip-version-check pytaglib soundfile
 	$(BIN)/python -m bench.readers
 
-deadlines: system-ffmpeg dev ## measure the speed of each format, and write the deadlines of long books into docs/configuration.md
+deadlines: system-ffmpeg dev #: measure the speed of each format, and write the deadlines of long books into docs/configuration.md
 	$(BIN)/python -m bench.deadlines
 
 lint: dev ## run ruff (lint, format) and import-linter (layers)
@@ -140,14 +144,14 @@ format: dev ## fix what ruff can fix: lint and format
 types: dev ## run mypy --strict
 	$(BIN)/mypy
 
-docs: $(VENV)/.site build/site/index.html ## build the documentation as a site: build/site/index.html
+docs: $(VENV)/.site build/site/index.html ## build the documentation: build/site/index.html
 	$(BIN)/pydoctor
 
 # The test of the site builds it too, unless it is newer than its parts.
 build/site/index.html: $(shell find docs tools/site* tools/mkdocs.yml -type f) $(shell find audioproxy -name '*.py') | $(VENV)/.site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file tools/mkdocs.yml
 
-coverage: system-ffmpeg dev ## run the tests of grammar and media, and require full branch coverage of both
+coverage: system-ffmpeg dev ## require full branch coverage of grammar and media
 	$(BIN)/coverage run $(TRIAL) tests.grammar tests.media
 	$(BIN)/coverage report
 
@@ -156,25 +160,25 @@ fuzz: dev ## feed random input to every parser; SECONDS=120
 	    echo 'atheris is not available for this Python; fuzzing with Hypothesis alone.'
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
-ffmpeg: ## build an audio-only ffmpeg, which starts fast, in build/ffmpeg/bin
+ffmpeg: ## build an audio-only ffmpeg in build/ffmpeg/bin
 	@tools/ffmpeg/build build/ffmpeg
 
-container: ## build the image audioproxy:VERSION with buildah, podman or docker; FFMPEG=debian includes Debian's ffmpeg
+container: ## build the image audioproxy:VERSION
 	$(or $(ENGINE),$(error no program to build images: install buildah, podman or docker)) \
 	    build $(if $(filter docker,$(ENGINE)),,--format docker) --build-arg VERSION=$(VERSION) \
 	    $(FFMPEG:%=--build-arg FFMPEG=%) --tag audioproxy:$(VERSION) --file deploy/container/Containerfile .
 
-outdated: dev node ## list the pinned packages, images and programs that are older than a year
+outdated: dev node #: list the pinned packages, images and programs that are older than a year
 	@$(BIN)/pip install --quiet --disable-pip-version-check 'pip>=26'
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tools/outdated.py .
 
-screenshots: dev system-ffmpeg browser ## take the screenshots of the player for the README
+screenshots: dev system-ffmpeg browser #: take the screenshots of the player for the README
 	@[ -n "$$(fc-list : family 2>/dev/null | grep -x 'Inter.*')" ] || tools/system-package fonts-inter
 	@[ -n "$$(fc-list : family 2>/dev/null | grep -x 'JetBrains Mono.*')" ] || \
 	    tools/system-package fonts-jetbrains-mono
 	node tests/browser/screenshots.mjs $(BIN)/python docs/images
 
-clean: ## remove everything that was built, except .run/ (samples and variants)
+clean: ## remove everything that was built, except .run/
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .ruff_cache .mypy_cache _trial_temp*
 	rm -rf $(NODE_MODULES) $(PLAYER_MODULES) $(PROXY_MODULES)
 	rm -f twisted/plugins/dropin.cache

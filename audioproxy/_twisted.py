@@ -247,7 +247,6 @@ class ForkedProcess(Process):
     ) -> None:
         """Start the child, and connect its protocol.
 
-        :param descriptors: as the ``childFDs`` of ``spawnProcess``.
         :param fork: starts the child with descriptors of this process, and returns its process ID.
             What it raises is raised here, and no pipe stays open.
         :param exited: called with the status of waitpid(2).
@@ -261,7 +260,6 @@ class ForkedProcess(Process):
         self.pid = self._start(options["fdmap"])
 
     def processEnded(self, status: int) -> None:
-        """Note the status, and report it to the protocol."""
         self._exited(status)
         super().processEnded(status)
 

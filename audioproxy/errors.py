@@ -1,7 +1,38 @@
 """The error table: one class for each row, with status, code and Cache-Control as class attributes.
 
-Every refusal is raised as one of these classes. Exactly one place (`audioproxy.web.response_plan`)
-turns it into a response. No other module contains the status of a refusal.
+Every refusal is raised as one of these classes. `audioproxy.web.response_plan.plan_refusal` alone
+responds with one. No other module contains the status of a refusal::
+
+    Refusal
+    +-- BadRequest               400  not HTTP, or past the limits of a request
+    +-- InvalidSignature         401
+    +-- NotFound                 404  missing, refused by the allowlist, or outside the root
+    |   +-- NoSuchSource              certainly missing
+    +-- Expired                  410
+    +-- SourceTooLarge           413
+    +-- UndecodableSource        415
+    |   +-- EncryptedSource
+    |   +-- MemoryExceeded            ffmpeg needs more than AP_MAX_CHILD_MEMORY
+    |   +-- NothingDecoded            decoded to its end, without a sample
+    +-- VideoSource              415
+    +-- RangeNotSatisfiable      416
+    +-- InvalidOptions           422
+    +-- QueueFull                429
+    +-- Stopping                 499  never sent: the connection is closed
+    +-- RenderFailed             500  by the service, not by the client
+    |   +-- DiskFull
+    |   +-- IrregularSource           never sent: the render begins anew
+    |   |   +-- WrongLength
+    |   +-- OutputDiffers
+    |   +-- OutputTooLarge
+    +-- NotConfigured            500  storage without settings, or with wrong ones
+    +-- ProbeFailed              500  by the service, not by the source
+    +-- UpstreamUnavailable      502
+    +-- RenderTimeout            504
+    +-- ProbeTimeout             504
+
+    Unusable                          a setting, or what it names
+    +-- InvalidValue                  its text
 """
 
 from __future__ import annotations
@@ -23,39 +54,42 @@ class Refusal(Exception):
     cache_control: ClassVar[str] = "no-store"
     default_message: ClassVar[str]
 
+    def __init_subclass__(cls, **row: object) -> None:
+        for name, value in row.items():
+            setattr(cls, name, value)
+
     def __init__(self, message: str | None = None) -> None:
         self.message = message or self.default_message
         super().__init__(self.message)
         self.extra_headers: dict[bytes, bytes] = {}
+
+    def document(self) -> dict[str, str]:
+        """Return the JSON error document."""
+        return {"error": self.code, "message": self.message}
 
     def headers(self) -> dict[bytes, bytes]:
         """Return the headers of the response, besides those of its error document."""
         return {b"cache-control": self.cache_control.encode("ascii"), **self.extra_headers}
 
 
-class BadRequest(Refusal):
+class BadRequest(Refusal, status=400, code="bad_request"):
     """The received bytes are not HTTP, or exceed the limits of a request.
 
     The contract in docs/rules.md has no row for this error: no complete request was received.
     """
 
-    status = 400
-    code = "bad_request"
     default_message = (
         "This is not an HTTP/1.1 request with one valid Host, or its headers exceed 16 KiB or 500"
         " lines, or its body exceeds 64 KiB."
     )
 
 
-class InvalidSignature(Refusal):
+class InvalidSignature(Refusal, status=401, code="invalid_signature", cache_control="max-age=60"):
     """The first path segment is not the signature of the rest of the path.
 
     :ivar diagnosis: the signing mistake, or None if it is unknown.
     """
 
-    status = 401
-    code = "invalid_signature"
-    cache_control = "max-age=60"
     default_message = "The signature is missing or does not match the path."
 
     def __init__(self, message: str | None = None, diagnosis: str | None = None) -> None:
@@ -63,16 +97,13 @@ class InvalidSignature(Refusal):
         self.diagnosis = diagnosis
 
 
-class NotFound(Refusal):
+class NotFound(Refusal, status=404, code="not_found", cache_control="max-age=10"):
     """There is no such source or route, or the client must not learn that there is one.
 
     The document is the same for every cause: a client must not learn whether a source is missing,
     refused or outside the root. ``reason`` is for operators and tools only.
     """
 
-    status = 404
-    code = "not_found"
-    cache_control = "max-age=10"
     default_message = "There is nothing at this address."
 
     def __init__(self, reason: str = "") -> None:
@@ -90,21 +121,15 @@ class NoSuchSource(NotFound):
     """
 
 
-class Expired(Refusal):
+class Expired(
+    Refusal, status=410, code="expired", cache_control="public, max-age=31536000, immutable"
+):
     """The URL's ``exp`` has passed. The response is permanent, because ``exp`` is signed."""
 
-    status = 410
-    code = "expired"
-    cache_control = "public, max-age=31536000, immutable"
     default_message = "This URL has expired."
 
 
-class SourceTooLarge(Refusal):
-    """The source is larger than AP_MAX_SRC_BYTES."""
-
-    status = 413
-    code = "source_too_large"
-    cache_control = "max-age=10"
+class SourceTooLarge(Refusal, status=413, code="source_too_large", cache_control="max-age=10"):
     default_message = "The source is larger than this service accepts."
 
     @classmethod
@@ -114,12 +139,7 @@ class SourceTooLarge(Refusal):
             raise cls(f"The source has {size} bytes; this service accepts at most {limit}.")
 
 
-class UndecodableSource(Refusal):
-    """The source has no audio that can be decoded."""
-
-    status = 415
-    code = "undecodable_source"
-    cache_control = "max-age=10"
+class UndecodableSource(Refusal, status=415, code="undecodable_source", cache_control="max-age=10"):
     default_message = "The source has no audio that can be decoded."
 
 
@@ -130,8 +150,6 @@ class EncryptedSource(UndecodableSource):
 
 
 class MemoryExceeded(UndecodableSource):
-    """ffmpeg needs more memory for the source than AP_MAX_CHILD_MEMORY."""
-
     default_message = "The source cannot be decoded with the memory that is allowed."
 
 
@@ -146,23 +164,16 @@ class NothingDecoded(UndecodableSource):
         self.diagnostic = diagnostic and f" ({diagnostic})"
 
 
-class VideoSource(Refusal):
-    """The source contains a real video stream."""
-
-    status = 415
-    code = "video_source"
-    cache_control = "max-age=10"
+class VideoSource(Refusal, status=415, code="video_source", cache_control="max-age=10"):
     default_message = "The source contains video; only audio is supported."
 
 
-class RangeNotSatisfiable(Refusal):
+class RangeNotSatisfiable(Refusal, status=416, code="range_not_satisfiable"):
     """A valid Range that includes no byte of the stored variant.
 
     ``size`` is the variant's length in bytes, for Content-Range.
     """
 
-    status = 416
-    code = "range_not_satisfiable"
     default_message = "The requested range is outside the variant."
 
     def __init__(self, size: int) -> None:
@@ -171,12 +182,9 @@ class RangeNotSatisfiable(Refusal):
         self.extra_headers[b"content-range"] = b"bytes */%d" % size
 
 
-class InvalidOptions(Refusal):
+class InvalidOptions(Refusal, status=422, code="invalid_options", cache_control="max-age=60"):
     """An option segment that is not accepted. The message quotes it."""
 
-    status = 422
-    code = "invalid_options"
-    cache_control = "max-age=60"
     default_message = "The options are not valid."
 
     @classmethod
@@ -185,11 +193,9 @@ class InvalidOptions(Refusal):
         return cls(f'"{segment}" is not accepted: {why}.')
 
 
-class QueueFull(Refusal):
+class QueueFull(Refusal, status=429, code="queue_full"):
     """No render slot or no probe slot is free. ``retry_after`` is in whole seconds."""
 
-    status = 429
-    code = "queue_full"
     default_message = "The service is busy; try again later."
 
     def __init__(self, retry_after: int) -> None:
@@ -198,29 +204,21 @@ class QueueFull(Refusal):
         self.extra_headers[b"retry-after"] = b"%d" % retry_after
 
 
-class Stopping(Refusal):
+class Stopping(Refusal, status=499, code="stopping"):
     """The service stops, so the connection is closed instead of a response (D39).
 
     A balancer repeats a request whose connection was closed before the first byte. The status is
     for the log and the metrics, and never sent.
     """
 
-    status = 499
-    code = "stopping"
     default_message = "The service stops."
 
 
-class RenderFailed(Refusal):
-    """A render failed because of the service, not of the client."""
-
-    status = 500
-    code = "render_failed"
+class RenderFailed(Refusal, status=500, code="render_failed"):
     default_message = "The render failed."
 
 
 class DiskFull(RenderFailed):
-    """The output could not be written, since its disk is full or a quota is reached."""
-
     default_message = "The disk is full."
 
     @staticmethod
@@ -239,8 +237,6 @@ class IrregularSource(RenderFailed):
 
 
 class WrongLength(IrregularSource):
-    """A render has found that its source has another length than its header states."""
-
     default_message = "The source has another length than its header states."
 
 
@@ -259,48 +255,26 @@ class OutputDiffers(RenderFailed):
 
 
 class OutputTooLarge(RenderFailed):
-    """The output of a render exceeds AP_MAX_VARIANT_BYTES."""
-
     default_message = "The output is larger than AP_MAX_VARIANT_BYTES."
 
 
-class NotConfigured(Refusal):
-    """The storage that this request needs is not configured, or is configured wrongly."""
-
-    status = 500
-    code = "not_configured"
+class NotConfigured(Refusal, status=500, code="not_configured"):
     default_message = "The storage for this request is not configured."
 
 
-class ProbeFailed(Refusal):
-    """The probe failed because of the service, not of the source."""
-
-    status = 500
-    code = "probe_failed"
+class ProbeFailed(Refusal, status=500, code="probe_failed"):
     default_message = "The source could not be examined."
 
 
-class UpstreamUnavailable(Refusal):
-    """The storage cannot be reached, or its response is an error."""
-
-    status = 502
-    code = "upstream_unavailable"
+class UpstreamUnavailable(Refusal, status=502, code="upstream_unavailable"):
     default_message = "The storage could not be reached."
 
 
-class RenderTimeout(Refusal):
-    """A render with a slot exceeded AP_RENDER_TIMEOUT."""
-
-    status = 504
-    code = "render_timeout"
+class RenderTimeout(Refusal, status=504, code="render_timeout"):
     default_message = "The render took longer than AP_RENDER_TIMEOUT."
 
 
-class ProbeTimeout(Refusal):
-    """A probe exceeded AP_PROBE_TIMEOUT."""
-
-    status = 504
-    code = "probe_timeout"
+class ProbeTimeout(Refusal, status=504, code="probe_timeout"):
     default_message = "Examining the source took longer than AP_PROBE_TIMEOUT."
 
 
@@ -331,4 +305,4 @@ class Unusable(Exception):
 
 
 class InvalidValue(Unusable, ValueError):
-    """The text or the value of a setting is not accepted."""
+    """The text or the value of a setting that is not accepted."""

@@ -113,13 +113,19 @@ def _played(seen: Mapping[str, Any]) -> str:
 
 
 def _durations(reports: Mapping[str, Report], length: str, first: str) -> Iterator[str]:
+    """Yield the table of a source; of unknown length, the rows that differ from the known one."""
     names = [_name(*row) for row in reports.items()]
     yield f"| {first} | " + " | ".join(f"{name}, stream | stored" for name in names) + " |"
     yield "|---" * (2 * len(names) + 1) + "|"
     for token in AUDIO_FORMATS:
-        seen = [report["variants"][f"{token} {length}"] for report in reports.values()]
-        cells = [_played(each[way]) for each in seen for way in ("held", "stored")]
-        yield f"| {token} | {' | '.join(cells)} |"
+        row, known = (_row(reports, f"{token} {each}") for each in (length, "known"))
+        if length == "known" or row != known:
+            yield f"| {token} | {row} |"
+
+
+def _row(reports: Mapping[str, Report], variant: str) -> str:
+    seen = [report["variants"][variant] for report in reports.values()]
+    return " | ".join(_played(each[way]) for each in seen for way in ("held", "stored"))
 
 
 def _decoded(reports: Mapping[str, Report]) -> Iterator[str]:

@@ -13,14 +13,13 @@ class Figure:
     With samples of a peer, the row shows the ratio of ours to theirs in each round. Both samples of
     a round come from the same machine in the same state. Without a peer, the row shows our samples.
 
-    :ivar work: what was done.
-    :ivar measure: what was measured.
+    :ivar measure: what was measured, and over which peer.
     :ivar unit: unit of a sample, such as ``ms``.
     :ivar target: bound, or None for a row without a target.
     :ivar at_least: whether the target is a lower bound.
-    :ivar peer: name of the peer.
     :ivar remark: note that a reader of the row needs.
     :ivar reason: known reason for a missed target.
+    :ivar on_page: whether docs/benchmarks.md shows the row, which is printed in any case.
     :ivar in_short: whether docs/performance.md shows the row too.
     :ivar headline: what a range is of, for the home page and the README.
     """
@@ -32,9 +31,9 @@ class Figure:
     theirs: list[float] = field(default_factory=list)
     target: float | None = None
     at_least: bool = False
-    peer: str = ""
     remark: str = ""
     reason: str = ""
+    on_page: bool = True
     in_short: bool = False
     headline: str = ""
 

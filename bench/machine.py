@@ -27,7 +27,7 @@ def machine() -> dict[str, str]:
         "memory": f"{memory / 2**30:.0f} GiB",
         "kernel": platform.release(),
         "filesystem": printed(["findmnt", "-no", "FSTYPE", "--target", FOLDER], r"\S+"),
-        "load, at the end": f"{os.getloadavg()[0]:.2f}",
+        "load at the end": f"{os.getloadavg()[0]:.2f}",
         "system": platform.freedesktop_os_release().get("PRETTY_NAME", "?"),
     }
 
@@ -43,7 +43,7 @@ def versions() -> dict[str, str]:
         "Python": platform.python_version(),
         **{name: version(name) for name in _PACKAGES},
         "ffmpeg": ffmpeg_version(),
-        "ffmpeg, the project's own": printed([OWN_FFMPEG / "ffmpeg", "-version"], r"version (\S+)"),
+        "own ffmpeg": printed([OWN_FFMPEG / "ffmpeg", "-version"], r"version (\S+)"),
         "nginx": printed([NGINX, "-v"], r"nginx/(\S+)"),
         "wrk": printed(["wrk", "--version"], r"wrk \S*?([\d.]+\S*)"),
         "audiowaveform": printed([AUDIOWAVEFORM or "audiowaveform", "--version"], r"v?(\d\S+)"),

@@ -95,7 +95,7 @@ def table(page: str, prices: Prices | None = None) -> str:
 
 def _rows(site: Site, page: str, prices: Prices | None) -> Iterator[tuple[str, str]]:
     """Yield the rows of a site, each with its name."""
-    speed = measured(page, f"1 minute of stereo FLAC to `{site.options}`", "speed")
+    speed = measured(page, f"FLAC to `{site.options}`", "speed")
     rate = measured(page, "HIT, proxy mode, 4 KB variants", "requests/s over nginx", 3)
     large = "HIT, proxy mode, 50 MB file, 16 connections"
     seconds_per_gb = measured(page, large, "CPU over nginx with sendfile", 3)

@@ -43,8 +43,7 @@ _LONG, _SHORT = 60, 10
 
 _PROBE = (FFPROBE, "-v", "error", "-show_entries", "format=duration", "-of", "csv=p=0")
 _READERS: dict[str, Callable[[Path], float]] = {
-    "ffprobe, of a file": lambda path: float(_output(*_PROBE, path)),
-    "ffprobe, of a pipe": lambda path: float(_output(*_PROBE, "-", data=path.read_bytes())),
+    "ffprobe": lambda path: float(_output(*_PROBE, path)),
     "mutagen": lambda path: float(mutagen.File(path).info.length),
     "TagLib": lambda path: float(taglib.File(str(path)).length),
     "libsndfile": lambda path: float(soundfile.info(str(path)).duration),
@@ -60,8 +59,8 @@ _DECODERS: dict[str, Callable[[Path], NDArray[np.float64]]] = {
 }
 
 
-def _output(*words: str | Path, data: bytes | None = None) -> bytes:
-    return subprocess.run(words, input=data, capture_output=True, check=True).stdout
+def _output(*words: str | Path) -> bytes:
+    return subprocess.run(words, capture_output=True, check=True).stdout
 
 
 def _first_channel(wav: bytes) -> NDArray[np.float64]:

@@ -8,7 +8,17 @@ from statistics import median
 
 from bench.figures import Figure
 
-_HEADINGS = ("Work", "Measure", "Median (least-most)", "Ours", "The peer's", "Target", "Met")
+#: Blocks of docs/benchmarks.md, and the series of each.
+SECTIONS = {
+    "first-bytes": ("first-bytes",),
+    "previews": ("previews",),
+    "remote": ("remote", "far-renders"),
+    "renders": ("uncompressed", "peaks", "speeds", "children"),
+    "hits": ("large-hits", "small-hits", "beside-renders", "redirects"),
+    "memory": ("one-url", "long-render", "books", "idle"),
+}
+
+_HEADINGS = ("Work", "Measure", "Median (least-most)", "Ours, the peer's", "Target")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +39,18 @@ def all_contents(run: Run) -> dict[str, str]:
     """Return the contents of each block of docs/benchmarks.md."""
     return {
         "run": _summary(run),
-        **{name: table(figures) for name, figures in run.series.items()},
-        "machine": _pairs({**run.machine, **run.versions}),
+        **{
+            name: table([row for each in group for row in run.series.get(each, ())], whole=False)
+            for name, group in SECTIONS.items()
+        },
+        "machine": _sentence({**run.machine, **run.versions}),
     }
 
 
 def short_contents(run: Run) -> dict[str, str]:
     """Return the contents of the block of docs/performance.md: rows without their targets."""
-    rows = (_cells(row)[:5] for row in _figures(run) if row.in_short)
-    return {"claims": "\n".join(_rows(_HEADINGS[:5], rows))}
+    rows = (_cells(row)[:4] for row in _figures(run) if row.in_short)
+    return {"claims": "\n".join(_rows(_HEADINGS[:4], rows))}
 
 
 def headline_contents(run: Run) -> dict[str, str]:
@@ -67,27 +80,31 @@ def _summary(run: Run) -> str:
     )
 
 
-def table(figures: Sequence[Figure]) -> str:
-    """Return the table of a series, with the reasons for missed targets and the notes below it."""
+def table(figures: Sequence[Figure], *, whole: bool = True) -> str:
+    """Return the table of a series, with the reasons for missed targets and the notes below it.
+
+    :param whole: whether to show the rows that the page leaves out too.
+    """
+    shown = [row for row in figures if whole or row.on_page]
     missed = [row for row in figures if row.target_met is False]
     notes = [
-        *_notes("Missed: ", [(row.work, row.reason) for row in missed]),
-        *_notes("", [(row.work, row.remark) for row in figures]),
+        *_notes("Missed: ", [(row.work, row.reason) for row in missed], figures),
+        *_notes("", [(row.work, row.remark) for row in shown], figures),
     ]
-    return "\n".join([*_rows(_HEADINGS, map(_cells, figures)), *([""] if notes else []), *notes])
+    lines = _rows(_HEADINGS, map(_cells, shown))
+    return "\n".join([*lines, *([""] if notes else []), *notes])
 
 
 def _cells(row: Figure) -> list[str]:
     """Return the cells of a row, in the order of the headings."""
     unit = "" if row.theirs or not row.unit else f" {row.unit}"
-    ours = theirs = target = met = ""
+    sides = target = ""
     if row.theirs:
-        ours, other = (f"{number(median(s))} {row.unit}" for s in (row.ours, row.theirs))
-        theirs = f"{other} ({row.peer})"
+        sides = f"{number(median(row.ours))}, {number(median(row.theirs))} {row.unit}"
     if row.target is not None:
-        target = f"at {'least' if row.at_least else 'most'} {number(row.target)}{unit}"
-        met = "yes" if row.target_met else "**no**"
-    return [row.work, row.measure, _span(row.compared) + unit, ours, theirs, target, met]
+        target = f"{'≥' if row.at_least else '≤'} {number(row.target)}{unit}"
+        target = target if row.target_met else f"**{target}**"
+    return [row.work, row.measure, _span(row.compared) + unit, sides, target]
 
 
 def _rows(headings: Sequence[str], rows: Iterator[Sequence[str]]) -> Iterator[str]:
@@ -104,16 +121,20 @@ def _span(samples: Sequence[float]) -> str:
     return f"{number(middle)} ({number(least)}-{number(most)})"
 
 
-def _notes(prefix: str, pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Yield each note once, with the first work that it is about and the number of the others."""
+def _notes(
+    prefix: str, pairs: Sequence[tuple[str, str]], figures: Sequence[Figure]
+) -> Iterator[str]:
+    """Yield each note once, with the works that it is about if these are not all."""
+    all_works = {row.work for row in figures}
     for note in dict.fromkeys(note for _, note in pairs if note):
         works = list(dict.fromkeys(work for work, other in pairs if other == note))
         others = f", and {len(works) - 1} similar" if works[1:] else ""
-        yield f"- {prefix}{works[0]}{others}: {note}."
+        about = "" if all_works == {*works} else f"{works[0]}{others}: "
+        yield f"- {prefix}{about}{note}."
 
 
-def _pairs(values: Mapping[str, str]) -> str:
-    return "\n".join(_rows(["What", "Value"], ([name, value] for name, value in values.items())))
+def _sentence(values: Mapping[str, str]) -> str:
+    return f"{'; '.join(f'{name} {value}' for name, value in values.items())}."
 
 
 def number(value: float) -> str:

@@ -36,10 +36,15 @@ PLACE = re.compile(rf"\b((?:{'|'.join(FOLDERS)})/[\w./-]+\.(?:cfg|md|mjs|py|sh|y
 
 
 def sections() -> dict[str, str]:
-    """Return the text of each section of docs/rules.md by its title."""
+    """Return the text of each section of docs/rules.md by its title.
+
+    The statuses of errors are those of docs/urls.md.
+    """
     rules = (ROOT / "docs/rules.md").read_text()
     titles_and_texts = re.split(r"^## (.+)\n", rules, flags=re.MULTILINE)[1:]
-    return dict(zip(titles_and_texts[::2], titles_and_texts[1::2], strict=True))
+    found = dict(zip(titles_and_texts[::2], titles_and_texts[1::2], strict=True))
+    found["Errors"] += (ROOT / "docs/urls.md").read_text()
+    return found
 
 
 def numbers(section: str) -> set[str]:

@@ -6,9 +6,9 @@ import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 
-_DURATION = re.compile(r"([0-9]{1,10})([smhd]?)")
+_DURATION = re.compile("([0-9]{1,10})([smhd]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_SIZE = re.compile(r"([0-9]{1,15})([kMGT]?)")
+_SIZE = re.compile("([0-9]{1,15})([kMGT]?)")
 _BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -16,9 +16,8 @@ def duration(text: str) -> int:
     """Return the seconds of a duration such as ``90``, ``15m``, ``1h`` or ``7d``."""
     match = _DURATION.fullmatch(text)
     if match is None or not int(match[1]):
-        raise ArgumentTypeError(
-            f"{text!r} is not a duration; use seconds or a number with m, h or d"
-        )
+        wanted = "use seconds or a number with m, h or d"
+        raise ArgumentTypeError(f"{text!r} is not a duration; {wanted}")
     return int(match[1]) * _SECONDS[match[2]]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import platform
 from argparse import ArgumentParser, Namespace
@@ -19,15 +18,15 @@ from twisted.logger import LogLevel
 from audioproxy import __version__
 from audioproxy.cli.checks.bucket.table import check_buckets
 from audioproxy.cli.checks.builds import check_builds
+from audioproxy.cli.checks.disk import check_temporary_files
 from audioproxy.cli.checks.machine import (
     check_certificates,
     check_local_sources,
     check_open_files,
-    check_ports,
     check_programs,
     check_settings_file,
-    check_temporary_files,
 )
+from audioproxy.cli.checks.ports import check_ports
 from audioproxy.cli.checks.results import (
     CheckResult,
     Verdict,
@@ -38,20 +37,21 @@ from audioproxy.cli.checks.results import (
     setting_result,
     summarize,
 )
-from audioproxy.cli.checks.settings import UsableSettings, load_usable
-from audioproxy.cli.checks.stores import check_stores
+from audioproxy.cli.checks.settings import UsableSettings, load_usable, place_of_variants
+from audioproxy.cli.checks.stores import bucket_owners, check_stores
 from audioproxy.cli.env_file import read_keys
 from audioproxy.cli.exit_status import FAILURE, SUCCESS, UsageError
 from audioproxy.cli.fetcher import redact_url
+from audioproxy.cli.output import Output
 from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import read_lines
 from audioproxy.cli.verify import verify_url
-from audioproxy.config import BucketStore, Config
+from audioproxy.config import Config
 from audioproxy.engine import BootError, Engine, build
 from audioproxy.errors import reason_of
 from audioproxy.grammar.sources import S3Source, Source, parse_source
-from audioproxy.sources.s3 import S3Sources
-from audioproxy.variants.s3 import S3VariantStore
+
+Report = Callable[[CheckResult], None]
 
 DESCRIPTION = """\
 Check everything that the service needs, as the service would use it: the settings, ffmpeg with its
@@ -92,13 +92,12 @@ exit status:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(
         "--bucket",
         action="store_true",
-        help="check the bucket of the variants instead, thoroughly: some forty checks, each with"
-        " what breaks in the service and what to do",
+        help="check the bucket of the variants instead, thoroughly: some twenty-five checks, each"
+        " with what breaks in the service and what to do",
     )
     parser.add_argument(
         "--source",
@@ -119,42 +118,40 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    """Run the command and return its exit status."""
+    output = Output.of(arguments)
     results: list[CheckResult] = []
 
     def report(result: CheckResult) -> None:
         results.append(result)
-        if not arguments.json:
-            print(result.line, flush=True)
+        mark, colour = result.verdict.value
+        output.line(result.line.removeprefix(mark), mark, colour)
 
+    file, names = arguments.env_file, arguments.names
     if arguments.bucket:
         source = _parse_source(arguments.source)
-        names = arguments.names
         run(
             lambda reactor: check_bucket(reactor, environment, report, source, names=names),
             LogLevel.error,
         )
-    elif arguments.source or arguments.names:
+    elif arguments.source or names:
         raise UsageError("--source and --names need --bucket")
     else:
-        file = arguments.env_file
         run(lambda reactor: check_all(reactor, environment, report, file), LogLevel.error)
         report_access(file, os.geteuid(), report)
     for result in check_urls(read_lines(arguments.urls), environment):
         report(result)
     failed = any(result.verdict is Verdict.BAD for result in results)
-    if arguments.json:
-        checks = [
-            {"check": result.check, "verdict": result.verdict.name.lower(), "text": result.text}
-            for result in results
-        ]
-        print(json.dumps({"ok": not failed, "checks": checks}, indent=2))
-    else:
-        print(f"\n{summarize(results)}")
+    checks = [
+        {"check": result.check, "verdict": result.verdict.name.lower(), "text": result.text}
+        for result in results
+    ]
+    output.document({"ok": not failed, "checks": checks})
+    output.line("")
+    output.line(summarize(results))
     return FAILURE if failed else SUCCESS
 
 
-def report_access(env_file: str | None, uid: int, report: Callable[[CheckResult], None]) -> None:
+def report_access(env_file: str | None, uid: int, report: Report) -> None:
     """Report who can read the settings, or, without a file of settings, that the user is root.
 
     Only root can read the file of a systemd unit, whose service runs as another user.
@@ -178,10 +175,7 @@ def check_urls(urls: Iterable[str], environment: Mapping[str, str]) -> Iterator[
 
 
 async def check_all(
-    reactor: Any,
-    environment: Mapping[str, str],
-    report: Callable[[CheckResult], None],
-    env_file: str | None = None,
+    reactor: Any, environment: Mapping[str, str], report: Report, env_file: str | None = None
 ) -> None:
     """Run all checks.
 
@@ -190,8 +184,10 @@ async def check_all(
         process; results say so.
     """
     report(good("audioproxy", f"{_versions()}, as {_user()}"))
-    settings, engine = _build(reactor, environment, report)
+    settings, engine = _build(reactor, environment)
     config = settings.config
+    for result in settings.results:
+        report(result)
     try:
         for name, check in (
             # This check is first: with too few descriptors, the check of ffmpeg fails too.
@@ -220,7 +216,7 @@ async def check_all(
 async def check_bucket(
     reactor: Any,
     environment: Mapping[str, str],
-    report: Callable[[CheckResult], None],
+    report: Report,
     source: S3Source | None = None,
     *,
     names: bool = False,
@@ -230,7 +226,9 @@ async def check_bucket(
     :param source: whose reading is checked too.
     :param names: whether results may have the names of buckets and endpoints.
     """
-    hidden: dict[str, str] = {}
+    report(good("audioproxy", _versions()))
+    settings, engine = _build(reactor, environment)
+    hidden = {} if names else _names_to_hide(settings.config, engine, source)
 
     def report_without_names(result: CheckResult) -> None:
         text = result.text
@@ -238,13 +236,8 @@ async def check_bucket(
             text = text.replace(name, substitute)
         report(replace(result, text=text))
 
-    report(good("audioproxy", _versions()))
-    held: list[CheckResult] = []
-    settings, engine = _build(reactor, environment, held.append)
     try:
-        if not names:
-            hidden = names_to_hide(settings.config, engine, source)
-        for result in held:
+        for result in settings.results:
             report_without_names(result)
         async with aclosing(check_buckets(settings.config, engine, source)) as results:
             async for result in results:
@@ -253,17 +246,16 @@ async def check_bucket(
         await engine.close()
 
 
-def names_to_hide(config: Config, engine: Engine, source: S3Source | None) -> dict[str, str]:
+def _names_to_hide(config: Config, engine: Engine, source: S3Source | None) -> dict[str, str]:
     """Return what stands in a report for the names of buckets and endpoints."""
     names: dict[str, str] = {}
-    for owner in (engine.store, engine.bucket_sources):
-        if isinstance(owner, S3VariantStore | S3Sources):
+    for owner in bucket_owners(engine):
+        if owner is not None:
             origin = owner.object_store.name
             parts = urlsplit(origin)
             names |= dict.fromkeys((origin, parts.netloc, parts.hostname or origin), "ENDPOINT")
-    buckets = [] if source is None else [source.bucket]
-    if isinstance(config.variant_store, BucketStore):
-        buckets.append(config.variant_store.bucket)
+    found = (None if source is None else source.bucket, place_of_variants(config)[1])
+    buckets = [bucket for bucket in found if bucket is not None]
     # A bucket alone may be a word of a text, and a host can begin with it.
     hosts = {f"{bucket}.{name}": "BUCKET.ENDPOINT" for bucket in buckets for name in names}
     return {**{f"s3://{bucket}": "s3://BUCKET" for bucket in buckets}, **hosts, **names}
@@ -281,22 +273,17 @@ def _parse_source(text: str | None) -> S3Source | None:
     return source
 
 
-def _build(
-    reactor: Any, environment: Mapping[str, str], report: Callable[[CheckResult], None]
-) -> tuple[UsableSettings, Engine]:
+def _build(reactor: Any, environment: Mapping[str, str]) -> tuple[UsableSettings, Engine]:
     """Check the settings, and construct the engine without the settings that it rejects."""
     settings = load_usable(environment)
-    for result in settings.results:
-        report(result)
-    refused = settings.refused
+    refused, results = settings.refused, settings.results
     while True:
         try:
             engine = Engine(build(settings.config, reactor))
-            for warning in engine.warnings:
-                report(setting_result(Verdict.NOTE, warning))
-            return settings, engine
+            results += tuple(setting_result(Verdict.NOTE, each) for each in engine.warnings)
+            return UsableSettings(settings.config, refused | settings.refused, results), engine
         except BootError as error:
-            report(setting_result(Verdict.BAD, error.problem))
+            results += (setting_result(Verdict.BAD, error.problem),)
             variable = error.problem.variable
         # The service can always be constructed without any settings.
         environment = {} if variable in refused else {**environment, variable: ""}
@@ -304,7 +291,6 @@ def _build(
         # The service reads SSL_CERT_FILE from the environment of the process.
         os.environ.pop(variable, None)
         settings = load_usable(environment)
-        settings = replace(settings, refused=settings.refused | refused)
 
 
 def _versions() -> str:

@@ -22,10 +22,7 @@ _SIGNING_VARIABLES = ("AP_KEY", "AP_SALT", "AP_PREVIOUS_KEY", "AP_PREVIOUS_SALT"
 
 
 def read_environment(environ: Mapping[str, str], file: str | None) -> dict[str, str]:
-    """Return the environment, overridden by the settings in a file.
-
-    :raises UsageError: for a file that cannot be read or parsed.
-    """
+    """Return the environment, overridden by the settings in a file."""
     settings = dict(environ)
     if file is None:
         return settings
@@ -49,20 +46,13 @@ def read_environment(environ: Mapping[str, str], file: str | None) -> dict[str, 
 
 
 def load_config(environment: Mapping[str, str]) -> Config:
-    """Return the service's configuration, for a command that verifies no signature.
-
-    :raises ConfigError: for settings that the service would refuse.
-    """
+    """Return the service's configuration, for a command that verifies no signature."""
     # Without a key, `load` requires AP_ALLOW_INSECURE.
     relaxed = {} if environment.get("AP_KEY") else {"AP_ALLOW_INSECURE": "1"}
     return load({**environment, **relaxed})[0]
 
 
 def make_signer(environment: Mapping[str, str], base: str = "", encoded: bool = False) -> Signer:
-    """Return a signer with the key and the salt of an environment.
-
-    :raises UsageError: for a missing or invalid key or salt.
-    """
     _require_secrets(environment)
     try:
         return Signer.from_env(environment, base, encoded=encoded)
@@ -71,10 +61,7 @@ def make_signer(environment: Mapping[str, str], base: str = "", encoded: bool = 
 
 
 def read_keys(environment: Mapping[str, str]) -> SigningKeys:
-    """Return all pairs of key and salt that the service would accept.
-
-    :raises UsageError: for a missing or invalid key or salt.
-    """
+    """Return all pairs of key and salt that the service would accept."""
     _require_secrets(environment)
     try:
         config, _ = load({name: environment.get(name, "") for name in _SIGNING_VARIABLES})

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
-import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from audioproxy.cli.checks.settings import place_of_variants
 from audioproxy.cli.env_file import load_config, read_keys
 from audioproxy.cli.exit_status import REFUSED, SUCCESS
-from audioproxy.cli.formatting import Colour, format_time, paint, printable
+from audioproxy.cli.formatting import format_time
+from audioproxy.cli.output import Colour, Output, printable
 from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import describe_presigned, parse_url
 from audioproxy.cli.verify import verify_path
-from audioproxy.config import BucketStore, Config, ConfigError, FileStore
+from audioproxy.config import Config, ConfigError
 from audioproxy.engine import BootError, Engine, build
 from audioproxy.errors import Refusal
 from audioproxy.grammar.option_parser import parse_expiry, parse_options
@@ -65,13 +65,20 @@ class Fact:
     value: Any
 
 
-# What is known about a source, the command lines of its render by their titles, in the order in
-# which they run, and the samples that a waveform needs no decoder for.
-Commands = tuple[Probe, dict[str, list[str] | None], PcmSamples | None, SeekPoint | None]
+class Commands(NamedTuple):
+    """What is known about a source, and the commands of its render.
+
+    :ivar lines: by their titles, in the order in which they run.
+    :ivar samples: those that a waveform needs no decoder for.
+    """
+
+    probe: Probe
+    lines: dict[str, list[str] | None]
+    samples: PcmSamples | None = None
+    point: SeekPoint | None = None
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("url", metavar="URL", help="a URL of the service, or its path")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(
@@ -82,7 +89,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    """Run the command and return its exit status."""
     path = parse_url(arguments.url)
     signed = path.signed.decode("ascii")
     status, signature = _check_signature(path, environment)
@@ -95,18 +101,14 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
         values = {"status": refusal.status, "error": refusal.code, "message": str(refusal)}
         facts.append(Fact("refused", text, values))
         status = max(status, REFUSED)
-    if arguments.json:
-        document = {fact.title.replace(" ", "_"): fact.value for fact in facts}
-        print(json.dumps(document, indent=2))
-        return status
+    output = Output.of(arguments)
+    output.document({fact.title.replace(" ", "_"): fact.value for fact in facts})
     width = max(len(fact.title) for fact in facts) + 2
     for fact in facts:
-        title = f"{fact.title:{width}}"
-        if fact.title == "refused":
-            title = paint(title, Colour.RED, sys.stdout)
+        title, colour = fact.title, Colour.RED if fact.title == "refused" else None
         for line in [fact.text] if isinstance(fact.text, str) else fact.text:
-            print(f"{title}{printable(line)}")
-            title = " " * width
+            output.line(line, f"{title:{width}}", colour)
+            title = ""
     return status
 
 
@@ -144,13 +146,11 @@ def _explain_target(
         config, problems = Config(allow_insecure=True), list(map(str, error.problems))
     if isinstance(request, VariantRequest):
         yield Fact("cache key", request.key, request.key)
-        match config.variant_store:
-            case FileStore(folder):
-                place = variant_path(folder, request.key)
-                yield Fact("stored as", place, place)
-            case BucketStore(bucket):
-                place = f"s3://{bucket}/{request.key}"
-                yield Fact("stored as", place, place)
+        folder, bucket = place_of_variants(config)
+        if folder or bucket:
+            key = request.key
+            place = variant_path(folder, key) if folder else f"s3://{bucket}/{key}"
+            yield Fact("stored as", place, place)
     commands = None
     if probe and not problems:
         try:
@@ -164,7 +164,7 @@ def _explain_target(
         commands = _commands_of_assumed_source(request)
     if isinstance(request, VariantRequest):
         encoder = ENCODERS[request.options.f]
-        if tags := encoder.written_tags(commands[0].carried_tags):
+        if tags := encoder.written_tags(commands.probe.carried_tags):
             yield Fact("tags", tags, dict(tag.split("=", 1) for tag in tags))
     yield from _explain_commands(commands, config, request.source)
 
@@ -243,13 +243,13 @@ async def _commands_of_source(
     try:
         if isinstance(request, InfoRequest):
             probe, opened = await engine.probe(request.source)
-            return probe, {"ffprobe": probe_arguments(engine.programs.ffprobe, opened)}, None, None
+            return Commands(probe, {"ffprobe": probe_arguments(engine.programs.ffprobe, opened)})
         job = await engine.prepare_job(request)
         probe = job.source.probe
         ffprobe = probe_arguments(engine.programs.ffprobe, probe.open_with(job.input))
         ffmpeg = None if job.samples else job.pipeline.encoder
         lines = {"ffprobe": ffprobe, "measured by": job.measure, "ffmpeg": ffmpeg}
-        return probe, lines, job.samples, job.point
+        return Commands(probe, lines, job.samples, job.point)
     finally:
         await engine.close()
 
@@ -261,4 +261,4 @@ def _commands_of_assumed_source(request: VariantRequest | InfoRequest) -> Comman
     lines: dict[str, list[str] | None] = {"ffprobe": probe_arguments("ffprobe", opened)}
     if isinstance(request, VariantRequest):
         lines["ffmpeg"] = encoder_arguments("ffmpeg", opened, request.options, probe)
-    return probe, lines, None, None
+    return Commands(probe, lines)

@@ -27,13 +27,13 @@ RENDERED, STORED, NOT_A_VARIANT, FAILED = "rendered", "stored already", "not a v
 
 _RESULTS = {"MISS": RENDERED, "COALESCED": RENDERED, "HIT": STORED}
 
-# Statuses that report a broken or slow backend.
+# Statuses of a broken or slow backend.
 _GATEWAY = (502, 503, 504)
-# Maximum number of requests in a row for a URL without a response, or with one of these statuses.
+# Requests in a row for a URL without a response, or with one of these statuses.
 _MOST_GATEWAY_TRIES = 3
 # Seconds before the next request: without a Retry-After header, and the maximum with one.
 _RETRY_DELAY, _MAX_RETRY_DELAY = 2.0, 60.0
-# Maximum size of an error document, in bytes.
+# Most bytes of an error document.
 _DOCUMENT = 64 * 1024
 
 # Renders of other clients go first (D65).
@@ -43,10 +43,7 @@ _URL = re.compile(r"(https?)(://[!-.0-9:->A-~]+)(/[^?#\s]*)?(\?[^#\s]*)?(#.*)?",
 
 
 class FetchFailed(Exception):
-    """A URL that could not be fetched; the text gives the reason.
-
-    :ivar status: of the response, or None where there was none.
-    """
+    """A URL that could not be fetched; its status is that of the response, if there was one."""
 
     def __init__(self, reason: str, status: int | None = None) -> None:
         super().__init__(reason)
@@ -79,8 +76,8 @@ class Fetcher:
         """Create a fetcher.
 
         :param timeout: seconds without a byte after which a fetch fails.
-        :param tries: number of requests for a URL while the service is busy (429) and no other URL
-            makes progress: the URLs themselves may keep the service busy.
+        :param tries: of a URL while the service is busy (429) and no other URL makes progress: the
+            URLs themselves may keep the service busy.
         :param on_bytes: called with the size of each piece of a body.
         """
         self._client = client
@@ -90,11 +87,7 @@ class Fetcher:
         self._received = 0
 
     async def fetch(self, url: str, body: IO[bytes] | None = None) -> Fetched:
-        """Fetch a URL.
-
-        :param body: file to which the body is written, without a buffer.
-        :raises FetchFailed: for an error response, a truncated body, or no response.
-        """
+        """Fetch a URL, and write its body to a file without a buffer, if one is given."""
         try:
             response = await self._request(normalize_url(url))
         except TransportError as error:
@@ -156,7 +149,7 @@ class Fetcher:
 
 @implementer(IConsumer)
 class _ByteCounter:
-    """Consumer that counts bytes, and writes them to a file or discards them.
+    """Consumer that counts bytes, and writes them to a file, if there is one.
 
     :ivar is_kept: no write has failed.
     """
@@ -170,10 +163,9 @@ class _ByteCounter:
         """Do nothing: the counter never pauses the producer."""
 
     def unregisterProducer(self) -> None:
-        """Do nothing: no producer is kept."""
+        pass
 
     def write(self, data: bytes) -> None:
-        """Count bytes."""
         if self._file is not None:
             try:
                 self.is_kept &= self._file.write(data) == len(data)
@@ -192,10 +184,7 @@ def redact_url(url: str) -> str:
 
 
 def normalize_url(url: str) -> str:
-    """Return a URL without its fragment, with non-ASCII characters percent-encoded.
-
-    :raises FetchFailed: for text that is not an http or https URL.
-    """
+    """Return a URL without its fragment, with non-ASCII characters percent-encoded."""
     match = _URL.fullmatch(url)
     if match is None:
         wanted = "`audioproxy sign --base` prints whole URLs"

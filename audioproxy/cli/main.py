@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 
 from audioproxy import __version__
 from audioproxy.cli.env_file import PROCESS_VARIABLES, read_environment
 from audioproxy.cli.exit_status import FAILURE, INTERRUPTED, SUCCESS, USAGE_ERROR, UsageError
-from audioproxy.cli.formatting import print_errors
+from audioproxy.cli.output import print_errors
 from audioproxy.config import ConfigError
 from audioproxy.errors import Refusal, reason_of
 
@@ -55,10 +55,7 @@ _COMMANDS = {
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status.
-
-    :param words: the command line; by default, that of the process.
-    """
+    """Run the command and return its exit status."""
     words = sys.argv[1:] if words is None else words
     try:
         parser = build_parser(words[:1])
@@ -119,22 +116,27 @@ def build_parser(
         formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"audioproxy {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name, summary in _COMMANDS.items():
-        command = commands.add_parser(
-            name, help=summary, formatter_class=RawDescriptionHelpFormatter
-        )
-        if name not in wanted:
-            continue
-        if name == "completion":
+    for name, command in _add_parsers(parser, _COMMANDS):
+        if name == "completion" and name in wanted:
             import shtab
 
             command.description = _COMPLETION
             command.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
             command.set_defaults(execute=_print_completion, env_file=None)
-            continue
-        _add_command(command, f"audioproxy.cli.{name}", files)
+        elif name in wanted:
+            _add_command(command, f"audioproxy.cli.{name}", files)
     return parser
+
+
+def _add_parsers(
+    parser: ArgumentParser, summaries: Mapping[str, str]
+) -> Iterator[tuple[str, ArgumentParser]]:
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, summary in summaries.items():
+        yield (
+            name,
+            commands.add_parser(name, help=summary, formatter_class=RawDescriptionHelpFormatter),
+        )
 
 
 def _add_command(command: ArgumentParser, module_name: str, files: object) -> None:
@@ -142,11 +144,7 @@ def _add_command(command: ArgumentParser, module_name: str, files: object) -> No
     module = import_module(module_name)
     command.description = module.DESCRIPTION
     if hasattr(module, "COMMANDS"):
-        commands = command.add_subparsers(title="commands", metavar="COMMAND", required=True)
-        for name, summary in module.COMMANDS.items():
-            inner = commands.add_parser(
-                name, help=summary, formatter_class=RawDescriptionHelpFormatter
-            )
+        for name, inner in _add_parsers(command, module.COMMANDS):
             _add_command(inner, f"{module_name}.{name}", files)
         return
     command.set_defaults(execute=module.execute)
@@ -162,8 +160,7 @@ def _add_command(command: ArgumentParser, module_name: str, files: object) -> No
 
 
 def _suggest_command(word: str) -> str:
-    """Return the message about a word that is no command."""
-    # It takes some milliseconds, which no other start of the command should.
+    # The import takes some milliseconds, which no other start of the command should.
     from difflib import get_close_matches
 
     near = get_close_matches(word, _COMMANDS, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,9 +13,8 @@ from twisted.internet.defer import Deferred
 
 from audioproxy.cli.env_file import load_config, make_signer
 from audioproxy.cli.exit_status import FAILURE, SUCCESS, UsageError
-from audioproxy.cli.formatting import print_errors
-from audioproxy.cli.measure_report import REPORTS, Report, Row
-from audioproxy.cli.progress import progress_bar
+from audioproxy.cli.measure_report import Report, Row
+from audioproxy.cli.output import Form, Output, progress_bar
 from audioproxy.cli.reactor import run
 from audioproxy.cli.sign import add_options_option, add_url_options, expiry
 from audioproxy.cli.url_input import read_lines
@@ -52,8 +50,8 @@ _DEFAULT_CEILING = Decimal(-1)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "sources",
         nargs="+",
         metavar="SOURCE",
@@ -62,24 +60,20 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_options_option(parser)
     # The bounds of both numbers are those of `norm` (D6).
-    parser.add_argument(
+    add(
         "--target",
         type=_number_between(-70, -5),
         metavar="LUFS",
         help="add the gain that brings each source to this integrated loudness",
     )
-    parser.add_argument(
+    add(
         "--ceiling",
         type=_number_between(-9, 0),
         metavar="DBTP",
         help=f"the true peak that no gain may exceed ({_DEFAULT_CEILING})",
     )
-    parser.add_argument(
-        "--album", action="store_true", help="add a row for all sources, and use one gain for all"
-    )
-    parser.add_argument(
-        "--sign", action="store_true", help="add the signed URL of each source, with its gain"
-    )
+    add("--album", action="store_true", help="add a row for all sources, and use one gain for all")
+    add("--sign", action="store_true", help="add the signed URL of each source, with its gain")
     add_url_options(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
@@ -90,7 +84,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="print a JSON object for each source, on one line, with the columns of --format csv",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    add("-q", "--quiet", action="store_true", help="show no progress")
 
 
 def _number_between(low: int, high: int) -> Callable[[str], Decimal]:
@@ -111,9 +105,9 @@ class MeasurePlan:
     """What to measure, and what to compute from it.
 
     :ivar variant: the render to measure; None for the source itself.
-    :ivar target: LUFS, or None.
+    :ivar target: LUFS.
     :ivar ceiling: dBTP.
-    :ivar sign: returns the URL of a variant of a source; None for no URLs.
+    :ivar sign: returns the URL of a variant of a source.
     """
 
     variant: Variant | None
@@ -123,7 +117,6 @@ class MeasurePlan:
     sign: Callable[[str, Variant], str] | None
 
     def gain(self, measured: Measurement) -> Gain | None:
-        """Return the gain to the target, if there is one."""
         return None if self.target is None else find_gain(measured, self.target, self.ceiling)
 
     def signed(self, row: Row) -> Row:
@@ -139,16 +132,14 @@ class MeasurePlan:
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    """Run the command and return its exit status."""
     plan = _read_plan(arguments, environment)
     config = load_config(environment)
     sources = list(read_lines(arguments.sources))
-    form = "json" if arguments.json else arguments.format
-    # It prints its heading, which belongs ahead of the bar.
-    report = REPORTS[form](sys.stdout, plan.target is not None, plan.sign is not None)
     bar = progress_bar("sources", arguments.quiet, len(sources))
+    out = Output(Form.JSON if arguments.json else Form(arguments.format), bar)
+    report = Report(out, plan.target is not None, plan.sign is not None)
 
-    async def work(reactor: Any) -> int:
+    async def work(reactor: Any) -> None:
         try:
             meter = LoudnessMeter(config, reactor)
         except BootError as error:
@@ -162,13 +153,13 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
                 return str(refusal)
 
         try:
-            return await write_report(plan, measure_all(sources, measure), report, bar)
+            await write_report(plan, measure_all(sources, measure), report)
         finally:
             await meter.close()
 
     with bar:
-        failures = run(work)
-    return FAILURE if failures else SUCCESS
+        run(work)
+    return FAILURE if report.failures else SUCCESS
 
 
 def _read_plan(arguments: Namespace, environment: Mapping[str, str]) -> MeasurePlan:
@@ -227,46 +218,28 @@ async def measure_all(
 
 
 async def write_report(
-    plan: MeasurePlan,
-    results: AsyncIterator[tuple[str, Measurement | str]],
-    report: Report,
-    bar: Any,
-) -> int:
-    """Write the rows of all results, and return the number of failures.
-
-    The rows of an album wait for its last source.
-    """
-    failures = 0
+    plan: MeasurePlan, results: AsyncIterator[tuple[str, Measurement | str]], report: Report
+) -> None:
+    """Write the rows of all results. The rows of an album wait for its last source."""
     measured: list[tuple[str, Measurement]] = []
-
-    def add(row: Row) -> None:
-        nonlocal failures
-        row = plan.signed(row)
-        with bar.external_write_mode():
-            if row.error is not None:
-                failures += 1
-                print_errors(f"{row.source}: {row.error}")
-            report.add(row)
-
     async for source, result in results:
-        bar.update()
+        report.out.bar.update()
         if isinstance(result, str):
-            add(Row(source, error=result))
+            report.add(plan.signed(Row(source, error=result)))
         elif plan.album:
             measured.append((source, result))
         else:
-            add(Row(source, result.loudness, plan.gain(result)))
+            report.add(plan.signed(Row(source, result.loudness, plan.gain(result))))
     if not plan.album:
-        return failures
-    complete = not failures
+        return
+    complete = not report.failures
     if not complete:
         # The loudness of the others would be that of another album.
         plan = replace(plan, target=None, sign=None)
-        print_errors("the album has no loudness, since not all of its sources were measured")
+        report.out.error("the album has no loudness, since not all of its sources were measured")
     album = Measurement.combine(each for _, each in measured)
     gain = plan.gain(album)
     for source, each in measured:
-        add(Row(source, each.loudness, gain))
+        report.add(plan.signed(Row(source, each.loudness, gain)))
     if complete:
         report.add(Row("album", album.loudness, gain))
-    return failures

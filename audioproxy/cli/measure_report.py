@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import IO, Any
+from typing import Any
 
-from audioproxy.cli.formatting import print_json, printable
+from audioproxy.cli.output import Output
 from audioproxy.media.loudness import Gain, Loudness
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The result of one source, or of an album.
-
-    :ivar error: why there is no result, or no URL.
-    """
+    """The result of one source, or of an album; an error says why it has none, or no URL."""
 
     source: str
     loudness: Loudness | None = None
@@ -27,86 +22,47 @@ class Row:
     error: str | None = None
 
 
-@dataclass
-class Report(ABC):
-    """Writes rows in one format.
+class Report:
+    """Prints rows, and counts their failures. A table has no row for a source without a result."""
 
-    :ivar with_gain: whether rows may have a gain.
-    :ivar with_url: whether rows may have a URL.
-    """
+    def __init__(self, out: Output, with_gain: bool, with_url: bool) -> None:
+        self.out = out
+        self.failures = 0
+        self._with_gain = with_gain
+        self._with_url = with_url
+        gain = f"{'gain':>9}" if with_gain else ""
+        heading = f"{'LUFS':>7}{'LU':>7}{'dBTP':>7}{gain}  source"
+        out.headings(self._values(Row("")), heading)
 
-    output: IO[str]
-    with_gain: bool
-    with_url: bool
-
-    @abstractmethod
     def add(self, row: Row) -> None:
-        """Write the row of a source."""
+        """Print a row, and its error."""
+        if row.error is not None:
+            self.failures += 1
+            self.out.error(f"{row.source}: {row.error}")
+        self.out.row(self._values(row), *self._lines(row))
 
-    def values(self, row: Row) -> dict[str, Any]:
-        """Return the values of a row by the names of their columns."""
+    def _values(self, row: Row) -> dict[str, Any]:
         values: dict[str, Any] = {"source": row.source}
         for name in ("integrated", "range", "true_peak"):
             value = getattr(row.loudness, name, None)
             values[name] = None if value is None else round(Decimal(value), 2)
-        if self.with_gain:
+        if self._with_gain:
             values["gain"] = None if row.gain is None else row.gain.decibels
             values["shortfall"] = None if row.gain is None else row.gain.shortfall
-        if self.with_url:
+        if self._with_url:
             values["url"] = row.url
         return values | {"error": row.error}
 
-
-@dataclass
-class _TableReport(Report):
-    """Columns for a terminal; sources without a result are left out."""
-
-    def __post_init__(self) -> None:
-        gain = f"{'gain':>9}" if self.with_gain else ""
-        self._print(f"{'LUFS':>7}{'LU':>7}{'dBTP':>7}{gain}  source")
-
-    def add(self, row: Row) -> None:
+    def _lines(self, row: Row) -> Iterator[str]:
         if row.loudness is None:
             return
         values = (row.loudness.integrated, row.loudness.range, row.loudness.true_peak)
         line = "".join("{:>7}".format("-" if v is None else f"{v:.1f}") for v in values)
-        if self.with_gain:
+        if self._with_gain:
             line += "{:>9}".format("-" if row.gain is None else f"{row.gain.decibels:+.2f}")
-        line += f"  {printable(row.source)}"
+        line += f"  {row.source}"
         if row.gain is not None and row.gain.shortfall:
             line += f"  (the ceiling keeps it {row.gain.shortfall:.1f} LU below the target)"
-        self._print(line)
+        yield line
         if row.url is not None:
-            self._print(f"    {row.url}")
-
-    def _print(self, line: str) -> None:
-        print(line, file=self.output, flush=True)
-
-
-@dataclass
-class _JsonReport(Report):
-    """A JSON object on each line; None is ``null``."""
-
-    def add(self, row: Row) -> None:
-        print_json(self.values(row), self.output)
-
-
-@dataclass
-class _CsvReport(Report):
-    """Comma-separated values with a line of headings (RFC 4180); None is empty."""
-
-    def __post_init__(self) -> None:
-        self._writer = csv.writer(self.output, lineterminator="\n")
-        self._writer.writerow(self.values(Row("")))
-
-    def add(self, row: Row) -> None:
-        self._writer.writerow(self.values(row).values())
-        self.output.flush()
-
-
-#: The report of each value of ``--format``, and of ``--json``.
-REPORTS: dict[str, Callable[[IO[str], bool, bool], Report]] = {
-    "table": _TableReport,
-    "json": _JsonReport,
-    "csv": _CsvReport,
-}
+            yield f"    {row.url}"

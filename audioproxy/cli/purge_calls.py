@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class PurgeCall(NamedTuple):
-    """The call of one cache, as its own documentation has it. docs/caches.md shows all of them.
+    """The call of one cache, as its own documentation has it. docs/caches.md lists the caches.
 
     :ivar header: the value of AP_CACHE_TAG_HEADER that the cache reads.
     :ivar command: a shell command. ``TAGS`` stands for the tags, and other words in capitals for
@@ -87,8 +87,5 @@ CALLS = (
 
 
 def calls_for(header: str) -> list[PurgeCall]:
-    """Return the calls of the caches that read a header; all calls where none of them does.
-
-    :param header: the value of AP_CACHE_TAG_HEADER, in any letter case.
-    """
+    """Return the calls of the caches that read a header; all calls where none of them does."""
     return [call for call in CALLS if call.header.lower() == header.lower()] or list(CALLS)

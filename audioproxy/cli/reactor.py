@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 from zope.interface import provider
 
 from audioproxy._twisted import use_monotonic_clock
-from audioproxy.cli.formatting import print_errors
+from audioproxy.cli.output import print_errors
 
 T = TypeVar("T")
 
@@ -22,12 +22,12 @@ _CLEANUP_TIMEOUT = 10
 
 
 def run(work: Callable[[Any], Coroutine[Any, Any, T]], least: Any = LogLevel.warn) -> T:
-    """Run the reactor until a coroutine has ended. A process can call this once.
+    """Return the result of a coroutine, or raise its exception. A process can call this once.
 
-    :param work: called with the reactor; returns the coroutine.
+    A signal that stops the reactor cancels the coroutine, waits for it, at most 10 seconds, and
+    raises ``KeyboardInterrupt``.
+
     :param least: the lowest level of log events that are printed to stderr.
-    :returns: the coroutine's result. Its exception is raised here. A signal that stops the reactor
-        cancels the coroutine, waits for it, at most 10 seconds, and raises ``KeyboardInterrupt``.
     """
 
     @provider(ILogObserver)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime
+from contextlib import suppress
+from datetime import UTC, date, datetime, time
 from functools import partial
 from typing import Any
 
 from audioproxy.cli.arguments import duration
 from audioproxy.cli.env_file import make_signer
 from audioproxy.cli.exit_status import FAILURE, SUCCESS, USAGE_ERROR, UsageError
-from audioproxy.cli.formatting import print_errors, print_json
+from audioproxy.cli.output import Output
 from audioproxy.cli.url_input import describe_presigned, read_lines
 from audioproxy.errors import Refusal
 from audioproxy.grammar.sources import Source
@@ -38,8 +39,8 @@ examples:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "sources",
         nargs="+",
         metavar="SOURCE",
@@ -54,14 +55,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="SOURCE is the whole path after the signature; sign it unchanged and unchecked",
     )
-    parser.add_argument(
+    add(
         "--file-name",
         metavar="NAME",
         help="put /media before the signature and end the URL in this name, as podcast directories"
         " require; the balancers' configurations in deploy/ remove both",
     )
     add_url_options(parser)
-    parser.add_argument(
+    add(
         "--json",
         action="store_true",
         help="print a JSON object for each source, on one line: source, url and error",
@@ -88,46 +89,37 @@ def add_url_options(parser: ArgumentParser) -> None:
         help="such as 2030-12-31 (its first second in UTC), 2030-12-31T18:00+01:00, or Unix"
         " seconds",
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--round",
         type=duration,
         metavar="TIME",
         help="expire later than --expires-in, at the next multiple of this time (UTC), so that many"
         " URLs are the same for caches; 1d is midnight",
     )
-    parser.add_argument(
-        "-b", "--base", default="", metavar="URL", help="the URL before the signature"
-    )
-    parser.add_argument(
-        "--encoded", action="store_true", help="write the sources in base64url, as enc/..."
-    )
+    add("-b", "--base", default="", metavar="URL", help="the URL before the signature")
+    add("--encoded", action="store_true", help="write the sources in base64url, as enc/...")
 
 
 def _end(text: str) -> int | datetime:
     if text.isascii() and text.isdigit():
         return int(text)
     try:
-        day = date.fromisoformat(text)
-    except ValueError:
-        pass
-    else:
-        return datetime(day.year, day.month, day.day, tzinfo=UTC)
-    try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ArgumentTypeError(
             f"{text!r} is not a date; use one such as 2030-12-31 or 2030-12-31T18:00Z"
         ) from None
+    with suppress(ValueError):
+        # A date alone begins in UTC.
+        return datetime.combine(date.fromisoformat(text), time(), UTC)
     if moment.tzinfo is None:
         raise ArgumentTypeError(f"{text!r} has no time zone; add one, such as Z or +01:00")
     return moment
 
 
 def expiry(arguments: Namespace) -> dict[str, Any]:
-    """Return the arguments of `Signer.url` that set the end of a URL.
-
-    :raises UsageError: for ``--round`` alone.
-    """
+    """Return the arguments of `Signer.url` that set the end of a URL."""
     if arguments.round is not None and arguments.expires_in is None:
         raise UsageError("--round goes with --expires-in")
     return {
@@ -138,7 +130,6 @@ def expiry(arguments: Namespace) -> dict[str, Any]:
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    """Run the command and return its exit status."""
     signer = make_signer(environment, arguments.base, arguments.encoded)
     variant = Variant.read(arguments.options)
     of_variant = {**expiry(arguments), "file_name": arguments.file_name}
@@ -154,6 +145,7 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     sign: Callable[[Any], str] = signer.sign if arguments.path else signer.info_url
     if not (arguments.path or arguments.info):
         sign = partial(signer.url, variant=variant, **of_variant)
+    out = Output.of(arguments)
     status = SUCCESS
     for source in read_lines(arguments.sources):
         url = fault = None
@@ -161,7 +153,7 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
             parsed = source if arguments.path else read_source(source)
             url = sign(parsed)
             if isinstance(parsed, Source) and (warning := describe_presigned(parsed)) is not None:
-                print_errors(f"warning: {warning}")
+                out.error(f"warning: {warning}")
         # An invalid line in a list must not prevent the others from being signed.
         except Refusal as refusal:
             fault = str(refusal)
@@ -171,9 +163,6 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
             fault = f"--path: {error}"
             status = USAGE_ERROR
         if fault is not None:
-            print_errors(f"{source}: {fault}")
-        if arguments.json:
-            print_json({"source": source, "url": url, "error": fault})
-        elif url is not None:
-            print(url)
+            out.error(f"{source}: {fault}")
+        out.row({"source": source, "url": url, "error": fault}, *filter(None, [url]))
     return status

@@ -27,9 +27,6 @@ def parse_url(text: str) -> SignedPath:
     The segments before the first one that looks like a signature are the mount point. If no segment
     does, or if one before it is empty, the first one is the signature. If the mount point ends in
     ``media``, the last segment is a file name, which the signature does not cover.
-
-    :raises UsageError: for a path with fewer than two segments, and for a character that has to be
-        percent-encoded.
     """
     sent = _ORIGIN.sub("", text.strip(string.whitespace)).partition("#")[0]
     if (character := _RAW.search(sent)) is not None:
@@ -47,9 +44,8 @@ def parse_url(text: str) -> SignedPath:
         del segments[-1]
     found = split_signature(b"/" + b"/".join(segments[start:])) if raw.startswith(b"/") else None
     if found is None:
-        raise UsageError(
-            f"{text!r} is not a URL of the service: /{{signature}}/{{options}}/{{source}}"
-        )
+        form = "/{signature}/{options}/{source}"
+        raise UsageError(f"{text!r} is not a URL of the service: {form}")
     return found
 
 
@@ -79,10 +75,6 @@ def read_lines(words: Iterable[str]) -> Iterator[str]:
 
 
 def standard_input() -> TextIO:
-    """Return the standard input.
-
-    :raises UsageError: if the process has none.
-    """
     if sys.stdin is None:
         raise UsageError("- reads the standard input, which is closed")
     return sys.stdin

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
@@ -11,14 +10,8 @@ from typing import Any
 
 from audioproxy.cli.env_file import read_keys
 from audioproxy.cli.exit_status import EXPIRED, FAILURE, REFUSED, SUCCESS, USAGE_ERROR, UsageError
-from audioproxy.cli.formatting import (
-    Colour,
-    format_time,
-    paint,
-    print_errors,
-    print_json,
-    printable,
-)
+from audioproxy.cli.formatting import format_time
+from audioproxy.cli.output import Colour, Output
 from audioproxy.cli.url_input import parse_url, percent_encode_typed, read_lines
 from audioproxy.errors import Expired, InvalidSignature, Refusal
 from audioproxy.grammar.option_parser import parse_expiry
@@ -46,14 +39,14 @@ exit status, the highest of all URLs:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "urls",
         nargs="+",
         metavar="URL",
         help="a URL or its path; - reads one URL per line from stdin",
     )
-    parser.add_argument(
+    add(
         "--json",
         action="store_true",
         help="print a JSON object for each URL, on one line: url, verdict (good, wrong signature,"
@@ -78,8 +71,8 @@ class Verification:
 
     :ivar status: the exit status.
     :ivar reason: the signing mistake, or why the service would refuse the URL; None if unknown.
-    :ivar expires: Unix seconds, or None.
-    :ivar previous_pair: the number of the previous pair of key and salt that signed it, or None.
+    :ivar expires: Unix seconds.
+    :ivar previous_pair: the number of the previous pair of key and salt that signed it.
     """
 
     status: int
@@ -98,42 +91,37 @@ class Verification:
         """The verdict for people."""
         reason = f" ({self.reason})" if self.reason else ""
         date = "" if self.expires is None else format_time(self.expires)
-        pair = self.previous_pair
-        # Such a URL becomes wrong when the pair is removed from the settings.
-        signed = f" (signed with pair {pair} of AP_PREVIOUS_KEY)" if pair else ""
-        words = {
+        text = {
             SUCCESS: f"good until {date}" if date else "good",
             FAILURE: f"wrong signature{reason}",
             EXPIRED: f"good signature, but expired at {date}",
             REFUSED: f"good signature, but refused{reason}",
-        }
-        return words[self.status] + signed
+        }[self.status]
+        if self.previous_pair:
+            # Such a URL becomes wrong when the pair is removed from the settings.
+            text += f" (signed with pair {self.previous_pair} of AP_PREVIOUS_KEY)"
+        return text
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    """Run the command and return its exit status."""
     keys = read_keys(environment)
+    out = Output.of(arguments)
     highest = SUCCESS
     for url in read_lines(arguments.urls):
         try:
             found = verify_url(keys, url)
         except UsageError as error:
-            print_errors(str(error))
+            out.error(str(error))
             found = Verification(USAGE_ERROR, str(error))
+        else:
+            out.line(f": {url}", found.text, Colour.RED if found.status else Colour.GREEN)
+        out.row({"url": url, **found.values})
         highest = max(highest, found.status)
-        if arguments.json:
-            print_json({"url": url, **found.values})
-        elif found.status != USAGE_ERROR:
-            colour = Colour.RED if found.status else Colour.GREEN
-            print(f"{paint(found.text, colour, sys.stdout)}: {printable(url)}")
     return highest
 
 
 def verify_url(keys: SigningKeys, url: str) -> Verification:
-    """Return the verdict on a URL as users paste it.
-
-    :raises UsageError: as `parse_url`.
-    """
+    """Return the verdict on a URL as users paste it."""
     found = verify_path(keys, parse_url(url))
     if found.status == FAILURE and found.reason is None:
         # A fragment, which is not sent, may have any character.
@@ -148,24 +136,17 @@ def verify_url(keys: SigningKeys, url: str) -> Verification:
 
 
 def verify_path(keys: SigningKeys, path: SignedPath) -> Verification:
-    """Return the verdict on a URL."""
     try:
-        pair = keys.verify(path)
+        pair = keys.verify(path) or None
     except InvalidSignature as refusal:
         return Verification(FAILURE, refusal.diagnosis)
-    return replace(_check_request(path), previous_pair=pair or None)
-
-
-def _check_request(path: SignedPath) -> Verification:
-    """Return the verdict on a URL whose signature is good."""
     try:
         request = parse_request(path.signed, time.time())
     except Expired:
         target = split_target(path.signed)
         assert target is not None
-        exp = parse_expiry(target.options)
-        assert exp is not None
-        return Verification(EXPIRED, expires=exp)
+        return Verification(EXPIRED, None, parse_expiry(target.options), pair)
     except Refusal as refusal:
-        return Verification(REFUSED, str(refusal).rstrip("."))
-    return Verification(SUCCESS, expires=None if isinstance(request, InfoRequest) else request.exp)
+        return Verification(REFUSED, str(refusal).rstrip("."), None, pair)
+    exp = None if isinstance(request, InfoRequest) else request.exp
+    return Verification(SUCCESS, None, exp, pair)

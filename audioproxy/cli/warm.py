@@ -9,11 +9,12 @@ import traceback
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from cachetools import FIFOCache
-from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
+from twisted.internet.defer import CancelledError, DeferredLock
 
 from audioproxy.cli.arguments import integer_to
 from audioproxy.cli.exit_status import CRASHED, FAILURE, INTERRUPTED, SUCCESS, UsageError
@@ -26,12 +27,13 @@ from audioproxy.cli.fetcher import (
     FetchFailed,
     redact_url,
 )
-from audioproxy.cli.formatting import format_bytes, format_count, print_errors
-from audioproxy.cli.progress import progress_bar
+from audioproxy.cli.formatting import format_bytes, format_count
+from audioproxy.cli.output import Output, progress_bar
 from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import standard_input
 from audioproxy.cli.warm_report import ReportingFetcher
 from audioproxy.concurrency.threads import ThreadRunner, thread_per_call
+from audioproxy.concurrency.workers import all_results
 from audioproxy.errors import reason_of
 from audioproxy.files.scratch_files import temporary_folder
 from audioproxy.http_client.client import ClientsByBundle, UnusableBundle
@@ -72,7 +74,6 @@ _REMEMBERED = 10_000
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument(
         "urls",
         nargs="+",
@@ -121,9 +122,9 @@ class WarmProgress:
     :ivar received: total bytes of all response bodies.
     """
 
-    def __init__(self, bar: Any, seconds: Callable[[], float]) -> None:
+    def __init__(self, output: Output, seconds: Callable[[], float]) -> None:
         self.received = 0
-        self._bar = bar
+        self._output = output
         self._seconds = seconds
         self._started = seconds()
         # In the order in which they are printed.
@@ -131,23 +132,18 @@ class WarmProgress:
 
     @property
     def failed(self) -> int:
-        """The number of URLs that failed."""
         return self._counts[FAILED]
 
     def add_bytes(self, size: int) -> None:
-        """Count bytes of a response body."""
         self.received += size
 
     def add_result(self, result: str) -> None:
-        """Count the result of one URL."""
         self._counts[result] += 1
-        self._bar.set_postfix_str(self._counts_text(), refresh=False)
-        self._bar.update()
+        self._output.bar.set_postfix_str(self._counts_text(), refresh=False)
+        self._output.bar.update()
 
     def add_failure(self, url: str, reason: str) -> None:
-        """Count a URL that failed, and print the reason."""
-        with self._bar.external_write_mode(file=sys.stderr):
-            print_errors(f"{redact_url(url)}: {reason}")
+        self._output.error(f"{redact_url(url)}: {reason}")
         self.add_result(FAILED)
 
     def summary(self) -> str:
@@ -161,17 +157,15 @@ class WarmProgress:
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    """Run the command and return its exit status."""
     words, concurrency = arguments.urls, arguments.concurrency
     reports = arguments.json or arguments.enclosure
     total = None if "-" in words else len(words)
-    bar = progress_bar("URLs", arguments.quiet or reports, total)
-    progress = WarmProgress(bar, time.monotonic)
+    output = Output.of(arguments, progress_bar("URLs", arguments.quiet or reports, total))
+    progress = WarmProgress(output, time.monotonic)
 
     async def work(reactor: Any) -> None:
-        clients = ClientsByBundle(reactor, environment.get("SSL_CERT_FILE") or None)
         try:
-            client = clients.client()
+            client = ClientsByBundle(reactor, environment.get("SSL_CERT_FILE") or None).client()
         except UnusableBundle as error:
             raise UsageError(f"SSL_CERT_FILE: {error}") from None
         fetcher = Fetcher(client, arguments.timeout, arguments.tries, progress.add_bytes)
@@ -184,7 +178,7 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
             if not reports:
                 return await fetch_all(urls, fetch_one, progress, concurrency)
             with TemporaryDirectory(dir=temporary_folder(environment)) as folder:
-                reporting = ReportingFetcher(fetcher, arguments.json, folder, reactor, concurrency)
+                reporting = ReportingFetcher(fetcher, output, folder, reactor, concurrency)
                 try:
                     await fetch_all(urls, reporting.fetch, progress, concurrency)
                 finally:
@@ -193,14 +187,14 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
             await client.close()
 
     # The reports have the standard output for themselves.
-    output = sys.stderr if reports else sys.stdout
+    stream = sys.stderr if reports else sys.stdout
     try:
-        with bar:
+        with output.bar:
             run(work)
     except KeyboardInterrupt:
-        print(f"stopped: {progress.summary()}", file=output)
+        print(f"stopped: {progress.summary()}", file=stream)
         return INTERRUPTED
-    print(progress.summary(), file=output)
+    print(progress.summary(), file=stream)
     return FAILURE if progress.failed else SUCCESS
 
 
@@ -214,40 +208,28 @@ async def fetch_all(
 
     :param fetch_one: returns the result of a URL, or raises `FetchFailed`.
     """
-    slots = DeferredSemaphore(concurrency)
-    running: set[Deferred[None]] = set()
+    reading = DeferredLock()
 
-    async def count(url: str) -> None:
-        try:
-            progress.add_result(await fetch_one(url))
-        except FetchFailed as error:
-            progress.add_failure(url, str(error))
-        except CancelledError:
-            raise
-        except OSError as error:
-            progress.add_failure(url, reason_of(error))
-        except Exception:
-            # An unexpected error must fail only its own URL.
-            traceback.print_exc()
-            progress.add_failure(url, CRASHED)
+    async def run_worker() -> None:
+        while True:
+            async with reading:
+                url = await anext(urls, None)
+            if url is None:
+                return
+            try:
+                progress.add_result(await fetch_one(url))
+            except FetchFailed as error:
+                progress.add_failure(url, str(error))
+            except CancelledError:
+                raise
+            except OSError as error:
+                progress.add_failure(url, reason_of(error))
+            except Exception:
+                # An unexpected error must fail only its own URL.
+                traceback.print_exc()
+                progress.add_failure(url, CRASHED)
 
-    def release(_: object, fetching: Deferred[None]) -> None:
-        running.discard(fetching)
-        slots.release()
-
-    try:
-        await slots.acquire()
-        async for url in urls:
-            fetching = Deferred.fromCoroutine(count(url))
-            running.add(fetching)
-            fetching.addBoth(release, fetching)
-            await slots.acquire()
-        # This coroutine holds one slot. It gets the others when all fetches have ended.
-        for _ in range(concurrency - 1):
-            await slots.acquire()
-    finally:
-        for fetching in list(running):
-            fetching.cancel()
+    await all_results(run_worker() for _ in range(concurrency))
 
 
 async def read_urls(
@@ -258,25 +240,28 @@ async def read_urls(
     :param stdin: returns the file descriptor of the standard input.
     """
     seen: FIFOCache[str, bool] = FIFOCache(_REMEMBERED)
+    async for line in _read_lines(words, in_thread, stdin):
+        if line and not line.startswith("#") and line not in seen:
+            seen[line] = True
+            yield line
+
+
+async def _read_lines(
+    words: Iterable[str], in_thread: ThreadRunner, stdin: Callable[[], int]
+) -> AsyncIterator[str]:
     for word in words:
-        async for line in _read_lines(in_thread, stdin()) if word == "-" else _one(word):
-            if line and not line.startswith("#") and line not in seen:
-                seen[line] = True
-                yield line
-
-
-async def _one(word: str) -> AsyncIterator[str]:
-    yield word.strip()
-
-
-async def _read_lines(in_thread: ThreadRunner, descriptor: int) -> AsyncIterator[str]:
-    # Reading a pipe can block for long, so it runs in a thread. `os.read` is used because Python's
-    # buffered reader holds a lock while it reads, which would prevent the process from exiting.
-    rest = b""
-    while piece := await in_thread(lambda: os.read(descriptor, _READ_SIZE)):
-        *lines, rest = (rest + piece).split(b"\n")
-        if len(rest) > _LONGEST_LINE:
-            raise UsageError(f"a line of the standard input has more than {_LONGEST_LINE} bytes")
-        for line in lines:
-            yield line.decode("utf-8", "replace").strip()
-    yield rest.decode("utf-8", "replace").strip()
+        if word != "-":
+            yield word.strip()
+            continue
+        rest, read = b"", partial(os.read, stdin(), _READ_SIZE)
+        # Reading a pipe can block for long, so it runs in a thread. `os.read` is used because
+        # Python's buffered reader holds a lock while it reads, which would prevent the process
+        # from exiting.
+        while piece := await in_thread(read):
+            *lines, rest = (rest + piece).split(b"\n")
+            if len(rest) > _LONGEST_LINE:
+                fault = f"a line of the standard input has more than {_LONGEST_LINE} bytes"
+                raise UsageError(fault)
+            for line in lines:
+                yield line.decode("utf-8", "replace").strip()
+        yield rest.decode("utf-8", "replace").strip()

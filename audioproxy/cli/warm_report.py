@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
+from collections.abc import Iterator
 from decimal import ROUND_HALF_UP, Decimal
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 
 from audioproxy.cli.exit_status import UsageError
 from audioproxy.cli.fetcher import Fetched, Fetcher, FetchFailed, normalize_url, redact_url
-from audioproxy.cli.formatting import print_errors
+from audioproxy.cli.output import Form, Output
 from audioproxy.cli.url_input import parse_url
 from audioproxy.config import Config
 from audioproxy.engine import Engine, build
@@ -27,23 +27,20 @@ _ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
 
 
 class ReportingFetcher:
-    """Fetches URLs, and prints a report on each.
+    """Fetches URLs, and prints JSON or the elements of a feed for each.
 
     A body is kept in a temporary file until ffprobe has read its duration, so this needs no key and
     no source. The duration of an mp3 is that of its frames, which include the encoder's padding.
+
+    :param folder: for the temporary files; nothing else is in it.
+    :param concurrency: the most URLs that are fetched at a time.
     """
 
     def __init__(
-        self, fetcher: Fetcher, as_json: bool, folder: str, reactor: Any, concurrency: int
+        self, fetcher: Fetcher, output: Output, folder: str, reactor: Any, concurrency: int
     ) -> None:
-        """Create a fetcher.
-
-        :param as_json: print JSON, and not the elements of a feed.
-        :param folder: for the temporary files; nothing else is in it.
-        :param concurrency: the most URLs that are fetched at a time.
-        """
         self._fetcher = fetcher
-        self._as_json = as_json
+        self._output = output
         self._folder = folder
         config = Config(allow_insecure=True, local_root=folder, max_probe_concurrency=concurrency)
         self._engine = Engine(build(config, reactor))
@@ -53,28 +50,36 @@ class ReportingFetcher:
 
         :raises FetchFailed: for a URL that could not be fetched.
         """
+        is_text = self._output.form is Form.TEXT
         with NamedTemporaryFile(dir=self._folder, buffering=0) as file:
             try:
                 fetched = await self._fetcher.fetch(url, file)
                 duration = await self._duration(os.path.basename(file.name))
-                report = (json_line if self._as_json else enclosure)(url, fetched, duration)
+                lines = list(_enclosure(url, fetched, duration)) if is_text else []
             except FetchFailed as error:
-                if self._as_json:
-                    values = {"url": url, "status": error.status, "error": str(error)}
-                    print(json.dumps(values), flush=True)
+                self._output.row({"url": url, "status": error.status, "error": str(error)})
                 raise
-        print(report, flush=True)
+        values = {
+            "url": url,
+            "status": fetched.status,
+            "result": fetched.result,
+            "state": fetched.state,
+            "bytes": fetched.size,
+            "content_type": fetched.content_type,
+            "etag": fetched.etag,
+            "duration": None if duration is None else round(float(duration), 6),
+        }
+        self._output.row(values, *lines)
         signed = redact_url(url)
-        if not self._as_json and (escape := _ESCAPE.search(signed)):
+        if is_text and (found := _ESCAPE.search(signed)):
             in_source = _ESCAPE.search(f"/{signed}".partition("/plain/")[2])
             cure = "sign the URL with --encoded" if in_source else "use dl and cb without it"
-            print_errors(
-                f"{signed}: some apps spell {escape[0]} in another way, which is a 401; {cure}"
+            self._output.error(
+                f"{signed}: some apps spell {found[0]} in another way, which is a 401; {cure}"
             )
         return fetched.result
 
     async def close(self) -> None:
-        """End what has read the durations."""
         await self._engine.close()
 
     async def _duration(self, name: str) -> Decimal | None:
@@ -91,25 +96,8 @@ class ReportingFetcher:
         return probe.description.duration
 
 
-def json_line(url: str, fetched: Fetched, duration: Decimal | None) -> str:
-    """Return a JSON object on one line; unknown values are ``null``."""
-    values = {
-        "url": url,
-        "status": fetched.status,
-        "result": fetched.result,
-        "state": fetched.state,
-        "bytes": fetched.size,
-        "content_type": fetched.content_type,
-        "etag": fetched.etag,
-        "duration": None if duration is None else round(float(duration), 6),
-    }
-    return json.dumps(values)
-
-
-def enclosure(url: str, fetched: Fetched, duration: Decimal | None) -> str:
-    """Return the elements ``enclosure`` and ``itunes:duration`` of an item of a feed.
-
-    The duration is in whole seconds; its element is left out where it is unknown.
+def _enclosure(url: str, fetched: Fetched, duration: Decimal | None) -> Iterator[str]:
+    """Yield the elements ``enclosure`` and ``itunes:duration``, if it is known, of a feed's item.
 
     :raises FetchFailed: for a redirect, whose length and type are those of another URL, and for a
         URL that directories or apps do not accept for long.
@@ -129,11 +117,10 @@ def enclosure(url: str, fetched: Fetched, duration: Decimal | None) -> str:
     if _expires(url):
         raise FetchFailed("exp: apps request an enclosure for years; sign the URL without it")
     address = escape(normalize_url(url), {'"': "&quot;"})
-    line = f'<enclosure url="{address}" length="{fetched.size}" type="{kind}"/>'
-    if duration is None:
-        return line
-    seconds = duration.quantize(Decimal(1), ROUND_HALF_UP)
-    return f"{line}\n<itunes:duration>{seconds}</itunes:duration>"
+    yield f'<enclosure url="{address}" length="{fetched.size}" type="{kind}"/>'
+    if duration is not None:
+        seconds = duration.quantize(Decimal(1), ROUND_HALF_UP)
+        yield f"<itunes:duration>{seconds}</itunes:duration>"
 
 
 def _expires(url: str) -> bool:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.interfaces import IReactorTime
@@ -34,11 +33,12 @@ from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source
 from audioproxy.observe.log_context import Logger
 from audioproxy.observe.metrics import Metrics
+from audioproxy.process.child_limits import ChildLimits
 from audioproxy.process.find_starter import find_starter
 from audioproxy.process.programs import Programs
-from audioproxy.process.spawn import ChildLimits, Launcher
+from audioproxy.process.spawn import Launcher
 from audioproxy.process.store_upkeep import StoreUpkeep
-from audioproxy.process.warm import WarmStarter, warm_starter
+from audioproxy.process.warm_starter import WarmStarter, warm_starter
 from audioproxy.sources.dispatcher import SourceDispatcher, unset_openers
 from audioproxy.sources.interfaces import SourceStore
 from audioproxy.sources.local import LocalSources
@@ -48,8 +48,8 @@ from audioproxy.variants.interfaces import VariantStore
 
 if TYPE_CHECKING:
     from audioproxy.engine.remote import Remote
-    from audioproxy.s3.objects import ObjectStore
     from audioproxy.sources.s3 import S3Sources
+    from audioproxy.variants.s3 import S3VariantStore
 
 # Lookups in a file store that run at a time, and lookups that run or wait for a thread.
 _MOST_READ_THREADS = 32
@@ -62,14 +62,14 @@ _log = Logger()
 class Capabilities:
     """What only some stores can do; None where the store cannot, or there is none.
 
-    :ivar folder: reads small variants at once, and can be kept within a bound.
-    :ivar objects: the object store of a bucket.
+    :ivar folder: the store itself; it reads small variants at once, and can have a bound.
+    :ivar bucket: the store itself; it has an object store.
     :ivar presign: returns the presigned URL of a variant from its cache key, a number of seconds
         and the headers that its response should have; None in proxy mode too.
     """
 
     folder: FileVariantStore | None = None
-    objects: ObjectStore | None = None
+    bucket: S3VariantStore | None = None
     presign: Callable[[str, int, VariantHeaders], str] | None = None
 
 
@@ -200,7 +200,7 @@ def _make_store(
     except StoreError as error:
         wanted = f"set {prefix}_ADDRESSING to path"
         raise BootError(Problem("AP_VARIANT_STORE", str(error), wanted)) from error
-    return store, Capabilities(None, objects, None if ttl is None else store.presign)
+    return store, Capabilities(None, store, None if ttl is None else store.presign)
 
 
 def _make_sources(
@@ -242,25 +242,17 @@ def _make_upkeep(
     if (most := usage.max_bytes) is None:
         return None
     metrics.watch_store(most, lambda: usage.size)
-    # Modules may be where only PYTHONPATH or a wrapper of this process led to. An empty entry would
-    # be the working directory.
-    package = os.path.dirname(os.path.dirname(os.path.abspath(audioproxy.__file__)))
-    environment = {
-        **launcher.environment,
-        "AP_VARIANT_STORE": f"file://{store.root}",
-        "AP_SERVE_MODE": "proxy",
-        "PYTHONPATH": os.pathsep.join(filter(None, (package, *sys.path))),
-    }
-    # The limits are those of ffmpeg: a prune is a part of this program, and reads no source.
-    launcher = replace(launcher, environment=environment, limits=None)
     return StoreUpkeep(store, most, launcher, threads, time.time, metrics.variants_evicted)
 
 
 def _check_redirects(store: Capabilities) -> Sequence[Problem]:
     """Warn of redirects to a store that looks as if clients cannot reach it."""
-    if store.presign is None or store.objects is None or _is_public(store.objects.name):
+    if store.presign is None or store.bucket is None:
         return ()
-    fault = f"redirect sends clients to {store.objects.name}, which they may be unable to reach"
+    endpoint = store.bucket.object_store.name
+    if _is_public(endpoint):
+        return ()
+    fault = f"redirect sends clients to {endpoint}, which they may be unable to reach"
     wanted = "with AP_SERVE_MODE=proxy this service sends the bytes"
     warning = Problem("AP_SERVE_MODE", fault, wanted)
     _log.warn("{text}", text=str(warning))

@@ -21,7 +21,6 @@ class DiskSpace(NamedTuple):
     """The bytes of a disk.
 
     :ivar free: those that a process without privileges may still write.
-    :ivar size: all.
     """
 
     free: int
@@ -29,10 +28,7 @@ class DiskSpace(NamedTuple):
 
     @classmethod
     def of(cls, folder: str) -> DiskSpace:
-        """Return the space of the disk that a folder is on. This may block.
-
-        :raises OSError: where the system refuses.
-        """
+        """Return the space of the disk that a folder is on. This may block."""
         disk = os.statvfs(folder)
         return cls(disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize)
 

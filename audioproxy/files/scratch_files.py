@@ -34,22 +34,16 @@ class ScratchFile(Protocol):
 
 
 class ScratchSpace(Protocol):
-    """A place for scratch files."""
-
     async def create(self, seconds: float) -> ScratchFile:
         """Return a new empty file.
 
         :param seconds: the longest time that the caller can wait.
-        :raises OSError: where no file can be created.
         """
         ...
 
 
 def read_chunks(descriptor: int, start: int, stop: int) -> Iterator[bytes]:
-    """Yield the bytes of a file from ``start`` up to ``stop``, for a digest of any size.
-
-    :raises OSError: where the file cannot be read, or is shorter.
-    """
+    """Yield the bytes of a file from ``start`` up to ``stop``, for a digest of any size."""
     while start < stop:
         data = os.pread(descriptor, min(_HASH_CHUNK, stop - start), start)
         if not data:
@@ -59,12 +53,10 @@ def read_chunks(descriptor: int, start: int, stop: int) -> Iterator[bytes]:
 
 
 def run_inline(work: Callable[[], object]) -> None:
-    """Run a function at once, on the calling thread."""
     work()
 
 
 def temporary_folder(environ: Mapping[str, str]) -> str:
-    """Return the directory of temporary files for an environment."""
     return environ.get("TMPDIR") or DEFAULT_FOLDER
 
 
@@ -97,11 +89,9 @@ class AnonymousFile:
 
     @property
     def descriptor(self) -> int:
-        """The open descriptor."""
         return self._file.fileno()
 
     def close(self) -> None:
-        """Close and thereby remove the file; repeated calls are harmless."""
         self._run_detached(self._file.close)
 
 
@@ -113,5 +103,4 @@ class AnonymousSpace:
     folder: str = DEFAULT_FOLDER
 
     async def create(self, seconds: float = 0) -> AnonymousFile:
-        """Return a new empty file."""
         return AnonymousFile(self.run_detached, self.folder)

@@ -20,8 +20,6 @@ _PREFETCH_SIZE = 1024 * 1024
 
 
 class Readable(Protocol):
-    """Bytes that are read by offset."""
-
     def read(self, offset: int, limit: int) -> bytes:
         """Return 1 to ``limit`` bytes from ``offset``, or ``b""`` at the end."""
         ...
@@ -30,8 +28,6 @@ class Readable(Protocol):
 class GrowingFile(Readable, Protocol):
     """A file that is still being written.
 
-    :ivar size: bytes so far.
-    :ivar ended: no more bytes will be written.
     :ivar failure: why the writer failed; None where it did not.
     """
 
@@ -72,9 +68,6 @@ class FileProducer:
 
     If the source has a ``descriptor``, it is given to a consumer with a method ``take_file``.
 
-    :ivar done: the Deferred that `send` returns.
-    :ivar sent: the offset of the next byte.
-    :param start: the offset of the first byte.
     :param stop: the offset after the last byte, or None for a `GrowingFile` that is sent to its
         end.
     :param prefetch: called with an offset and a number of bytes before they are read, until
@@ -121,7 +114,6 @@ class FileProducer:
         """Do nothing: a producer that was not started holds nothing."""
 
     def pauseProducing(self) -> None:
-        """Pause: the consumer's buffer is full."""
         self._paused = True
 
     def resumeProducing(self) -> None:
@@ -130,7 +122,6 @@ class FileProducer:
         self._send()
 
     def stopProducing(self) -> None:
-        """Stop: the consumer is gone."""
         self._end(ConsumerGone())
 
     def _send(self) -> None:
@@ -198,7 +189,6 @@ class FileProducer:
 
     @property
     def _available(self) -> int:
-        """The offset up to which bytes can be read now."""
         if self._growing is not None:
             return self._growing.size
         assert self._stop is not None

@@ -27,19 +27,17 @@ class CacheTagHeader(NamedTuple):
     """The response header that has the tag of the source.
 
     :ivar name: in lower case.
-    :ivar salt: the decoded AP_SALT.
     """
 
     name: str
     salt: bytes
 
-    def lines(self, canonical_source: bytes) -> tuple[tuple[bytes, bytes]]:
-        """Return the header of the responses for a source, as the only one of a list."""
-        return _lines(self, canonical_source)
+    def line(self, canonical_source: bytes) -> tuple[str, str]:
+        return _line(self, canonical_source)
 
 
 # Most requests are for few sources, and the digest takes longer than this look-up.
 @lru_cache(4096)
-def _lines(header: CacheTagHeader, canonical_source: bytes) -> tuple[tuple[bytes, bytes]]:
+def _line(header: CacheTagHeader, canonical_source: bytes) -> tuple[str, str]:
     (tag,) = cache_tags([header.salt], canonical_source)
-    return ((header.name.encode("ascii"), tag.encode("ascii")),)
+    return header.name, tag

@@ -28,7 +28,6 @@ class Rates:
     step_10_above: int = 384000
 
     def accepts(self, rate: int) -> bool:
-        """Return whether the format can carry ``rate``."""
         if self.listed:
             return rate in self.listed
         return self.lowest <= rate <= self.highest and (
@@ -54,12 +53,10 @@ class Rates:
 class Format:
     """One output format.
 
-    :ivar token: the value of ``f``.
     :ivar description: its codec and its container.
     :ivar content_type: the variant's Content-Type; None for peaks, where ``pk_fmt`` decides.
     :ivar in_browsers: browsers play it. The test of the player plays it in Chromium.
     :ivar br: bounds of ``br`` in kbps, or None where it cannot change the output.
-    :ivar q: bounds of ``q``, or None.
     :ivar q_whole: ``q`` is a compression level, a whole number.
     :ivar default_br: kbps where a URL sets neither ``br`` nor ``q`` (D9); None for a format that
         has a default quality instead.

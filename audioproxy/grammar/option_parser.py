@@ -57,10 +57,7 @@ def parse_expiry(segments: Iterable[bytes]) -> int | None:
 
 
 def refuse_options(segments: Sequence[bytes]) -> None:
-    """Refuse the option segments of an info URL, which accepts none.
-
-    :raises InvalidOptions: quoting the first segment.
-    """
+    """Refuse the option segments of an info URL, which accepts none."""
     if segments:
         raise _refusal(segments[0], "an info document has no options")
 

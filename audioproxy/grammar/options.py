@@ -53,7 +53,6 @@ def _option(
     default: str | None = None,
     peaks_default: int | str | None = None,
 ) -> Any:
-    """Return the field of an option, with its row."""
     return field(default=default, metadata={"row": Option(parse, help, rule, peaks_default)})
 
 
@@ -188,7 +187,6 @@ class VariantOptions:
 
     @property
     def content_type(self) -> str:
-        """The Content-Type of the variant."""
         return self.format.content_type or _PEAKS_CONTENT_TYPES[self.pk_fmt or "json"]
 
     def canonical(self) -> str:

@@ -26,8 +26,6 @@ def expired(exp: int | None, now: float) -> bool:
     """Return whether a URL has expired.
 
     The second that ``exp`` names is still served (D14).
-
-    :param now: Unix seconds.
     """
     return exp is not None and math.floor(now) > exp
 
@@ -80,8 +78,6 @@ class VariantRequest:
 
     :ivar exp: the last Unix second in which the request is served, or None.
     :ivar canonical: the canonical options string.
-    :ivar key: the cache key.
-    :ivar tag: the entity tag of the variant.
     """
 
     options: VariantOptions
@@ -93,29 +89,22 @@ class VariantRequest:
 
     @classmethod
     def of(cls, options: VariantOptions, source: Source, exp: int | None = None) -> VariantRequest:
-        """Return the request for a variant of a source."""
         key = cache_key(options, source.canonical)
         return cls(options, source, exp, options.canonical(), key, etag(key))
 
     def is_expired(self, now: float) -> bool:
-        """Return whether ``exp`` has passed.
-
-        :param now: Unix seconds.
-        """
+        """Return whether ``exp`` has passed."""
         return expired(self.exp, now)
 
 
 @dataclass(frozen=True, slots=True)
 class InfoRequest:
-    """A request for the info document of a source."""
-
     source: Source
 
 
 def parse_request(signed: bytes, now: float | None) -> VariantRequest | InfoRequest:
     """Return the request of a path whose signature was verified.
 
-    :param now: Unix seconds; None to ignore ``exp``.
     :raises Expired: where ``exp`` has passed, even if the path has other errors.
     :raises InvalidOptions: for options that are malformed or in conflict.
     :raises NotFound: for a missing or malformed source.

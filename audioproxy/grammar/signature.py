@@ -13,8 +13,6 @@ _UNPADDED_LENGTH = 43
 def sign(key: bytes, salt: bytes, path: bytes) -> bytes:
     """Return the unpadded signature of ``path``.
 
-    :param key: the decoded AP_KEY.
-    :param salt: the decoded AP_SALT.
     :param path: the raw, still percent-encoded bytes after ``/{signature}``, with the leading
         ``/``.
     """

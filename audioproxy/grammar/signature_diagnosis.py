@@ -63,7 +63,6 @@ def diagnose_for_pairs(
     """Return the mistake that explains a wrong signature, or None if it is unknown.
 
     :param pairs: each a key and its salt: the current pair, and then the previous ones.
-    :returns: as `diagnose_signature`.
     """
     for number, (key, salt) in enumerate(pairs):
         if why := diagnose_signature(key, salt, path, signature):

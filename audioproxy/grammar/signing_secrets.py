@@ -14,7 +14,6 @@ _NOT_HEXADECIMAL = re.compile(r"[^0-9A-Fa-f]")
 
 
 def describe_secret(min_bytes: int) -> str:
-    """Return a description of the text of a secret of at least ``min_bytes`` bytes."""
     amount, verb = ("1 byte", "is") if min_bytes == 1 else (f"{min_bytes} bytes", "are")
     # The example has 16 bytes where the minimum is lower.
     return (
@@ -43,7 +42,6 @@ def secret_parser(min_bytes: int) -> Callable[[str], bytes]:
 
 
 def secret_list_parser(min_bytes: int) -> Callable[[str], tuple[bytes, ...]]:
-    """Return a parser of secrets as `secret_parser` accepts them, separated by commas."""
     read_one = secret_parser(min_bytes)
 
     def read(text: str) -> tuple[bytes, ...]:
@@ -63,10 +61,7 @@ def secret_list_parser(min_bytes: int) -> Callable[[str], tuple[bytes, ...]]:
 
 
 def check_length(secret: bytes, min_bytes: int) -> bytes:
-    """Return a decoded secret.
-
-    :raises InvalidValue: if it has fewer than ``min_bytes`` bytes.
-    """
+    """Return a decoded secret."""
     if len(secret) < min_bytes:
         amount = f"{len(secret)} byte{'' if len(secret) == 1 else 's'}"
         raise InvalidValue(amount, describe_secret(min_bytes))

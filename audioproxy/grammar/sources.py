@@ -14,6 +14,7 @@ from typing import ClassVar, Self
 from urllib.parse import unquote_to_bytes
 
 from audioproxy.errors import NotFound
+from audioproxy.grammar.allowlist import allows_bucket, allows_host
 from audioproxy.grammar.values import percent_decode
 
 _MAX_PATH_BYTES = 1024
@@ -85,7 +86,6 @@ class Source(ABC):
 
     @staticmethod
     def log_name(canonical: bytes) -> str:
-        """Return a canonical source of this kind as `log_name` does."""
         return _ESCAPED.sub(lambda match: b"%%%02X" % match[0][0], canonical).decode("ascii")
 
     @abstractmethod
@@ -102,7 +102,6 @@ class LocalSource(Source):
 
     @classmethod
     def parse(cls, rest: bytes) -> Self:
-        """Parse a relative path."""
         if not rest or rest.startswith(b"/") or b"\0" in rest:
             raise ValueError("a local path is relative, not empty, and has no NUL")
         if len(rest) > _MAX_PATH_BYTES or rest.count(b"/") >= _MAX_PATH_COMPONENTS:
@@ -138,7 +137,6 @@ class S3Source(Source):
 
     @classmethod
     def parse(cls, rest: bytes) -> Self:
-        """Parse a bucket and a key."""
         bucket, _, key = rest.partition(b"/")
         if len(bucket) > _MAX_BUCKET_BYTES or _BUCKET.fullmatch(bucket) is None:
             raise ValueError("a bucket is 1 to 63 letters, digits, dots, hyphens and underscores")
@@ -148,7 +146,6 @@ class S3Source(Source):
 
     @property
     def canonical(self) -> bytes:
-        """The bucket and the raw key."""
         return f"{self.scheme}://{self.bucket}/".encode("ascii") + self.key
 
     @property
@@ -160,13 +157,7 @@ class S3Source(Source):
         return self.key
 
     def is_allowed(self, allowlist: Iterable[str]) -> bool:
-        """Return whether an entry is the bucket, or its prefix and ``*``."""
-        return any(
-            self.bucket.startswith(entry[:-1])
-            if entry.endswith("*") and entry.count("*") == 1
-            else entry == self.bucket
-            for entry in allowlist
-        )
+        return allows_bucket(allowlist, self.bucket)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +171,6 @@ class HttpsSource(Source):
 
     @classmethod
     def parse(cls, rest: bytes) -> Self:
-        """Parse what follows ``https://`` in a URL."""
         if len(b"https://" + rest) > _MAX_URL_BYTES or _PRINTABLE.fullmatch(rest) is None:
             raise ValueError(f"a URL has at most {_MAX_URL_BYTES} bytes, all printable ASCII")
         match = _URL_PARTS.fullmatch(rest)
@@ -237,13 +227,7 @@ class HttpsSource(Source):
         return (address + mark).decode("ascii") + digest
 
     def is_allowed(self, allowlist: Iterable[str]) -> bool:
-        """Return whether an entry is the host, ``*.`` and its suffix, or ``*``."""
-        return any(
-            self.host.endswith(entry[1:])
-            if entry.startswith("*.") and entry.count("*") == 1
-            else entry in ("*", self.host)
-            for entry in map(str.lower, allowlist)
-        )
+        return allows_host(allowlist, self.host)
 
 
 #: The sources that a URL can have, by scheme.
@@ -265,10 +249,7 @@ def read_source(form: bytes, raw: bytes) -> Source:
 
 
 def parse_source(text: bytes) -> Source:
-    """Parse a source string that is already decoded.
-
-    :raises ValueError: for text that is not a source.
-    """
+    """Parse a source string that is already decoded."""
     if (match := _SCHEME.match(text)) is None:
         raise ValueError(f"a source starts with {_LISTED_SCHEMES}")
     scheme = match[1].decode("ascii")

@@ -51,7 +51,6 @@ def print_decimal(value: Decimal) -> str:
 
 
 def parse_integer(text: bytes, low: int | None = None, high: int | None = None) -> int:
-    """Parse a whole number from ``low`` to ``high`` inclusive, or without bounds."""
     # A bound with more than 9 digits, such as that of exp, determines the number of digits.
     longest = max(_INTEGER_DIGITS, len(str(high)))
     bounds = f" of at most {longest} digits" if low is None else f" from {low} to {high}"
@@ -62,13 +61,10 @@ def parse_integer(text: bytes, low: int | None = None, high: int | None = None) 
 
 
 def integer(low: int, high: int) -> Callable[[bytes], int]:
-    """Return a parser of whole numbers from ``low`` to ``high``."""
     return lambda text: parse_integer(text, low, high)
 
 
 def choice(*accepted: str) -> Callable[[bytes], str]:
-    """Return a parser of one of a few words."""
-
     def parse(text: bytes) -> str:
         value = text.decode("latin-1")
         if value not in accepted:
@@ -79,7 +75,6 @@ def choice(*accepted: str) -> Callable[[bytes], str]:
 
 
 def number_choice(*accepted: str) -> Callable[[bytes], int]:
-    """Return a parser of one of a few whole numbers."""
     return lambda text: int(choice(*accepted)(text))
 
 
@@ -91,7 +86,6 @@ def percent_decode(text: bytes) -> bytes:
 
 
 def percent_encode(value: bytes) -> str:
-    """Return the canonical percent-encoding: only unreserved characters of RFC 3986 are kept."""
     return quote(value, safe="")
 
 
@@ -110,7 +104,6 @@ def other_forms(name: bytes) -> dict[str, bytes]:
 
 
 def parse_bytes(text: bytes) -> bytes:
-    """Parse percent-encoded bytes."""
     value = percent_decode(text)
     if len(value) > _TEXT_LIMIT:
         raise ValueError(f"at most {_TEXT_LIMIT} bytes are expected")
@@ -137,7 +130,6 @@ class Trim:
 
     @classmethod
     def parse(cls, text: bytes) -> Trim:
-        """Parse ``start[:duration]``."""
         start, *rest = _parts(text, "start[:duration]")
         if not rest:
             return cls(_seconds(start))
@@ -159,7 +151,6 @@ class Fade:
 
     @classmethod
     def parse(cls, text: bytes) -> Fade:
-        """Parse ``in[:out]``."""
         return cls(*map(_seconds, _parts(text, "in[:out]")))
 
     def __str__(self) -> str:
@@ -176,7 +167,6 @@ class LoudnessTargets:
 
     @classmethod
     def parse(cls, text: bytes) -> LoudnessTargets:
-        """Parse ``ebu[:I[:TP[:LRA]]]``."""
         name, *targets = _parts(text, "ebu[:I[:TP[:LRA]]]")
         if name != b"ebu":
             raise ValueError("ebu is expected")

@@ -43,7 +43,6 @@ class BodyCollector(Protocol):
         self._timeout = ProgressTimeout(clock, _COLLECT_TIMEOUT, self._stall)
 
     def dataReceived(self, data: bytes) -> None:
-        """Append bytes of the body."""
         if self._extend_timeout:
             self._timeout.reset()
         self._data += data
@@ -51,7 +50,6 @@ class BodyCollector(Protocol):
             self._end(BodyTooLarge())
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
-        """End the transfer: the body has ended, or the connection was lost."""
         self._end(None if reason.check(ResponseDone) else translate_error(reason.value))
 
     def _stall(self) -> None:
@@ -73,7 +71,6 @@ class BodyAborter(Protocol):
     """Body receiver that closes the connection instead of reading the body."""
 
     def connectionMade(self) -> None:
-        """Close the connection."""
         abort_response(self)
 
 
@@ -131,7 +128,6 @@ class BodyStream(Protocol):
         self._response.deliverBody(BodyAborter())
 
     def dataReceived(self, data: bytes) -> None:
-        """Forward bytes of the body."""
         if self._consumer is None:
             return
         self._received += len(data)
@@ -143,7 +139,6 @@ class BodyStream(Protocol):
         self._consumer.write(data)
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
-        """End the transfer: the body has ended, or the connection was lost."""
         complete = reason.check(ResponseDone) is not None
         if reason.check(PotentialDataLoss):
             # Only the end of the connection marks the end of this body, so a truncated body would
@@ -166,14 +161,12 @@ class BodyStream(Protocol):
             self.transport.pauseProducing()  # type: ignore[attr-defined]
 
     def resumeProducing(self) -> None:
-        """Resume: the consumer accepts more."""
         self._paused = False
         if self._consumer is not None and self.transport is not None:
             self._start_timeout()
             self.transport.resumeProducing()  # type: ignore[attr-defined]
 
     def stopProducing(self) -> None:
-        """Stop: the consumer is gone."""
         self._end(ConsumerGone())
 
     def _start_timeout(self) -> None:
@@ -207,7 +200,6 @@ class BodyStream(Protocol):
 class RequestBody(FileProducer):
     """A byte range of a file as the body of a request.
 
-    :ivar length: the number of bytes.
     :ivar on_progress: called for each write to the connection.
     :ivar abort_connection: closes the connection of the request at once.
     """
@@ -219,7 +211,6 @@ class RequestBody(FileProducer):
         self.abort_connection: Callable[[], None] = lambda: None
 
     def startProducing(self, consumer: IConsumer) -> Deferred[None]:
-        """Start to send the range."""
         sending: Deferred[None] = Deferred()
 
         def end(outcome: Failure | None) -> None:

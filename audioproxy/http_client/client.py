@@ -83,7 +83,6 @@ def load_trust_root(path: str | None) -> Any:
 
     :param path: a PEM file that replaces the system's trust store; None for the system's.
     :raises OSError: if the file cannot be read.
-    :raises ValueError: if the file does not contain valid certificates.
     """
     if path is None:
         return platformTrust()
@@ -103,8 +102,6 @@ def load_trust_root(path: str | None) -> Any:
 class HttpClient:
     """An HTTP/1.1 client with a connection pool and one trust root for all servers.
 
-    :ivar clock: measures its timeouts.
-    :param trust_root: from `load_trust_root`.
     :param public_only: connect to public addresses alone; a request to a host without one raises
         `PrivateAddress`.
     """
@@ -176,7 +173,6 @@ class HttpClient:
         return found is not None and has_idle_connection(self._pool, found[0])
 
     def open(self) -> None:
-        """Allow requests again after `close`."""
         self._closed = False
 
     async def close(self) -> None:
@@ -214,7 +210,6 @@ class HttpClient:
 class Response:
     """A response whose headers have arrived. The body must be read, streamed or discarded.
 
-    :ivar status: the status code.
     :ivar length: the body's length in bytes; None if it is not stated.
     :param asked: the Range header of the request; empty without one.
     """
@@ -307,7 +302,6 @@ class Response:
         :param extend_timeout: the timeout of 15 seconds applies to each piece of the body, not to
             the whole.
         :raises BodyTooLarge: for a body of more than ``limit`` bytes.
-        :raises TransportError: if the body ends early or is not complete in time.
         """
         return await self._collect(limit, extend_timeout)
 
@@ -375,7 +369,6 @@ class ClientsByBundle:
     def client(self, bundle: str | None = None, *, public_only: bool = False) -> HttpClient:
         """Return the client that trusts a CA bundle; None is the default bundle.
 
-        :param public_only: as of `HttpClient`.
         :raises UnusableBundle: if the bundle cannot be read.
         """
         path = bundle or self._ssl_cert_file
@@ -392,11 +385,9 @@ class ClientsByBundle:
         return self._clients[key]
 
     def open(self) -> None:
-        """Allow requests again after `close`."""
         for client in self._clients.values():
             client.open()
 
     async def close(self) -> None:
-        """Close all connections and refuse further requests."""
         for client in self._clients.values():
             await client.close()

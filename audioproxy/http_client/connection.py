@@ -55,7 +55,6 @@ class PooledConnection(ProtocolWrapper):
     _is_paused = False
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
-        """Note how the connection was closed."""
         # Twisted reports a TLS connection that ends without close_notify as ConnectionLost.
         secure = ISSLTransport.providedBy(self.transport)
         self.closed_securely = secure and reason.check(ConnectionDone) is not None
@@ -73,7 +72,6 @@ class PooledConnection(ProtocolWrapper):
         self.transport.write(data)
 
     def writeSequence(self, data: Any) -> None:
-        """Send bytes of a request, and start to count the bytes of its response."""
         self._header_bytes = 0
         self.transport.writeSequence(data)
 
@@ -122,8 +120,6 @@ class _ConnectionFactory(WrappingFactory):
 @implementer(IStreamClientEndpoint)
 @dataclass(frozen=True, slots=True)
 class _TrackingEndpoint:
-    """Endpoint that registers each of its connections while it is open."""
-
     endpoint: IStreamClientEndpoint
     open_connections: dict[PooledConnection, int]
 
@@ -144,7 +140,6 @@ def make_endpoint(
 ) -> IStreamClientEndpoint:
     """Return the endpoint of a server, which registers its connections while they are open.
 
-    :param public_only: connect to public addresses alone.
     :raises TransportError: for a name that cannot be looked up.
     """
     host = uri.host.decode("ascii")

@@ -79,10 +79,6 @@ class PublicEndpoint:
     timeout: float
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        """Connect.
-
-        :raises PrivateAddress: where the name has addresses, and none of them is public.
-        """
         return Deferred.fromCoroutine(self._connect(protocolFactory))
 
     async def _connect(self, factory: IProtocolFactory) -> IProtocol:
@@ -106,10 +102,7 @@ class PublicEndpoint:
 
 @implementer(IResolutionReceiver)
 class _Receiver:
-    """Receiver of the addresses of a name.
-
-    :ivar complete: fires with all of them.
-    """
+    """Receiver of the addresses of a name."""
 
     def __init__(self) -> None:
         self.complete: Deferred[list[Any]] = Deferred()

@@ -15,8 +15,6 @@ _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 class ByteRange:
     """Bytes of a file.
 
-    :ivar first: the offset of the first byte.
-    :ivar last: the offset of the last byte.
     :ivar total: bytes of the whole file; None where they are not stated.
     """
 
@@ -26,7 +24,6 @@ class ByteRange:
 
     @property
     def size(self) -> int:
-        """The number of bytes."""
         return self.last + 1 - self.first
 
     def is_answer_to(self, asked: str) -> bool:

@@ -46,7 +46,6 @@ class HostTls:
         self._options = optionsForClientTLS(_PLACEHOLDER, trust_root, sendServerName=False)
 
     def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> Connection:
-        """Return a connection that verifies its server's certificate."""
         connection = self._options.clientConnectionForTLS(tlsProtocol)
         if self._address is None:
             connection.set_tlsext_host_name(self._name.encode("ascii"))

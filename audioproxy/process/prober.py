@@ -26,7 +26,7 @@ from audioproxy.errors import (
 )
 from audioproxy.media.command.decoding import measure_arguments, piece_arguments
 from audioproxy.media.described import describe, is_doubtful
-from audioproxy.media.diagnostics import classify, one_line, unsupported_container
+from audioproxy.media.diagnostics import classify, unsupported_container, verdict
 from audioproxy.media.encryption import is_encrypted
 from audioproxy.media.ffprobe_output import has_container, lacks_pictures
 from audioproxy.media.inputs import Input
@@ -46,7 +46,7 @@ from audioproxy.media.samples import check_samples, examine_start, probe_samples
 from audioproxy.media.signatures import TAG_DEMUXER, identify, may_be_misdetected
 from audioproxy.media.streams import COUNTED_SECONDS
 from audioproxy.observe.log_context import Logger
-from audioproxy.process.child import ChildTimeout, Exit, describe_exit, log_lack_of_memory
+from audioproxy.process.child import ChildTimeout, Exit, log_failure
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.spawn import Launcher, SpawnFailed
 from audioproxy.sources.interfaces import OpenSource
@@ -378,22 +378,18 @@ class Prober:
                 is_pcm=opened.is_pcm,
                 description=description,
             )
-        if ended.used_up_cpu:
+        cause = verdict(ended.signal_name, ended.stderr)
+        if cause is RenderTimeout:
             raise _Expensive
-        if ended.code is not None and (refusal := classify(ended.stderr)) is not None:
-            if refusal is MemoryExceeded:
-                log_lack_of_memory("probe", ended)
+        if ended.code is not None and cause is not None and issubclass(cause, UndecodableSource):
+            if cause is MemoryExceeded:
+                log_failure("probe", ended, cause)
             if samples is not None:
                 return samples
             if (name := unsupported_container(ended.stderr)) is not None:
                 raise UndecodableSource(f'The container "{name}" is not supported.')
-            raise refusal
-        log = _log.error if ended.never_ran else _log.warn
-        log(
-            "the probe failed ({how}): {diagnostic}",
-            how=describe_exit(ended),
-            diagnostic=one_line(ended.stderr),
-        )
+            raise cause
+        log_failure("probe", ended)
         raise ProbeFailed
 
     async def _read_samples(

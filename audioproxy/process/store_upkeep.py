@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import os
 import sys
 from collections.abc import Callable
 from contextvars import Context
+from dataclasses import replace
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import LoopingCall, deferLater
 
+import audioproxy
 from audioproxy.concurrency.threads import ThreadRunner
 from audioproxy.media.diagnostics import one_line
 from audioproxy.observe.log_context import Logger
@@ -17,6 +19,7 @@ from audioproxy.process.child import ChildTimeout, describe_exit
 from audioproxy.process.spawn import Launcher, SpawnFailed
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.interfaces import NoRoom
+from audioproxy.variants.prune import BUSY, prune_command, read_summary
 
 # Percent of the bound. A prune begins when the store has more than the first, and removes variants
 # until it has no more than the second.
@@ -33,12 +36,6 @@ _INTERVAL = 60.0
 # Seconds for a prune. A network file system may take some milliseconds for each variant.
 _PRUNE_TIMEOUT = 86_400.0
 _SUMMARY_LIMIT = 64 * 1024
-
-# The exit status if another process prunes the store (`audioproxy.cli.exit_status.BUSY`).
-_BUSY = 75
-
-# With -P, the working directory is no place of modules.
-_PRUNE = (sys.executable, "-P", "-m", "audioproxy.cli.main", "store", "prune", "--json")
 
 _log = Logger()
 
@@ -59,16 +56,16 @@ class StoreUpkeep:
         now: Callable[[], float],
         evicted: Callable[[int], object],
     ) -> None:
-        """Create an upkeep that is not started.
+        """Create an upkeep that is not started; ``now`` returns Unix seconds.
 
-        :param max_bytes: the bound of the store.
-        :param launcher: starts prunes. Its environment names the store.
-        :param now: Unix time in seconds.
         :param evicted: called with the number of variants that a prune has removed.
         """
         self._store = store
         self._max_bytes = max_bytes
-        self._launcher = launcher
+        # Limits are those of ffmpeg. A prune is a part of this program, and reads no source.
+        self._launcher = replace(
+            launcher, environment={**launcher.environment, **_module_path()}, limits=None
+        )
         self._clock = launcher.clock
         self._run_in_thread = run_in_thread
         self._now = now
@@ -82,7 +79,6 @@ class StoreUpkeep:
         self._silent_until = self._clock.seconds()
 
     def start(self) -> None:
-        """Start, with a prune at once."""
         self._store.on_commit = self._committed
         updating = self._updates.start(_INTERVAL, now=False)
         updating.addErrback(lambda failure: _log.failure("the updates have crashed", failure))
@@ -127,7 +123,6 @@ class StoreUpkeep:
         return None
 
     def _check(self) -> None:
-        """Start a prune if one is needed and none runs."""
         is_idle = self._pruning is None or self._pruning.called
         if self._updates.running and is_idle and self._target is not None:
             # An empty context: the log lines do not belong to the request whose variant was stored.
@@ -150,11 +145,8 @@ class StoreUpkeep:
             _log.failure("the prune of the store crashed")
 
     async def _prune(self, target: int) -> int | None:
-        """Prune the store in a child.
-
-        :returns: the number of variants that were removed; None where the prune has failed.
-        """
-        command = [*_PRUNE, "--max-bytes", str(target)]
+        """Return the number of variants that a child has removed; None where it has failed."""
+        command = prune_command(self._store.root, target)
         try:
             child = self._launcher.launch(command, {}, _PRUNE_TIMEOUT, stdout_limit=_SUMMARY_LIMIT)
             ended = await child.wait()
@@ -165,12 +157,11 @@ class StoreUpkeep:
             _log.warn("the store is not pruned: that takes more than a day")
             return None
         await self._run_on_disk(self._store.usage.ensure)
-        if ended.code == _BUSY:
+        if ended.code == BUSY:
             _log.debug("another process prunes the store")
             return None
-        # A prune that fails may have removed some variants; one that is killed prints nothing.
-        summary = json.loads(ended.stdout) if ended.stdout else {"removed": {"variants": 0}}
-        removed = int(summary["removed"]["variants"])
+        # A prune that fails may have removed some variants.
+        removed, remaining = read_summary(ended.stdout)
         self._evicted(removed)
         if not ended.ok:
             how = f"{describe_exit(ended)}: {one_line(ended.stderr)}"
@@ -179,7 +170,17 @@ class StoreUpkeep:
         _log.info(
             "the store is pruned: {removed} variants removed, {bytes} bytes remain",
             removed=removed,
-            bytes=summary["remaining"]["bytes"],
+            bytes=remaining,
         )
         self._counted = True
         return removed
+
+
+def _module_path() -> dict[str, str]:
+    """Return the variable that says where modules are.
+
+    Only PYTHONPATH or a wrapper of this process may lead there. An empty entry would be the working
+    directory.
+    """
+    package = os.path.dirname(os.path.dirname(os.path.abspath(audioproxy.__file__)))
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (package, *sys.path)))}

@@ -31,7 +31,6 @@ class EncodedFile:
         """Prepare an empty file for the encoder.
 
         :param header_bytes: the most bytes of headers that the encoder writes before any audio.
-        :raises RenderFailed: where the file cannot be written.
         """
         self.scratch = scratch
         self._stated_length = stated = stated_length
@@ -48,7 +47,6 @@ class EncodedFile:
 
     @property
     def written(self) -> int:
-        """The bytes of the file."""
         return os.fstat(self.scratch.descriptor).st_size
 
     def encoded_bytes(self, size: int) -> int:
@@ -63,8 +61,6 @@ class EncodedFile:
         """Return how many of the first bytes are final.
 
         Headers that have to be changed are final when audio follows them, and so they are complete.
-
-        :param written: what `written` was, at a time at which nothing was wrong.
         """
         if not self._patched:
             if not self.has_audio(written):
@@ -73,10 +69,7 @@ class EncodedFile:
         return written
 
     def complete(self) -> None:
-        """Complete the headers and the end of the file of an encoder that has ended.
-
-        :raises RenderFailed: where the file cannot be written.
-        """
+        """Complete the headers and the end of the file of an encoder that has ended."""
         stated, size = self._stated_length, self.written
         if stated is not None and size > len(self._prefix):
             if not self._patched:
@@ -84,7 +77,6 @@ class EncodedFile:
             self._write(stated.header.suffix(stated.form, size), size)
 
     def read(self, offset: int, limit: int) -> bytes:
-        """Return up to ``limit`` bytes from ``offset``."""
         return os.pread(self.scratch.descriptor, limit, offset)
 
     def _patch(self) -> None:

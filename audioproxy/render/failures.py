@@ -23,13 +23,7 @@ _REMEMBERED = (OutputTooLarge, RenderTimeout)
 
 
 class RecentFailures:
-    """The failures of the last minute: the refusal of a variant, and the version of its source."""
-
     def __init__(self, seconds: Callable[[], float]) -> None:
-        """Remember nothing yet.
-
-        :param seconds: returns the seconds of a clock.
-        """
         self._refusals: TTLCache[str, tuple[bytes, type[Refusal]]] = TTLCache(
             _MOST_VARIANTS, _LIFETIME, timer=seconds
         )
@@ -45,10 +39,7 @@ class RecentFailures:
             self._refusals[key] = source.identity, type(refusal)
 
     def check(self, key: str, source: OpenSource) -> None:
-        """Refuse a render that has failed within the last minute, from the same version.
-
-        :raises OutputTooLarge, RenderTimeout: as that render did.
-        """
+        """Refuse a render that has failed within the last minute, from the same version."""
         identity, refusal = self._refusals.get(key, (b"", None))
         if refusal is not None and identity == source.identity:
             raise refusal(

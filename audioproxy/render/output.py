@@ -36,20 +36,10 @@ class RenderOutput:
 
     :ivar size: bytes that readers can read so far.
     :ivar limit: bytes that readers get at most, however large the file is (D52).
-    :ivar ended: no bytes will be added.
     :ivar failure: why the output will never be the whole variant, or None.
     """
 
-    def __init__(
-        self,
-        file: EncodedFile,
-        limit: int,
-        on_change: Callable[[RenderOutput], object] = lambda output: None,
-    ) -> None:
-        """Create an output without bytes.
-
-        :param on_change: called with the output on every change, ahead of the followers.
-        """
+    def __init__(self, file: EncodedFile, limit: int) -> None:
         self.size = 0
         self.limit = limit
         self.ended = False
@@ -58,7 +48,6 @@ class RenderOutput:
         self._following: EncodedFile | None = None
         self._compared = 0
         self._has_more_to_compare = False
-        self._on_change = on_change
         self._holders = 1
         self._followers: dict[object, Callable[[], None]] = {}
 
@@ -98,13 +87,23 @@ class RenderOutput:
         if unused is not None:
             unused.scratch.close()
 
-    async def watch(self, encoding: Encoding, clock: IReactorTime) -> bytes:
-        """Check the file while the encoder runs, and return the end of its stderr on success.
+    async def first_audio(self, encoding: Encoding, clock: IReactorTime) -> None:
+        """Return when readers can read audio, or the encoder has succeeded without."""
+        await self._watch(encoding, clock, lambda: self.has_audio)
 
-        :raises OutputTooLarge: past the limit.
+    async def rest(self, encoding: Encoding, clock: IReactorTime) -> bytes:
+        """Check the file until the encoder has succeeded, and return the end of its stderr.
+
+        :raises OutputTooLarge: past the limit, while the encoder may still run.
         :raises OutputDiffers: where a render that began anew gives other bytes.
-        :raises Refusal: as `Encoding.wait`.
         """
+        return await self._watch(encoding, clock, lambda: False)
+
+    async def _watch(
+        self, encoding: Encoding, clock: IReactorTime, is_over: Callable[[], bool]
+    ) -> bytes:
+        """Check the file until a condition is true, or the encoder has ended."""
+        over = encoding.wait()
         checking: IDelayedCall
 
         def check() -> None:
@@ -115,29 +114,32 @@ class RenderOutput:
                 if encoding.is_readable:
                     self.update_size(written)
             except Refusal as refusal:
-                encoding.stop(refusal)
+                over.errback(refusal)
             except Exception:
                 _log.failure("the check of an output failed")
-                encoding.stop(RenderFailed())
+                over.errback(RenderFailed())
             else:
-                is_rare = self.has_audio and not self._has_more_to_compare
-                interval = _INTERVAL_AFTER_AUDIO if is_rare else _INTERVAL_BEFORE_AUDIO
-                checking = clock.callLater(interval, check)
+                if is_over():
+                    over.callback(b"")
+                else:
+                    checking = clock.callLater(self._interval, check)
 
-        checking = clock.callLater(_INTERVAL_BEFORE_AUDIO, check)
+        checking = clock.callLater(self._interval, check)
         try:
-            return await encoding.wait()
+            return await over
         finally:
             if checking.active():
                 checking.cancel()
+
+    @property
+    def _interval(self) -> float:
+        is_rare = self.has_audio and not self._has_more_to_compare
+        return _INTERVAL_AFTER_AUDIO if is_rare else _INTERVAL_BEFORE_AUDIO
 
     def update_size(self, written: int) -> None:
         """Make more of the file readable, and notify the followers of new bytes.
 
         :param written: the bytes of the file up to which nothing is wrong.
-        :raises OutputTooLarge: past the limit. The followers learn of it at once: the encoder may
-            take some time to die.
-        :raises OutputDiffers: where a render that began anew gives other bytes.
         """
         size = self._written_file.readable(written)
         readable = min(size, self.limit)
@@ -148,7 +150,6 @@ class RenderOutput:
         if size > self.limit:
             refusal = OutputTooLarge()
             _log.warn("the encoder was stopped: {why}", why=refusal.message)
-            self.end(refusal)
             raise refusal
         if has_grown:
             self._notify()
@@ -156,9 +157,7 @@ class RenderOutput:
     async def complete(self, clock: IReactorTime) -> None:
         """Complete the file of an encoder that has ended without an error.
 
-        :raises OutputTooLarge: past the limit.
         :raises OutputDiffers: where a render that began anew gives other bytes, or fewer.
-        :raises RenderFailed: where the file cannot be written.
         """
         self._written_file.complete()
         written = self.written
@@ -212,7 +211,6 @@ class RenderOutput:
         """Compare a part of what readers have; return whether they can read on.
 
         :param readable: bytes of the file that the encoder writes.
-        :raises OutputDiffers: where the bytes are not the same.
         """
         file = self._following
         if file is None:
@@ -230,7 +228,6 @@ class RenderOutput:
         return True
 
     def _notify(self) -> None:
-        self._on_change(self)
         # A notified follower may add or remove others.
         for token, follower in list(self._followers.items()):
             if token in self._followers:

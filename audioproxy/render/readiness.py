@@ -19,11 +19,9 @@ class Readiness:
 
     @property
     def ready(self) -> bool:
-        """Whether new work should be routed to the node."""
         return not self.threshold or (self._queue_is_short and self._programs_run)
 
     def programs_checked(self, run: bool) -> None:
-        """Record whether ffmpeg and ffprobe can run."""
         self._programs_run = run
 
     def depth_changed(self, depth: int) -> None:

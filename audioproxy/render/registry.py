@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred
 
@@ -12,8 +11,8 @@ from audioproxy.concurrency.shared_result import InFlightCounter, SharedResult
 from audioproxy.errors import Stopping
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.observe.log_context import Logger
-from audioproxy.render.output import RenderOutput
 from audioproxy.render.render import HAS_SLOT, Render, RenderContext, State
+from audioproxy.render.subscribers import Subscription
 
 # Seconds for which a stored render can still be joined (D37).
 _LINGER = 1.0
@@ -24,26 +23,7 @@ _CANCEL_TIMEOUT = 5.0
 _log = Logger()
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """One client's subscription to a render.
-
-    :ivar started: this request started the render; other requests joined it.
-    :ivar output: fires when there are bytes, or fails with the refusal.
-    """
-
-    render: Render
-    started: bool
-    output: Deferred[RenderOutput]
-
-    def leave(self) -> None:
-        """End the subscription; called when everything was read, or the client has disconnected."""
-        self.render.unsubscribe()
-
-
 class RenderRegistry:
-    """The running renders, by cache key."""
-
     def __init__(self, context: RenderContext) -> None:
         self._context = context
         self._joinable: dict[str, Render] = {}
@@ -54,7 +34,7 @@ class RenderRegistry:
     def find(self, key: str) -> Subscription | None:
         """Join the render of ``key``; return None where there is none to join."""
         render = self._joinable.get(key)
-        return None if render is None else Subscription(render, False, render.subscribe())
+        return None if render is None else render.subscribe(started=False)
 
     def join(self, request: VariantRequest, *, is_low: bool = False) -> Subscription:
         """Join the render of a request's key, or start it.
@@ -62,11 +42,13 @@ class RenderRegistry:
         :param is_low: a render that only such requests have joined lets others go first (D65).
         :raises Stopping: where there is no render to join, and the service stops.
         """
-        subscription = self.find(request.key) or self._create(request)
+        found = self._joinable.get(request.key)
+        render = found or self._create(request)
+        subscription = render.subscribe(started=found is None)
         if not is_low:
-            subscription.render.lift()
-        if subscription.started:
-            Deferred.fromCoroutine(self._run(request.key, subscription.render))
+            render.lift()
+        if found is None:
+            Deferred.fromCoroutine(self._run(request.key, render))
         return subscription
 
     def open(self) -> None:
@@ -74,7 +56,6 @@ class RenderRegistry:
         self._draining = SharedResult()
 
     def count(self) -> tuple[int, int]:
-        """Return how many renders run, and how many finished ones are being stored."""
         states = [render.state for render in self._alive]
         return sum(state in HAS_SLOT for state in states), states.count(State.FINISHED)
 
@@ -102,14 +83,14 @@ class RenderRegistry:
             render.stop()
         await self._in_flight.wait_until_idle(Deadline(self._context.clock, _CANCEL_TIMEOUT))
 
-    def _create(self, request: VariantRequest) -> Subscription:
+    def _create(self, request: VariantRequest) -> Render:
         if self._draining.fired:
             raise Stopping
         render = Render(self._context, request, lambda: self._unregister(request.key, render))
         self._joinable[request.key] = render
         self._alive.add(render)
         self._in_flight.begin()
-        return Subscription(render, True, render.subscribe())
+        return render
 
     async def _run(self, key: str, render: Render) -> None:
         try:

@@ -13,13 +13,13 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.concurrency.slots import Claim, Slots
 from audioproxy.errors import (
     DiskFull,
     IrregularSource,
     NothingDecoded,
     OutputDiffers,
+    OutputTooLarge,
     Refusal,
     RenderFailed,
     RenderTimeout,
@@ -36,6 +36,7 @@ from audioproxy.render.encoded_file import EncodedFile
 from audioproxy.render.failures import RecentFailures
 from audioproxy.render.job import RETRIABLE, Job, Preparer, ProbedSource
 from audioproxy.render.output import RenderOutput
+from audioproxy.render.subscribers import Subscribers, Subscription
 from audioproxy.render.write_back import RenderStorage, WriteBack
 from audioproxy.sources.interfaces import OpenSource, SourceFile
 from audioproxy.variants.interfaces import NoRoom
@@ -47,8 +48,6 @@ _log = Logger()
 
 
 class State(Enum):
-    """The state of a render."""
-
     PROBING = "opens and probes the source"
     QUEUED = "waits for a slot"
     ENCODING = "has a slot, and no audio yet"
@@ -102,8 +101,6 @@ class Render:
 
     No client gets a byte before the encoder has output more than container headers. So every
     refusal until then can still be a response with a status.
-
-    :ivar state: its current state.
     """
 
     def __init__(
@@ -124,9 +121,9 @@ class Render:
         self._opened: OpenSource | None = None
         self._found_irregular = False
         self._output: RenderOutput | None = None
-        self._readable: SharedResult[RenderOutput] = SharedResult()
-        self._subscribers = 0
+        self._subscribers = Subscribers(self._all_left)
         self._running: Deferred[bool] | None = None
+        self._is_cancelled = False
 
     def start(self) -> Deferred[bool]:
         """Start the render; it is already registered.
@@ -137,27 +134,18 @@ class Render:
         self._running = Deferred.fromCoroutine(self._run())
         return self._running
 
-    def subscribe(self) -> Deferred[RenderOutput]:
-        """Subscribe to the output; every call is followed by one `unsubscribe`.
-
-        :returns: fires with the output when there are bytes, or fails with the refusal of the
-            render.
-        """
-        self._subscribers += 1
-        return self._readable.wait()
+    def subscribe(self, *, started: bool) -> Subscription:
+        """Subscribe to the output."""
+        return self._subscribers.join(started)
 
     def lift(self) -> None:
         """Move the render from the low lane, where each begins, to the normal one (D65)."""
         self._context.slots.lift(self._claim)
 
-    def unsubscribe(self) -> None:
-        """End one subscription; without subscribers, the render may be cancelled (D36).
-
-        A render that has its slot and can be stored continues.
-        """
-        self._subscribers -= 1
+    def _all_left(self) -> None:
+        """Cancel the render, unless it has its slot and can be stored (D36)."""
         continues = self.state in HAS_SLOT and self._write_back.possible
-        if not self._subscribers and self.state not in _ENDED and not continues:
+        if self.state not in _ENDED and not continues:
             self.cancel()
 
     @property
@@ -176,10 +164,10 @@ class Render:
         """Stop the render and discard its output; a finished output is stored all the same."""
         self._unregister()
         if self.state not in _ENDED and self._running is not None:
+            self._is_cancelled = True
             self._running.cancel()
 
     def close(self) -> None:
-        """Release the output. Clients that still read it keep it open."""
         if self._output is not None:
             self._output.release()
 
@@ -233,7 +221,7 @@ class Render:
                     # ends.
                     self._enter(State.FINISHED)
                     output.end()
-                    self._readable.fire(output)
+                    self._subscribers.fire(output)
                 size = output.size
                 _log.debug(
                     "the render of {key} has ended: {size} bytes", key=request.key, size=size
@@ -248,7 +236,6 @@ class Render:
         self._context.failures.check(self._request.key, opened)
 
     async def _encode(self, source: ProbedSource, deadline: Deadline) -> RenderOutput:
-        """Return the whole output of a source that has not changed by its end."""
         async with self._context.preparer.refuse_changed(source):
             return await self._run_jobs(source, deadline)
 
@@ -286,7 +273,6 @@ class Render:
         """Run the child processes of a job, and return the whole output.
 
         :raises NothingDecoded: where the output holds no audio.
-        :raises Refusal: for every other failure.
         """
         context, options = self._context, job.source.options
         encoder, tags = ENCODERS[options.f], job.source.probe.carried_tags
@@ -300,8 +286,16 @@ class Render:
                 await output.complete(context.clock)
                 return output
             async with context.ffmpeg.encode(job.pipeline, opened, *target) as encoding:
-                stderr = await output.watch(encoding, context.clock)
+                try:
+                    await output.first_audio(encoding, context.clock)
+                    self._stream(output)
+                    stderr = await output.rest(encoding, context.clock)
+                except OutputTooLarge as refusal:
+                    # Clients learn of it at once. The encoder may take some time to die.
+                    self._fail(refusal)
+                    raise
         await output.complete(context.clock)
+        self._stream(output)
         if encoder.encoded_nothing(output.encoded_bytes, tags):
             raise NothingDecoded
         job.check_length(stderr)
@@ -310,10 +304,7 @@ class Render:
     async def _write_waveform(
         self, job: Job, opened: SourceFile, output: int, limit: int, deadline: Deadline
     ) -> None:
-        """Write a waveform, with as many decoders as there are idle CPUs and free slots.
-
-        :param opened: what they read.
-        """
+        """Write a waveform, with as many decoders as there are idle CPUs and free slots."""
         context, claim = self._context, self._claim
         spec = WaveformSpec.of(job.source.options, job.source.probe)
         idle = min(context.slots.spare(claim), context.cpus - context.slots.held)
@@ -335,7 +326,6 @@ class Render:
             )
 
     async def _store(self, output: RenderOutput, validator: bytes) -> bool:
-        """Write the finished output back, and return whether the store has it."""
         context = self._context
         if context.storage.store is None:
             return False
@@ -357,7 +347,7 @@ class Render:
         # that the store does not take over.
         scratch = await self._write_back.create_in_store(deadline.left() / 2)
         if scratch is None:
-            if not self._subscribers:
+            if not self._subscribers.count:
                 raise CancelledError
             scratch = await self._write_back.create_outside_store(deadline.left())
         try:
@@ -370,7 +360,7 @@ class Render:
     def _write_to(self, file: EncodedFile) -> RenderOutput:
         """Return the output, whose bytes come from a new file from now on."""
         if self._output is None:
-            self._output = RenderOutput(file, self._context.max_variant, self._follow)
+            self._output = RenderOutput(file, self._context.max_variant)
         else:
             self._output.begin_anew(file)
         return self._output
@@ -394,13 +384,17 @@ class Render:
             if timer.active():
                 timer.cancel()
 
-    def _follow(self, output: RenderOutput) -> None:
-        """Fire the subscribers when the output has audio, or has failed."""
-        if output.failure is not None:
-            self._fail(output.failure)
-        elif self.state is State.ENCODING and output.has_audio and not self._is_waveform:
+    def _stream(self, output: RenderOutput) -> None:
+        """Give the output to the subscribers, if it has audio.
+
+        :raises CancelledError: where the last of them leaves meanwhile.
+        """
+        if self.state is State.ENCODING and output.has_audio:
             self._enter(State.STREAMING)
-            self._readable.fire(output)
+            self._subscribers.fire(output)
+            # The last client may leave at its first byte, while this coroutine is not suspended.
+            if self._is_cancelled:
+                raise CancelledError
 
     def _fail(self, refusal: Refusal) -> None:
         # A request that arrives from now on starts another render, or is refused as a repetition.
@@ -414,7 +408,7 @@ class Render:
         self._enter(State.FAILED)
         if self._output is not None:
             self._output.end(refusal)
-        self._readable.fire(Failure(refusal))
+        self._subscribers.fire(Failure(refusal))
 
     def _enter(self, state: State) -> None:
         assert state in TRANSITIONS[self.state], f"{self.state} is not followed by {state}"

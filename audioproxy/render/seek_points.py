@@ -53,13 +53,7 @@ class _Entry:
 
 
 class SeekPoints:
-    """Finds places in sources."""
-
     def __init__(self, run_in_thread: ThreadRunner) -> None:
-        """Begin without indexes.
-
-        :param run_in_thread: reads headers of frames.
-        """
         self._run_in_thread = run_in_thread
         # By identity, where that is certain.
         self._indexes: LRUCache[bytes, _Entry] = LRUCache(_MOST_INDEXES)
@@ -67,10 +61,7 @@ class SeekPoints:
     async def find(
         self, source: OpenSource, options: VariantOptions, probe: Probe
     ) -> SeekPoint | None:
-        """Return the place at which decoding starts; None for the start, or a seek by ffmpeg.
-
-        :raises Refusal: where the source cannot be read.
-        """
+        """Return the place at which decoding starts; None for the start, or a seek by ffmpeg."""
         if source.size is None or not needs_point(options, probe):
             return None
         first, last = requested_samples(options, probe.sample_rate)
@@ -116,10 +107,7 @@ class SeekPoints:
         return (await self._read_frames(source, stream, probe)).frames == stream.frames
 
     async def has_samples(self, source: OpenSource, probe: Probe, samples: int) -> bool:
-        """Return whether the frames of a source show that it has at least so many samples.
-
-        :raises Refusal: where the source cannot be read.
-        """
+        """Return whether the frames of a source show that it has at least so many samples."""
         if source.size is None or (probe.container, probe.codec) not in KINDS:
             return False
         stream = await _read_stream(source, probe)
@@ -157,7 +145,6 @@ class SeekPoints:
             await self._read_frames(source, stream, probe)
 
     def _entry(self, source: OpenSource, stream: FrameStream) -> _Entry:
-        """Return the index of a source: the one that is kept, or a new one."""
         identity, is_certain = source.identity, source.has_certain_identity()
         entry = self._indexes.get(identity) if is_certain else None
         if entry is None:
@@ -202,6 +189,5 @@ async def _read_stream(source: OpenSource, probe: Probe) -> FrameStream | None:
 
 
 def _log_failure(failure: Failure) -> None:
-    """Log why a source was not indexed, which a later render does itself."""
     if failure.check(CancelledError, Refusal) is None:
         _log.failure("a source cannot be indexed", failure)

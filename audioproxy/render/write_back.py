@@ -30,11 +30,7 @@ _log = Logger()
 class RenderStorage:
     """The places for the output of renders.
 
-    :ivar store: None where nothing is stored.
     :ivar space: takes the output if there is no store, or if the store accepts no new file.
-    :ivar now: Unix time in seconds.
-    :ivar cache_tag: the header with the tag of the source, or None.
-    :ivar timed: measures the write-back in its block.
     :ivar build: returns the build of ffmpeg that a render would use now; empty where it is unknown.
     :ivar oversized: keys of variants during whose render the disk of the store was full, for ten
         minutes.
@@ -73,7 +69,6 @@ class WriteBack:
         self._key = key
 
     async def create_in_store(self, seconds: float) -> ScratchFile | None:
-        """Return a scratch file that the store can take over; None where the store creates none."""
         if self._store is None:
             return None
         if self._key in self._oversized:
@@ -101,10 +96,7 @@ class WriteBack:
         return self.possible
 
     async def create_outside_store(self, seconds: float) -> ScratchFile:
-        """Return a scratch file for an output that is not stored.
-
-        :raises RenderFailed: where none can be created.
-        """
+        """Return a scratch file for an output that is not stored."""
         try:
             return await self._space.create(seconds)
         except OSError as error:
@@ -114,7 +106,6 @@ class WriteBack:
     async def commit(self, request: VariantRequest, output: RenderOutput, validator: bytes) -> bool:
         """Store a complete output, and return whether the store has it now.
 
-        :param validator: of the source that was rendered.
         :raises NoRoom: where the bound of the store leaves no room for the output.
         """
         if self._store is None or not self.possible:

@@ -1,4 +1,4 @@
-"""Listings of a bucket by ListObjectsV2, one page at a time, and the bucket's settings."""
+"""Listings of a bucket by ListObjectsV2, one page at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ _MAX_PAGE = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """An object as a listing describes it; ``modified`` is in Unix seconds."""
+    """An object as a listing describes it.
+
+    :ivar size: bytes.
+    :ivar modified: Unix seconds.
+    """
 
     key: str
     size: int
@@ -31,7 +35,11 @@ class ListedObject:
 
 @dataclass(frozen=True, slots=True)
 class ListedUpload:
-    """A multipart upload that was neither completed nor aborted; ``query`` is of its requests."""
+    """A multipart upload that was neither completed nor aborted.
+
+    :ivar query: of its requests.
+    :ivar started: Unix seconds.
+    """
 
     key: str
     query: str
@@ -39,17 +47,18 @@ class ListedUpload:
 
 
 async def list_page(
-    store: ObjectStore, bucket: str, prefix: str, token: str | None, most: int | None = None
+    store: ObjectStore, bucket: str, prefix: str, token: str | None
 ) -> tuple[list[ListedObject], str | None]:
     """Return some objects whose keys begin with a prefix and have no slash after it.
 
-    :param token: of the page before.
+    :param token: of the page before; None for the first page.
     :returns: the objects, in the order of their keys, and the token of the next page, or None.
+    :raises StoreError: where the store refuses, or returns something else than a listing.
     """
     root = store.object(bucket, b"")
     parameters = {
         "list-type": "2",
-        "max-keys": str(most or _PAGE_SIZE),
+        "max-keys": str(_PAGE_SIZE),
         # XML cannot express all characters that a key may have.
         "encoding-type": "url",
         # Otherwise, the objects of a folder whose name begins with the prefix would be listed.
@@ -70,7 +79,10 @@ async def list_page(
 
 
 async def list_uploads(store: ObjectStore, bucket: str, prefix: str) -> list[ListedUpload]:
-    """Return multipart uploads whose keys begin with a prefix: those of one page."""
+    """Return multipart uploads whose keys begin with a prefix: those of one page.
+
+    :raises StoreError: as `list_page` does.
+    """
     query = urlencode({"encoding-type": "url", "prefix": prefix, "uploads": ""}, quote_via=quote)
     response = await store.object(bucket, b"").send("GET", query)
     document = await read_document(response, _MAX_PAGE)
@@ -86,13 +98,8 @@ async def list_uploads(store: ObjectStore, bucket: str, prefix: str) -> list[Lis
         ]
 
 
-async def read_setting(store: ObjectStore, bucket: str, query: str, root: str) -> Element:
-    """Return the document of a bucket's setting, such as ``versioning``, by its root element."""
-    response = await store.object(bucket, b"").send("GET", f"{query}=")
-    return _root(await read_document(response), root)
-
-
-def element_name(element: Element) -> str:
+def _name(element: Element) -> str:
+    """Return the name of an element without its namespace."""
     return element.tag.rpartition("}")[2]
 
 
@@ -116,7 +123,7 @@ def _parse(
     """Return the texts of a listing, those of each of its rows, and whether keys are encoded."""
     listing = _root(document, root)
     texts = _texts(listing)
-    rows = [_texts(element) for element in listing if element_name(element) == tag]
+    rows = [_texts(element) for element in listing if _name(element) == tag]
     return texts, rows, texts.get("EncodingType") == "url"
 
 
@@ -124,8 +131,8 @@ def _root(document: bytes, name: str) -> Element:
     """Return the root element of a document; a store may overlook the query of its request."""
     with _malformed():
         root: Element = fromstring(document.strip())
-    if element_name(root) != name:
-        raise Unavailable(f"the response is <{element_name(root):.50}> in place of <{name}>")
+    if _name(root) != name:
+        raise Unavailable(f"the response is <{_name(root):.50}> in place of <{name}>")
     return root
 
 
@@ -148,4 +155,4 @@ def _seconds(text: str) -> float:
 
 
 def _texts(parent: Element) -> dict[str, str]:
-    return {element_name(element): element.text or "" for element in parent}
+    return {_name(element): element.text or "" for element in parent}

@@ -64,7 +64,6 @@ class ProxyChannel(HookedChannel):
     transport: Any
 
     def connectionMade(self) -> None:
-        """Register the connection, and wait for a request."""
         # More than the channel ever buffers, so that reading never stops.
         self.set_read_ahead(2 * _MOST_PIPELINED)
         self._pipelined_bytes = 0
@@ -86,7 +85,6 @@ class ProxyChannel(HookedChannel):
         self.site.connections.opened(self)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Unregister the connection."""
         self._enter(Phase.ABORTED)
         self.site.connections.closed(self)
         for call in (self._next_turn, self._half_closed):
@@ -115,7 +113,6 @@ class ProxyChannel(HookedChannel):
             self.loseConnection()
 
     def dataReceived(self, data: bytes) -> None:
-        """Process received bytes."""
         self.is_new = False
         if self.phase is Phase.IDLE:
             if self._respond_on_fast_path(data):
@@ -130,7 +127,6 @@ class ProxyChannel(HookedChannel):
         HTTPChannel.dataReceived(self, data)
 
     def _respond_on_fast_path(self, data: bytes) -> bool:
-        """Send the fast path's response, and return whether it has one for the data."""
         site = self.site
         if site.fast_path is None or site.stopping or self.unparsed or not self.all_sent:
             return False
@@ -158,7 +154,6 @@ class ProxyChannel(HookedChannel):
         HTTPChannel.rawDataReceived(self, data)
 
     def allContentReceived(self) -> None:
-        """Start the response, unless the body was too long."""
         if self.phase not in IGNORING_INPUT:
             self._enter(Phase.RESPONDING)
             HTTPChannel.allContentReceived(self)
@@ -253,7 +248,6 @@ class ProxyChannel(HookedChannel):
             self.reject()
 
     def headerReceived(self, line: bytes) -> bool:
-        """Process a header line."""
         try:
             return bool(HTTPChannel.headerReceived(self, line))
         except ValueError:
@@ -263,7 +257,6 @@ class ProxyChannel(HookedChannel):
             return False
 
     def lineLengthExceeded(self, line: bytes) -> None:
-        """Refuse a line that is too long."""
         self.reject()
 
     def abortConnection(self) -> None:
@@ -273,25 +266,19 @@ class ProxyChannel(HookedChannel):
 
     @property
     def all_sent(self) -> bool:
-        """Whether the system has accepted everything that was written."""
         return has_sent_all(self.transport)
 
     @property
     def has_unread(self) -> bool:
-        """Whether bytes have arrived that were not processed yet."""
         pipelined = self.phase is Phase.IDLE and bool(self.unparsed)
         return pipelined or has_unread(self.transport)
 
     @property
     def seconds_stalled(self) -> float | None:
-        """The seconds for which the client has received nothing although bytes wait for it."""
         return seconds_stalled(self.transport)
 
     def reject(self, refusal: Refusal | None = None) -> None:
-        """Refuse bytes that are not a valid request, or a request that is too large.
-
-        :param refusal: `BadRequest` by default.
-        """
+        """Refuse bytes that are not a valid request, or a request that is too large."""
         if self.phase is Phase.REFUSED:
             return
         self._enter(Phase.REFUSED)
@@ -322,11 +309,8 @@ class ProxyChannel(HookedChannel):
 class ProxySite(Site):
     """Site that limits the number of its connections, and the time that each may take.
 
-    :ivar connections: the open connections.
     :ivar fast_path: responds to common requests at once; None to have the resource handle all.
-    :ivar clock: of the connections.
     :ivar stopping: each connection closes after its current response.
-    :param most_connections: see `Connections`, as for ``on_eviction``.
     """
 
     noisy = False

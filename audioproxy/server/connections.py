@@ -31,8 +31,6 @@ _log = Logger()
 
 
 class Phase(Enum):
-    """The phase of a connection."""
-
     IDLE = "waits for a request"
     READING = "has a part of a request"
     RESPONDING = "has a whole request, and its response is under way"
@@ -66,9 +64,7 @@ STALL_TIMEOUT = 600.0
 class Connection(Protocol):
     """One connection, as `Connections` uses it.
 
-    :ivar phase: its current phase.
     :ivar phase_since: when the phase began or last made progress, in seconds of the clock.
-    :ivar is_new: nothing was received yet.
     :ivar stalled_since: when the client stopped receiving, so that its response was paused; None
         where no response is paused.
     :ivar all_sent: the system has accepted everything that was written.
@@ -109,7 +105,6 @@ class Connections:
         received from it. If there is none, it evicts the one whose client has received nothing for
         longest. Either must have lasted `EVICTABLE_AFTER`. If there is none of these either,
         `count_room` returns 0.
-    :param on_eviction: called for each eviction.
     """
 
     def __init__(
@@ -174,14 +169,12 @@ class Connections:
         self._next_room_check = self._clock.callLater(_ROOM_INTERVAL, self._notify_of_room)
 
     def forget_notification(self) -> None:
-        """Forget the call of `notify_of_room`."""
         self._on_room = None
         if self._next_room_check is not None and self._next_room_check.active():
             self._next_room_check.cancel()
         self._next_room_check = None
 
     def opened(self, connection: Connection) -> None:
-        """Register a new connection."""
         self._open.add(connection)
         self._in_flight.begin()
         if self._next_check is None:
@@ -204,11 +197,9 @@ class Connections:
         self._waiting[connection] = None
 
     def stalled(self, connection: Connection) -> None:
-        """Record that a client stopped receiving."""
         self._sending.setdefault(connection)
 
     def closed(self, connection: Connection) -> None:
-        """Unregister a connection."""
         self._open.discard(connection)
         self._in_flight.end()
         if not self._in_flight.count and self._next_check is not None:

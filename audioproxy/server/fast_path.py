@@ -45,15 +45,12 @@ _EXCLUDING = {
 
 
 class FastPath:
-    """Responds to one request, or leaves it to the ordinary path."""
-
     def __init__(
         self,
         verified_paths: Mapping[bytes, tuple[VariantRequest, int | None]],
         variants: VariantHandler,
         instrumentation: Instrumentation,
     ) -> None:
-        """Use the objects of the ordinary path."""
         # Looked up once: `respond` runs some ten thousand times a second.
         self._find = verified_paths.get
         self._now = variants.now

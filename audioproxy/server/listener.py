@@ -42,8 +42,6 @@ _log = Logger()
 
 
 class Listener:
-    """One listening port with its site."""
-
     def __init__(self, reactor: Any, site: ProxySite) -> None:
         self._reactor = reactor
         self._site = site
@@ -55,15 +53,11 @@ class Listener:
         """Listen on an address, or on every interface without one.
 
         :returns: the port, which the system chooses for port 0.
-        :raises OSError: where the system refuses.
         """
         return self.listen_on(open_socket(bind, port))
 
     def listen_on(self, opened: socket.socket) -> int:
-        """Listen on a socket that already listens; from here on the listener owns it.
-
-        :returns: its port.
-        """
+        """Listen on a socket that already listens; from here on the listener owns it."""
         with opened:
             opened.setblocking(False)
             port = self._reactor.adoptStreamPort(opened.fileno(), opened.family, self._site)
@@ -97,7 +91,6 @@ class Listener:
         self._site.finish()
 
     async def wait_until_closed(self, deadline: Deadline) -> None:
-        """Wait until all responses are sent, or until a deadline."""
         await self._site.connections.wait_until_closed(deadline)
 
     def count_unsent(self) -> int:
@@ -147,8 +140,6 @@ def max_clients(children: int) -> int:
     """Return how many connections leave enough descriptors for renders and probes.
 
     A service without free descriptors can open no source and start no child.
-
-    :param children: the most children that may run at a time.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
@@ -157,10 +148,7 @@ def max_clients(children: int) -> int:
 
 
 def open_socket(bind: str, port: int) -> socket.socket:
-    """Return a socket that listens on an address, or on every interface without one.
-
-    :raises OSError: where the system refuses.
-    """
+    """Return a socket that listens on an address, or on every interface without one."""
     both = bind in ("", "::") and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both or ":" in bind else socket.AF_INET
     host, _, zone = bind.partition("%")

@@ -8,29 +8,20 @@ valid is refused, and never interpreted.
 from __future__ import annotations
 
 import io
-import os
 import re
 from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv6Address
-from typing import Any
 
 from twisted.web.http import datetimeToString
 from twisted.web.http_headers import Headers
 from twisted.web.server import Request
 
-from audioproxy._twisted import pause_until_writable
 from audioproxy.errors import BadRequest, NotFound, Refusal
+from audioproxy.server.sendfile import SendfileRequest
 
 # Bytes of a body that are read and discarded: no endpoint uses a body.
 _LONGEST_BODY = 64 * 1024
-
-# The fewest bytes for which sendfile is faster. A reader that keeps up with an encoder gets fewer
-# bytes at a time. For those, a single write together with the chunk's framing is cheaper.
-_MIN_SENDFILE = 32 * 1024
-# Bytes that are sent before other connections get their turn: mostly more than a socket's buffer
-# holds.
-_MAX_SENDFILE = 1024 * 1024
 
 # A host and possibly a port (RFC 9112, 3.2; RFC 3986, 3.2.2). A name may be empty, and may have any
 # characters of RFC 3986 except the comma, with which a server may have joined two values.
@@ -42,13 +33,10 @@ _HOST = re.compile(
 )
 
 
-class ProxyRequest(Request):
+class ProxyRequest(SendfileRequest):
     """A request that reaches the resource with any target, and whose body is discarded."""
 
-    channel: Any
     _body_length = 0
-    # Bytes of the current chunk that ``sendfile`` has not sent.
-    _chunk_left = 0
 
     def gotLength(self, length: int | None) -> None:
         """Provide an empty body, whatever length the request states."""
@@ -64,57 +52,6 @@ class ProxyRequest(Request):
                 is_served = self.channel.site.resource.serves(self.channel.command)
                 self.channel.reject(BadRequest() if is_served else NotFound())
 
-    def take_file(self, descriptor: int, offset: int, count: int) -> int | None:
-        """Send bytes of a file from ``offset`` on, by ``sendfile``.
-
-        This bypasses Twisted's transport, so it sends only while Twisted has nothing left to send.
-        It sets the transport to the state of a full buffer. Then the transport resumes the producer
-        when the socket is writable, and stops it when the connection is lost, as for any response.
-
-        :param count: the number of bytes that the file has from ``offset`` on.
-        :returns: the number of bytes sent. It is less than ``count``, or 0, only if the producer is
-            now paused. None if the bytes must be written instead.
-        :raises EOFError: if the file has fewer bytes.
-        """
-        if not self.channel.is_plain_tcp:
-            return None
-        if not self.startedWriting:
-            self.write(b"")  # type: ignore[no-untyped-call]
-        if not self._chunk_left and count < _MIN_SENDFILE:
-            return None
-        moved = 0
-        if self.channel.all_sent:
-            if self.chunked and not self._chunk_left:
-                self._chunk_left = min(count, _MAX_SENDFILE)
-                self.channel.transport.write(b"%x\r\n" % self._chunk_left)
-            else:
-                most = min(self._chunk_left or count, _MAX_SENDFILE)
-                moved = self._sendfile(descriptor, offset, most)
-        self.channel.pauseProducing()
-        pause_until_writable(self.channel.transport)
-        self.sentLength += moved
-        return moved
-
-    def _sendfile(self, descriptor: int, offset: int, count: int) -> int:
-        transport = self.channel.transport
-        try:
-            moved = os.sendfile(transport.fileno(), descriptor, offset, count)
-        except BlockingIOError:
-            return 0
-        except OSError:
-            # The file system may not support sendfile. Or the file or the socket is broken: then
-            # the read fails, or the transport notices when it sends.
-            data = os.pread(descriptor, min(count, _MIN_SENDFILE), offset)
-            transport.write(data)
-            moved = len(data)
-        if not moved:
-            raise EOFError(f"the file was shortened to {offset} bytes or less")
-        if self.chunked:
-            self._chunk_left -= moved
-            if not self._chunk_left:
-                transport.write(b"\r\n")
-        return moved
-
     def process(self) -> None:
         """Pass the target ``*`` to the resource too; Twisted itself would respond with 405."""
         if self.path != b"*":
@@ -126,7 +63,6 @@ class ProxyRequest(Request):
         Request.render(self, self.site.resource)
 
     def reject(self, refusal: Refusal) -> None:
-        """Respond with a refusal, and close the connection."""
         self.clientproto = b"HTTP/1.1"
         Request.setHeader(self, b"connection", b"close")
         Request.setHeader(self, b"date", datetimeToString())

@@ -74,7 +74,6 @@ class BlockFile:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all blocks are there."""
         return len(self._order) == -(-self.size // BLOCK)
 
     def next_present(self, block: int) -> int:
@@ -90,7 +89,6 @@ class BlockFile:
         """Write bytes of blocks that are not marked, or the same bytes as before.
 
         :returns: the bytes that are free on the disk.
-        :raises OSError: where the disk is full, or fails.
         """
         view = memoryview(data)
         while view:
@@ -108,7 +106,6 @@ class BlockFile:
                 self.used += BLOCK
 
     def truncate(self, size: int) -> None:
-        """State the size, once it is known."""
         os.truncate(self._file.fileno(), size)
         self.size = size
 

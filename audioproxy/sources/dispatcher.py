@@ -16,8 +16,6 @@ from audioproxy.sources.interfaces import OpenSource
 
 
 class Opener(Protocol):
-    """Opens the sources of one scheme, as `SourceStore.open` does."""
-
     def __call__(self, source: Any, *, reads: bool = True) -> Coroutine[Any, Any, OpenSource]: ...
 
 

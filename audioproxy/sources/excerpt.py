@@ -38,12 +38,10 @@ class Excerpt:
 
     @property
     def failure(self) -> Refusal | None:
-        """Why the source could not be read."""
         return self._source.failure
 
     @contextmanager
     def inherit(self) -> Iterator[Mapping[int, int]]:
-        """Return the descriptor of the file, which a child inherits."""
         yield {SOURCE_DESCRIPTOR: self._descriptor}
 
 
@@ -59,7 +57,6 @@ async def open_excerpt(
     """Copy what a decoder needs from a place on, for the length of a block.
 
     :param skipped: bytes of the source ahead of its container.
-    :param space: where the file is created.
     :raises RenderFailed: where it cannot be written.
     :raises Refusal: where the source cannot be read, or not before the deadline.
     """
@@ -113,10 +110,7 @@ def _advance(copying: Reader[None], data: bytes | None = None) -> tuple[int, int
 
 
 def _copy(descriptor: int, point: SeekPoint, size: int, skipped: int) -> Reader[None]:
-    """Request what a decoder needs from a place on, and write it.
-
-    :param size: bytes of the source.
-    """
+    """Request what a decoder needs from a place on, and write it."""
     _write(descriptor, point.head)
     offset = begin = skipped + point.offset
     end = size if point.end is None else min(size, skipped + point.end)

@@ -67,7 +67,6 @@ class Reader:
 class FarFile:
     """The blocks of one version of a source, and the fetches that bring them.
 
-    :ivar blocks: the file.
     :ivar size: bytes; None as long as they are not known.
     :ivar is_whole: the origin serves no ranges, so one response brings all of it, in order.
     :ivar is_kept: no block of it may be given back.

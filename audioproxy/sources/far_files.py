@@ -40,7 +40,6 @@ class FarFiles:
     ) -> None:
         """Prepare to create files.
 
-        :param folder: where they are.
         :param most_unknown: bytes of a source whose size is not known.
         :param most_bytes: of all blocks together.
         """
@@ -56,7 +55,6 @@ class FarFiles:
         self._is_closed = False
 
     def find(self, identity: bytes) -> FarFile | None:
-        """Return the file of a version that can be had, if there is one."""
         file = self._known.get(identity)
         return file if file is not None and file.failure is None else None
 
@@ -95,10 +93,6 @@ class FarFiles:
         return file
 
     def use(self, file: FarFile) -> None:
-        """Count a user, who has to `release` it.
-
-        :raises RenderFailed: for a file that was removed: the service stops.
-        """
         if file not in self._users:
             raise RenderFailed("The source is closed.")
         self._users[file] += 1
@@ -156,11 +150,9 @@ class FarFiles:
         )
 
     def open(self) -> None:
-        """Keep files again after `close`."""
         self._is_closed = False
 
     def close(self) -> None:
-        """Remove all files, and keep none from now on."""
         self._is_closed = True
         for file in list(self._users):
             self._remove(file)

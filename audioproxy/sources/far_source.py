@@ -112,11 +112,7 @@ class FarReading:
 
 
 class FarSource:
-    """A remote source that is open for one request.
-
-    :ivar identity: the source and its validator.
-    :ivar failure: why bytes of it could not be had.
-    """
+    """A remote source that is open for one request."""
 
     def __init__(self, reading: FarReading, found: Found) -> None:
         self.validator = found.validator
@@ -188,7 +184,6 @@ class FarSource:
 
     @contextmanager
     def inherit(self) -> Iterator[Mapping[int, int]]:
-        """Return the descriptors for one child."""
         file = self.begin()
         if self._is_copied or self.descriptor is not None:
             yield {SOURCE_DESCRIPTOR: file.blocks.readable}
@@ -228,7 +223,6 @@ class FarSource:
             questions.started()
 
     async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
-        """Return what a child sees of the file."""
         self._looking += 1
         try:
             if self._found.unreadable:
@@ -263,7 +257,6 @@ class FarSource:
         return await look(local_input(seekable=not is_large))
 
     async def input(self, deadline: Deadline, share: float = 1.0) -> Input:
-        """Return the file as the input."""
         self._share = share
         if self._found.unreadable:
             raise UndecodableSource(self._found.unreadable)
@@ -278,13 +271,11 @@ class FarSource:
         return local_input()
 
     async def complete(self, deadline: Deadline) -> None:
-        """Wait for all of a source without ranges."""
         file = self.begin()
         if file.is_whole:
             await deadline.limit(self._copy(file))
 
     async def read(self, offset: int, count: int) -> bytes:
-        """Return bytes of the source."""
         file, blocks = self.begin(), range(offset // BLOCK, -(-(offset + count) // BLOCK))
         while True:
             for block in blocks:
@@ -307,7 +298,6 @@ class FarSource:
         return self.failure is None
 
     def close(self) -> None:
-        """Release the source; repeated calls are harmless."""
         self._is_closed = True
         self._release_if_closed()
 

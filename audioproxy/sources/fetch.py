@@ -46,10 +46,7 @@ _log = Logger()
 
 
 class Busy(Exception):
-    """The origin has not served a range now, and may do so soon.
-
-    :ivar retry_after: seconds, where it has stated them.
-    """
+    """The origin has not served a range now, and may do so soon."""
 
     def __init__(self, text: str, retry_after: float | None = None) -> None:
         super().__init__(text)
@@ -68,21 +65,16 @@ class Part:
 
     @classmethod
     def of(cls, response: Response) -> Part:
-        """Return the body of a response with a range, or with the whole source."""
         found = response.range
         first, size = (0, response.length) if found is None else (found.first, found.size)
         return cls(first, response.stream(size, STALL_TIMEOUT))
 
     def discard(self) -> None:
-        """Give it up."""
         self.stream.discard()
 
 
 def abandon(coming: Deferred[T] | None, drop: Callable[[T], None]) -> None:
-    """Give up a response that is not needed, if there is one.
-
-    :param drop: called with what comes all the same.
-    """
+    """Give up a response that is not needed, if there is one."""
     if coming is not None:
         coming.addCallbacks(drop, lambda failure: None)
         coming.cancel()
@@ -91,7 +83,6 @@ def abandon(coming: Deferred[T] | None, drop: Callable[[T], None]) -> None:
 class Version(Protocol):
     """One version of a source at its origin.
 
-    :ivar name: of the origin, for the log.
     :ivar is_whole: the origin serves no ranges of it.
     """
 
@@ -115,8 +106,6 @@ class Fetch:
     """Bytes of one version, from a place on. What is lost on the way is requested again.
 
     :ivar position: all bytes ahead of it are written.
-    :ivar stop: behind the last byte; None where the source's size is not known.
-    :ivar is_needed: whether what is lost is requested again.
     """
 
     def __init__(
@@ -167,8 +156,6 @@ class Fetch:
         """Fetch all of it.
 
         :param begun: a response that has begun already, or is coming, or fails.
-        :raises Refusal: where the origin does not serve it.
-        :raises OSError: where it cannot be written.
         """
         failures, part = 0, None if isinstance(begun, Deferred) else begun
         if isinstance(begun, Deferred):
@@ -252,15 +239,12 @@ class Fetch:
             raise RenderFailed(CHANGED)
 
     def registerProducer(self, producer: IProducer, streaming: bool) -> None:
-        """Register the stream, which is a push producer."""
         self._producer = cast(IPushProducer, producer)
 
     def unregisterProducer(self) -> None:
-        """Unregister the stream."""
         self._producer = None
 
     def write(self, data: bytes) -> None:
-        """Write bytes soon, in order."""
         if self._error is not None:
             return
         skipped = min(self._skipped, len(data))
@@ -302,7 +286,6 @@ class Fetch:
             self._writing = None
 
     def _adjust(self) -> None:
-        """Pause or resume the stream."""
         should_pause = self._is_ahead or len(self._batch) >= _MOST_BUFFERED
         if self._producer is None or should_pause == self._is_paused:
             return

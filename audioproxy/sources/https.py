@@ -22,7 +22,8 @@ from audioproxy.sources.far_source import (
     Found,
 )
 from audioproxy.sources.fetch import CHANGED, Busy, Part, abandon
-from audioproxy.sources.https_origin import OriginClient, OriginState, Temporary
+from audioproxy.sources.https_origin import OriginClient
+from audioproxy.sources.origin_state import OriginState, Temporary
 
 # Sources that a node remembers since their origin has contradicted itself, and the seconds for
 # which it requests them without a range: one response cannot mix versions.
@@ -55,7 +56,6 @@ class HttpsSources:
         A source is read in ranges where all of them are certainly of one version: its size must be
         known, ranges must be served, and a validator must distinguish the versions.
 
-        :param reads: its bytes will be read.
         :raises NotFound, UpstreamUnavailable: as `OriginClient.look_up` does; the latter also where
             the origin returns a range that was not requested.
         """
@@ -125,8 +125,6 @@ def _abort(answer: _Answer) -> None:
 class _HttpsVersion:
     """One version of a source, as `fetch.Version`.
 
-    :ivar origin: what the origin stated when it was opened, and where the last redirect led.
-    :ivar is_whole: the origin serves no ranges of it.
     :ivar is_requested: its bytes were requested before.
     """
 
@@ -138,14 +136,10 @@ class _HttpsVersion:
 
     @property
     def name(self) -> str:
-        """The host and the port, for the log."""
         return self.source.authority
 
     async def accept_end(self, ending: Deferred[_Answer]) -> Part:
-        """Return the response to a request for the last bytes.
-
-        :raises Busy, Refusal: where it has others, or those of another version.
-        """
+        """Return the response to a request for the last bytes."""
         try:
             later, response = await ending
         except Temporary as error:
@@ -169,7 +163,6 @@ class _HttpsVersion:
         return await origins.walk(self.source, byte_range)
 
     async def get(self, first: int, stop: int | None) -> Part:
-        """Request bytes: see `fetch.Version`."""
         if self.is_whole and not self.origin.validator:
             # Nothing tells whether another response is of the same version.
             if self.is_requested:

@@ -100,8 +100,6 @@ class OpenSource(SourceFile, Protocol):
 
 
 class SourceStore(Protocol):
-    """Opens sources of all schemes."""
-
     async def open(self, source: Source, *, reads: bool = True) -> OpenSource:
         """Check and open a source.
 

@@ -50,7 +50,6 @@ _log = Logger()
 class OpenLocalSource:
     """A regular file below the root, open for reading.
 
-    :ivar size: bytes.
     :ivar validator: the size and the modification time.
     :ivar identity: all metadata that changes with the file, however its path was spelled.
     """
@@ -74,27 +73,22 @@ class OpenLocalSource:
 
     @property
     def descriptor(self) -> int:
-        """The descriptor of the file."""
         return self._descriptor
 
     @contextmanager
     def inherit(self) -> Iterator[Mapping[int, int]]:
-        """Return the descriptor of the file, which a child inherits."""
         yield {SOURCE_DESCRIPTOR: self._descriptor}
 
     async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
-        """Return what a child sees of the inherited descriptor."""
         return await look(local_input())
 
     async def input(self, deadline: Deadline, share: float = 1.0) -> Input:
-        """Return the inherited descriptor as the input."""
         return local_input()
 
     async def complete(self, deadline: Deadline) -> None:
         """Do nothing: all of the file is there."""
 
     async def read(self, offset: int, count: int) -> bytes:
-        """Return bytes of the file."""
         try:
             return await read_in_thread(self._run_in_thread, self._descriptor, offset, count)
         except OSError as error:
@@ -117,22 +111,15 @@ class OpenLocalSource:
         return _validator(os.fstat(self._descriptor)) == self.validator
 
     def close(self) -> None:
-        """Close the descriptor; repeated calls are harmless."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
 
 class LocalSources:
-    """Opens files below one root."""
-
     def __init__(
         self, root: str, run_in_thread: ThreadRunner, now: Callable[[], float] = time.monotonic
     ) -> None:
-        """Serve the files below a root.
-
-        :param now: returns the seconds of a clock.
-        """
         self._run_in_thread = run_in_thread
         self._root = os.path.abspath(os.fsencode(root))
         self._reported: TTLCache[bytes, None] = TTLCache(_MAX_REPORTED, _REPORT_INTERVAL, timer=now)

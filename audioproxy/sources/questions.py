@@ -33,7 +33,6 @@ class Questions:
     ) -> None:
         """Wait for questions.
 
-        :param reactor: provides readers of sockets, and time.
         :param bring: brings a block; the Deferred fails where that is impossible, or there is none.
         :param ended: called once when no more questions come, with whether that is a fault: the
             child may read on, and take the next failure for the end of its source.
@@ -54,11 +53,9 @@ class Questions:
         self.theirs.close()
 
     def fileno(self) -> int:
-        """Return the descriptor of this end."""
         return self._ours.fileno()
 
     def logPrefix(self) -> str:
-        """Return the name for Twisted's log."""
         return "questions"
 
     def doRead(self) -> None:
@@ -84,7 +81,6 @@ class Questions:
         self._close(is_fault=True)
 
     def close(self) -> None:
-        """End; repeated calls are harmless."""
         self._close(is_fault=False)
 
     def _close(self, *, is_fault: bool) -> None:

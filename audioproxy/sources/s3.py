@@ -35,15 +35,12 @@ _log = Logger()
 
 @dataclass(frozen=True, slots=True)
 class S3Sources:
-    """Opens objects of one store."""
-
     object_store: ObjectStore
     reading: FarReading
 
     async def open(self, source: S3Source, *, reads: bool = True) -> FarSource:
         """Request the start of an object, or its headers alone.
 
-        :param reads: its bytes will be read.
         :raises NotFound: where it does not exist, or access is denied.
         :raises NotConfigured: where the endpoint, the region or the addressing is wrong.
         :raises UpstreamUnavailable: where the store cannot be reached, or is broken.
@@ -96,10 +93,7 @@ class S3Sources:
         return self.reading.open(found, reads=reads)
 
     async def request_bucket_list(self) -> None:
-        """Request the list of buckets, and discard it.
-
-        :raises StoreError: where the store refuses the request or the credentials.
-        """
+        """Request the list of buckets, and discard it."""
         response = await StoreObject(self.object_store, f"{self.object_store.name}/").send("GET")
         if response.status == 200:
             response.discard()
@@ -124,7 +118,6 @@ class _ObjectVersion:
 
     @property
     def name(self) -> str:
-        """The bucket, for the log."""
         return self.source.bucket
 
     async def accept_end(self, ending: Deferred[Response]) -> Part:
@@ -143,7 +136,6 @@ class _ObjectVersion:
         return Part.of(response)
 
     async def get(self, first: int, stop: int | None) -> Part:
-        """Request bytes: see `fetch.Version`."""
         if self.is_whole and self.etag is None:
             # Nothing tells whether another response is of the same version.
             if self.is_requested:

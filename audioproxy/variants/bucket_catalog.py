@@ -42,7 +42,7 @@ _DIGITS = 8
 
 
 class BucketCatalog:
-    """The variants in a bucket, as `VariantCatalog`; ``most`` requests at a time."""
+    """The variants in a bucket: the objects that are named by a key."""
 
     def __init__(self, store: ObjectStore, bucket: str, most: int) -> None:
         self._store = store
@@ -175,6 +175,10 @@ class BucketCatalog:
         return prefix, *found
 
     async def _find(self, key: str) -> tuple[int, Response]:
+        """Return the size of an object, and a response with its headers.
+
+        :raises CatalogError: also for a response that is not about an object, such as a page.
+        """
         size, response = await _translated(self._object(key).find())
         if size is None or (size and response.range is None) or response.is_encoded:
             raise CatalogError("the store did not return the first byte of an object")

@@ -32,8 +32,6 @@ class CatalogBusy(CatalogError):
 class Entry:
     """A variant as a catalog lists it.
 
-    :ivar size: the bytes that it takes in the store.
-    :ivar stored: Unix seconds at which it was stored.
     :ivar used: Unix seconds of its last use; None where the store does not record it.
     :ivar version: changes when the variant is replaced; None where it is not known yet.
     """
@@ -48,6 +46,19 @@ class Entry:
     def last_use(self) -> float:
         """Unix seconds of the last use, or of the storing where it is not recorded."""
         return self.stored if self.used is None else self.used
+
+
+@dataclass(slots=True)
+class Amount:
+    """A number of variants, and their bytes."""
+
+    variants: int = 0
+    bytes: int = 0
+
+    def add(self, entry: Entry) -> None:
+        """Add a variant."""
+        self.variants += 1
+        self.bytes += entry.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +84,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a check.
-
-    :ivar entry: the variant, with the version that was checked.
-    :ivar reason: what is broken.
-    """
+    """The result of a check."""
 
     verdict: Verdict
     entry: Entry
@@ -117,13 +124,9 @@ class VariantCatalog(Protocol):
     several variants, ``on_failure`` is called instead.
     """
 
-    def pages(self) -> AsyncGenerator[Page]:
-        """Yield all variants, page by page."""
-        ...
+    def pages(self) -> AsyncGenerator[Page]: ...
 
-    async def find(self, key: str) -> Entry | None:
-        """Return the variant of a key."""
-        ...
+    async def find(self, key: str) -> Entry | None: ...
 
     async def read_records(
         self, entries: Sequence[Entry], on_failure: OnFailure

@@ -39,9 +39,10 @@ _WITHOUT_USE = getattr(os, "O_NOATIME", 0)
 
 
 class FolderCatalog:
-    """The variants in the folder of a `FileVariantStore`, as `VariantCatalog`.
+    """The variants in the folder of a `FileVariantStore`.
 
-    :param most: the threads of `read_records`.
+    A variant is a regular file that is named by its key, in the folder of the key's first two
+    digits.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class FolderCatalog:
         self._sleep = sleep
 
     async def pages(self) -> AsyncGenerator[Page]:
+        """Yield the variants of one folder at a time."""
         for number, shard in enumerate(_SHARDS, 1):
             yield Page(await self._run_in_thread(partial(self._list, shard)), number / len(_SHARDS))
 
@@ -152,6 +154,7 @@ class FolderCatalog:
         return Finding(Verdict.GOOD, entry)
 
     def _remove(self, entry: Entry, unchanged: bool) -> Entry | None:
+        """Remove a variant; return what was removed, or None."""
         with self._usage.removal() as subtract, self._shard(entry.key[:2]) as folder:
             found = None if folder is None else _read_entry(folder, entry.key)
             if found is None or (unchanged and found.version != entry.version):
@@ -179,7 +182,6 @@ class FolderCatalog:
 
     @contextmanager
     def _file(self, entry: Entry) -> Iterator[int | None]:
-        """Open the file of a variant; None where it is gone."""
         path = f"{self._root}/{entry.key[:2]}/{entry.key}"
         try:
             try:
@@ -197,7 +199,7 @@ class FolderCatalog:
 
 @contextmanager
 def exclusive_prune(root: str) -> Iterator[EndCount]:
-    """Hold the lock of the one command that may prune a folder, or raise `CatalogBusy`.
+    """Hold the lock of the one command that may prune a folder at a time.
 
     :returns: ends a count of the variants that begins now, for the ledger.
     """

@@ -25,11 +25,9 @@ class VariantHeaders(NamedTuple):
 
     @classmethod
     def of(cls, options: VariantOptions) -> VariantHeaders:
-        """Return the headers of the variant that the options describe."""
         return cls(options.content_type, CACHE_CONTROL, _disposition(options.dl))
 
     def lines(self) -> dict[str, str]:
-        """Return the headers by their names in lower case."""
         return {name.replace("_", "-"): value for name, value in self._asdict().items() if value}
 
     def response_parameters(self) -> str:

@@ -86,7 +86,6 @@ _PRESIGNED = (
 
 
 def wanted_for(error: StoreError) -> str:
-    """Return what a store needs after an error of its first requests."""
     if error.code == "SignatureDoesNotMatch":
         return "the secret key that belongs to the access key is required"
     wanted = next(text for kind, text in _WANTED.items() if isinstance(error, kind))

@@ -58,8 +58,8 @@ class VariantRecord:
         them.
     :ivar build: the build of ffmpeg that made the variant (`audioproxy.process.programs`); empty
         where it is unknown, or too long to be recorded.
-    :ivar cache_tag: the header with the tag of the source for caches in front, as the only one of a
-        list, or an empty list. An object has it as metadata; it is not one of the `texts`.
+    :ivar cache_tag: the header with the tag of the source for caches in front, and the tag; None
+        without one. An object has it as metadata; it is not one of the `texts`.
     """
 
     options: str
@@ -69,7 +69,7 @@ class VariantRecord:
     validator: bytes = b""
     sha256: str = ""
     build: str = ""
-    cache_tag: tuple[tuple[bytes, bytes], ...] = ()
+    cache_tag: tuple[str, str] | None = None
 
     @classmethod
     def of(
@@ -85,7 +85,6 @@ class VariantRecord:
         :param build: of ffmpeg, in visible ASCII; empty where it is unknown.
         """
         source = request.source
-        lines = () if header is None else header.lines(source.canonical)
         options = request.canonical
         if len(options) > _MAX_OPTIONS_BYTES:
             options = "/".join(each for each in options.split("/") if not each.startswith("cb:"))
@@ -96,7 +95,7 @@ class VariantRecord:
             source.address,
             validator,
             build=build,
-            cache_tag=lines,
+            cache_tag=None if header is None else header.line(source.canonical),
         )
 
     @classmethod
@@ -126,7 +125,6 @@ class VariantRecord:
         return cls.read(response.headers_with_prefix(METADATA_PREFIX))
 
     def texts(self) -> dict[str, str]:
-        """Return the record as texts of visible ASCII by name."""
         texts = {
             "options": self.options,
             "source-sha256": self.source_sha256,
@@ -163,14 +161,13 @@ class VariantRecord:
             for whole in texts
             for name, piece in _split(whole, texts[whole])
         }
-        for header, tag in self.cache_tag:
-            name = header.decode("ascii").removeprefix(OBJECT_METADATA_PREFIX)
-            lines[OBJECT_METADATA_PREFIX + name] = tag.decode("ascii")
+        if self.cache_tag is not None:
+            header, tag = self.cache_tag
+            lines[OBJECT_METADATA_PREFIX + header.removeprefix(OBJECT_METADATA_PREFIX)] = tag
         return lines
 
 
 def digest_of(source: Source) -> str:
-    """Return the digest that a record has of a whole source."""
     return hashlib.sha256(source.canonical).hexdigest()
 
 
@@ -181,17 +178,18 @@ def _encode(value: bytes) -> str:
 
 
 def _decode(text: str) -> bytes:
+    """Return the bytes of a text."""
     if not text.startswith(_BASE64):
         return text.encode("ascii")
     return base64.b64decode(text.removeprefix(_BASE64), validate=True)
 
 
 def _without_names(options: str) -> str:
+    """Return canonical options without those whose values may be long."""
     return "/".join(each for each in options.split("/") if not each.startswith(("cb:", "dl:")))
 
 
 def _split(name: str, text: str) -> list[tuple[str, str]]:
-    """Return the names and texts of the metadata with one text of a record."""
     if len(text) <= _MAX_VALUE:
         return [(name, text)]
     starts = range(0, len(text), _MAX_VALUE)

@@ -31,7 +31,6 @@ class NamedFile:
         self.descriptor = os.open(path, _CREATE_FLAGS, 0o666)
 
     def moved(self) -> None:
-        """Record that the file was renamed, so that `close` does not remove it."""
         self.path = None
 
     def close(self) -> None:
@@ -41,7 +40,6 @@ class NamedFile:
             self._run_detached(lambda: self._remove(descriptor))
 
     def close_now(self) -> None:
-        """Close the file as `close` does, on the calling thread."""
         self._run_detached = run_inline
         self.close()
 

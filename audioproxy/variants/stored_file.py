@@ -79,7 +79,7 @@ class StoredFile:
         self._data: bytes | None = None
 
     def load(self) -> bool:
-        """Read all bytes, so that no later read accesses the disk; return whether it has them."""
+        """Read all bytes now; return whether the file has them all."""
         self._data = os.pread(self.descriptor, self.size, 0)
         return len(self._data) == self.size
 
@@ -143,7 +143,10 @@ def load_variant(path: str) -> StoredFile | None:
 
 
 def read_small(path: str) -> tuple[int | None, bytes] | None:
-    """Return the storing time and the bytes of a small variant, by one read; or None."""
+    """Return a small variant whole, in one read; None for anything else.
+
+    :returns: the time at which it was stored as `StoredFile.stored`, and its bytes.
+    """
     try:
         descriptor = os.open(path, _READ_FLAGS)
     except OSError:
@@ -165,7 +168,10 @@ def read_small(path: str) -> tuple[int | None, bytes] | None:
 
 
 def read_trailer(descriptor: int) -> tuple[int, VariantRecord | None] | None:
-    """Return size and record of the variant in a file; None if it is incomplete or damaged."""
+    """Return size and record of the variant in a file; None if the file is incomplete or damaged.
+
+    :returns: the record is None for a variant that was stored without one.
+    """
     length = os.fstat(descriptor).st_size
     tail = os.pread(descriptor, _TRAILER_READ, max(0, length - _TRAILER_READ))
     found = _parse_trailer(tail, length)

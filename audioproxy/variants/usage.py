@@ -45,7 +45,10 @@ EndCount: TypeAlias = Callable[[int], None]
 
 @dataclass(slots=True)
 class _Ledger:
-    """The locked ledger; its size is None while it is unknown."""
+    """The locked ledger.
+
+    :ivar added: bytes of all variants that were ever added.
+    """
 
     descriptor: int
     size: int | None
@@ -139,11 +142,6 @@ class StoreUsage:
 
     @contextmanager
     def _locked(self, flags: int = 0) -> Iterator[_Ledger | None]:
-        """Lock and read the ledger; None without one.
-
-        Each call has an open file of its own: the lock belongs to it, and so excludes the other
-        threads of this process too.
-        """
         descriptor = None
         with suppress(FileNotFoundError):
             # A link may lead out of the store, to a file that root would overwrite.
@@ -167,6 +165,7 @@ class StoreUsage:
 
 
 def _read_size(path: str) -> int:
+    """Return the bytes of a variant's file; 0 for anything but a regular file."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:

@@ -12,11 +12,7 @@ _EXPOSED = (
 
 
 class Cors:
-    """The CORS headers of responses, for one configured origin, for ``*``, or for none.
-
-    :ivar enabled: whether OPTIONS requests are answered.
-    :ivar headers: the headers of every response.
-    """
+    """The CORS headers of responses, for one configured origin, for ``*``, or for none."""
 
     def __init__(self, origin: str | None) -> None:
         self.enabled = origin is not None

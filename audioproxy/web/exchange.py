@@ -9,10 +9,12 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IConsumer, IProducer
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel, datetimeToString
 from twisted.web.http_headers import Headers
 from twisted.web.server import version
+from zope.interface import implementer
 
 from audioproxy.errors import Refusal, Stopping, UpstreamUnavailable
 from audioproxy.files.streams import ByteStream
@@ -34,12 +36,11 @@ _CLIENT_GONE = 499
 _log = Logger()
 
 
+@implementer(IConsumer)
 class Exchange:
-    """A request and its only response.
+    """A request and its only response, of which it counts the first byte.
 
     :ivar request_id: the client's own id or a new one (D27, D67).
-    :ivar endpoint: the endpoint class for the log and the metrics.
-    :ivar pair: the index of the pair of key and salt that made the signature, or None.
     :ivar subject: the parsed URL, whose canonical source and options are logged (D28), or None.
     :ivar plan: the response as far as it is known, for the log.
     :ivar finished: fires once, when the response is complete or the client has disconnected.
@@ -59,7 +60,7 @@ class Exchange:
         self._request = request
         self._instrumentation = instrumentation
         self._since = instrumentation.seconds()
-        self._open = True
+        self._open = self._is_silent = True
         client_ids = request.requestHeaders.getRawHeaders(b"x-request-id", (b"",))
         request_id = (
             find_request_id(client_ids[0], self.header(b"traceparent") or b"") or new_request_id()
@@ -69,12 +70,10 @@ class Exchange:
         request.defaultContentType = None
         request.setHeader(b"x-request-id", request_id)
         instrumentation.cors.add_to(request.responseHeaders)
-        self._watch_first_byte()
         gone.addBoth(self._close)
 
     @property
     def method(self) -> bytes:
-        """The request's method, as sent."""
         return bytes(self._request.method)
 
     def header(self, name: bytes) -> bytes | None:
@@ -98,8 +97,8 @@ class Exchange:
             return
         self._set_head(plan)
         if plan.body is not None:
-            self._request.write(plan.body)
-        self._request.finish()
+            self.write(plan.body)
+        self._finish()
 
     def refuse(self, refusal: Refusal) -> None:
         """Respond with an error document, or abort a response that has begun.
@@ -132,13 +131,42 @@ class Exchange:
             return
         self._set_head(plan)
         try:
-            await stream.send(self._request)
+            await stream.send(self)
         except (EOFError, OSError) as error:
             # Something else shortened or damaged the file of a variant.
             _log.warn("a variant cannot be read to its end: {error}", error=error)
             raise UpstreamUnavailable from error
         if self._open:
-            self._request.finish()
+            self._finish()
+
+    def write(self, data: bytes) -> None:
+        self._count_first_byte()
+        self._request.write(data)
+
+    @property
+    def take_file(self) -> Callable[[int, int, int], int | None] | None:
+        """The request's own way to send bytes of a file (sendfile), or None."""
+        take = getattr(self._request, "take_file", None)
+        if take is None:
+            return None
+
+        def take_counted(*piece: int) -> int | None:
+            self._count_first_byte()
+            taken: int | None = take(*piece)
+            return taken
+
+        return take_counted
+
+    def registerProducer(self, producer: IProducer, streaming: bool) -> None:
+        self._request.registerProducer(producer, streaming)
+
+    def unregisterProducer(self) -> None:
+        self._request.unregisterProducer()
+
+    def _finish(self) -> None:
+        # Headers alone are sent now.
+        self._count_first_byte()
+        self._request.finish()
 
     def _set_head(self, plan: ResponsePlan) -> None:
         """Set the status and the headers, which Twisted sends with the first byte.
@@ -155,20 +183,12 @@ class Exchange:
         self._request.setResponseCode(plan.status, _reason(plan.status))
         self.plan = plan
 
-    def _watch_first_byte(self) -> None:
-        """Count the first byte when the request is first written to: ``finish`` writes, too."""
-        write = self._request.write
-
-        def write_first(data: bytes) -> None:
-            # From now on, the method of the class is called.
-            del self._request.write
-            state = self.plan.cache_state
-            if self._open and self.method == b"GET" and state is not None:
-                seconds = self._instrumentation.seconds() - self._since
-                self._instrumentation.metrics.first_bytes[state].observe(seconds)
-            write(data)
-
-        self._request.write = write_first
+    def _count_first_byte(self) -> None:
+        is_first, self._is_silent = self._is_silent, False
+        state = self.plan.cache_state
+        if is_first and self._open and self.method == b"GET" and state is not None:
+            seconds = self._instrumentation.seconds() - self._since
+            self._instrumentation.metrics.first_bytes[state].observe(seconds)
 
     def _close(self, outcome: object) -> None:
         self._open = False
@@ -253,10 +273,7 @@ class Instrumentation:
     def format_response(
         self, plan: ResponsePlan, request_id: bytes, now: float, body: bytes
     ) -> bytes:
-        """Return the bytes of a response, as Twisted sends it on a connection that stays open.
-
-        :param now: Unix seconds, for Date.
-        """
+        """Return the bytes of a response, as Twisted sends it on a connection that stays open."""
         return b"".join(
             (
                 _format_status(plan.status),

@@ -24,20 +24,14 @@ _CACHE_CONTROL_UNVALIDATED = b"public, max-age=60"
 
 @dataclass(frozen=True, slots=True)
 class InfoHandler:
-    """Responds to GET and HEAD of info documents.
-
-    :ivar cache_tag: the header with the tag of the source, or None.
-    """
+    """Responds to GET and HEAD of info documents."""
 
     sources: SourceStore
     prober: Prober
     cache_tag: CacheTagHeader | None = None
 
     async def respond(self, exchange: Exchange, request: InfoRequest) -> None:
-        """Respond to a request whose signature is verified.
-
-        :raises Refusal: for every response that is not the document.
-        """
+        """Respond to a request whose signature is verified."""
         is_read = exchange.method != b"HEAD" and exchange.conditions.if_none_match is None
 
         async def plan(opened: OpenSource, _: bool) -> ResponsePlan:
@@ -55,7 +49,8 @@ class InfoHandler:
             tag = etag(info_key(source.canonical, opened.validator))
             headers = {b"etag": tag, b"cache-control": _CACHE_CONTROL}
         if self.cache_tag is not None:
-            headers.update(self.cache_tag.lines(source.canonical))
+            name, text = self.cache_tag.line(source.canonical)
+            headers[name.encode("ascii")] = text.encode("ascii")
         if tag and matches(exchange.conditions.if_none_match, tag):
             return ResponsePlan(304, tuple(headers.items()))
         if exchange.method == b"HEAD":

@@ -57,7 +57,6 @@ class _WithoutCreated(Collector):
         self._registry = registry
 
     def collect(self) -> Iterator[Metric]:
-        """Yield each metric without the samples of its creation times."""
         for metric in self._registry.collect():
             metric.samples = [
                 sample for sample in metric.samples if sample.name != f"{metric.name}_created"

@@ -37,5 +37,4 @@ def find_request_id(client_id: bytes, traceparent: bytes) -> bytes:
 
 
 def new_request_id() -> bytes:
-    """Return a new request id."""
     return b"%032x" % _random.getrandbits(_ID_BITS)

@@ -127,10 +127,6 @@ class AudioProxyResource(BaseResource):
         slots: Slots,
         readiness: Readiness,
     ) -> None:
-        """Create the resource from the handlers of its endpoints.
-
-        :param slots: the render slots; readiness reports the depth of their queue.
-        """
         BaseResource.__init__(self, instrumentation)
         self.verified_paths: LRUCache[bytes, tuple[VariantRequest, int | None]]
         self.verified_paths = LRUCache(_MOST_PATHS)
@@ -141,7 +137,6 @@ class AudioProxyResource(BaseResource):
         self._readiness = readiness
 
     async def route(self, exchange: Exchange, path: bytes) -> None:
-        """Respond to a request, or refuse it; see `BaseResource`."""
         method = exchange.method
         if not self.serves(method):
             raise NotFound("a method that is not served")
@@ -166,7 +161,6 @@ class AudioProxyResource(BaseResource):
                 await self._variants.respond(exchange, request)
 
     def _plan_ready(self) -> ResponsePlan:
-        """Return the response whether new work should be routed to this node."""
         ready = self._readiness.ready
         document = {
             "status": "ready" if ready else "not_ready",
@@ -176,10 +170,7 @@ class AudioProxyResource(BaseResource):
         return plan_json(200 if ready else 503, _NO_STORE, document)
 
     def _read(self, exchange: Exchange, path: bytes) -> VariantRequest | InfoRequest:
-        """Parse and verify a path, and set the endpoint class for the log.
-
-        :raises Refusal: where the path is refused.
-        """
+        """Parse and verify a path, and set the endpoint class for the log."""
         now = self._variants.now()
         cached = self.verified_paths.get(path)
         if cached is not None:

@@ -15,7 +15,6 @@ from typing import Literal, NamedTuple
 from twisted.web.http import datetimeToString
 
 from audioproxy.errors import RangeNotSatisfiable, Refusal
-from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.grammar.request import VariantRequest, clamp
 from audioproxy.variants.headers import CACHE_CONTROL, VariantHeaders
 from audioproxy.web.conditions import Conditions, matches, range_applies, read_range
@@ -31,9 +30,6 @@ _NOT_FOR_SHARED_CACHES = {
 }
 _MAX_AGE = re.compile(r"max-age=(\d+)")
 
-# Header lines: names in lower case, and values.
-_Lines = tuple[tuple[bytes, bytes], ...]
-
 
 class ResponsePlan(NamedTuple):
     """One response.
@@ -44,11 +40,10 @@ class ResponsePlan(NamedTuple):
     :ivar byte_range: where the body is a part of the stored variant, the offset of its first byte
         and the offset after its last one.
     :ivar cache_state: the value of X-Audio-Proxy, or None.
-    :ivar error_code: the code of the refusal, or None.
     """
 
     status: int
-    headers: _Lines = ()
+    headers: tuple[tuple[bytes, bytes], ...] = ()
     body: bytes | None = None
     byte_range: tuple[int, int] | None = None
     cache_state: str | None = None
@@ -58,7 +53,6 @@ class ResponsePlan(NamedTuple):
 class Stored(NamedTuple):
     """A variant in the store.
 
-    :ivar size: in bytes.
     :ivar presign: returns a URL of the variant with a lifetime in seconds, and the headers that
         the response to it should have; None in proxy mode (AP_SERVE_MODE).
     :ivar presign_ttl: the longest lifetime of the URL, in seconds.
@@ -75,18 +69,13 @@ def plan_not_modified(
     request: VariantRequest,
     conditions: Conditions,
     now: float,
-    cache_tag: CacheTagHeader | None = None,
+    cache_tag: tuple[str, str] | None = None,
 ) -> ResponsePlan | None:
-    """Return the 304 for a client that has the variant; None where the variant must be found.
-
-    :param now: Unix seconds.
-    :param cache_tag: the header with the tag of the source, or None.
-    """
+    """Return the 304 for a client that has the variant; None where the variant must be found."""
     if not matches(conditions.if_none_match, request.tag):
         return None
     cache_control = _cache_control(CACHE_CONTROL, request.exp, now)
-    lines = () if cache_tag is None else cache_tag.lines(request.source.canonical)
-    return _plan_not_modified(request.tag, cache_control, lines)
+    return _plan_not_modified(request.tag, cache_control, cache_tag)
 
 
 def plan_response(
@@ -96,7 +85,7 @@ def plan_response(
     found: Stored | Literal["MISS", "COALESCED"],
     *,
     has_store: bool = True,
-    cache_tag: CacheTagHeader | None = None,
+    cache_tag: tuple[str, str] | None = None,
 ) -> ResponsePlan:
     """Return the response to a request for a variant.
 
@@ -104,13 +93,10 @@ def plan_response(
         time until ``exp`` shrinks.
     :param found: the stored variant, or the cache state of one that is not stored: the body of its
         response is the output of a render.
-    :param has_store: whether the output of renders is stored.
-    :param cache_tag: the header with the tag of the source, or None.
     """
-    lines = () if cache_tag is None else cache_tag.lines(request.source.canonical)
     headers = VariantHeaders.of(request.options)
     if not isinstance(found, Stored):
-        fields = _variant_headers(request.tag, found, headers, request.exp, now, lines)
+        fields = _variant_headers(request.tag, found, headers, request.exp, now, cache_tag)
         if has_store:
             fields |= _NOT_FOR_SHARED_CACHES
         return ResponsePlan(200, tuple(fields.items()), cache_state=found)
@@ -119,8 +105,8 @@ def plan_response(
     # node that stored the variant may be ahead.
     stored = found.stored if found.stored is not None and 0 <= found.stored <= now else None
     if is_get and conditions.range is None and found.presign is None and request.exp is None:
-        return _plan_whole(request.tag, headers, found.size, stored, lines)
-    fields = _variant_headers(request.tag, _HIT, headers, request.exp, now, lines)
+        return _plan_whole(request.tag, headers, found.size, stored, cache_tag)
+    fields = _variant_headers(request.tag, _HIT, headers, request.exp, now, cache_tag)
     # A presigned URL cannot live zero seconds, so the last second of ``exp`` is served as in proxy
     # mode (D14).
     seconds = clamp(found.presign_ttl, request.exp, now)
@@ -155,35 +141,39 @@ def plan_response(
 
 def plan_refusal(refusal: Refusal) -> ResponsePlan:
     """Return the response of a refusal: the error document, and the refusal's own headers."""
-    document = {"error": refusal.code, "message": refusal.message}
-    plan = plan_json(refusal.status, refusal.headers(), document)
+    plan = plan_json(refusal.status, refusal.headers(), refusal.document())
     return plan._replace(error_code=refusal.code)
 
 
 def plan_json(status: int, headers: Mapping[bytes, bytes], document: object) -> ResponsePlan:
-    """Return a response whose body is a JSON document."""
     body = json.dumps(document).encode("ascii")
     return plan_body(status, {**headers, b"content-type": b"application/json"}, body)
 
 
 def plan_body(status: int, headers: Mapping[bytes, bytes], body: bytes) -> ResponsePlan:
-    """Return a response whose body is in memory."""
     fields = {**headers, b"content-length": b"%d" % len(body)}
     return ResponsePlan(status, tuple(fields.items()), body)
 
 
 # Clients that have a variant request it repeatedly.
 @lru_cache(4096)
-def _plan_not_modified(tag: bytes, cache_control: bytes, lines: _Lines) -> ResponsePlan:
-    return ResponsePlan(304, ((b"etag", tag), (b"cache-control", cache_control), *lines))
+def _plan_not_modified(
+    tag: bytes, cache_control: bytes, cache_tag: tuple[str, str] | None
+) -> ResponsePlan:
+    fields = {b"etag": tag, b"cache-control": cache_control, **_tag_header(cache_tag)}
+    return ResponsePlan(304, tuple(fields.items()))
 
 
 # Most requests are for whole variants, by URLs without ``exp``. Few variants have many requests.
 @lru_cache(4096)
 def _plan_whole(
-    tag: bytes, headers: VariantHeaders, size: int, stored: int | None, lines: _Lines
+    tag: bytes,
+    headers: VariantHeaders,
+    size: int,
+    stored: int | None,
+    cache_tag: tuple[str, str] | None,
 ) -> ResponsePlan:
-    fields = _variant_headers(tag, _HIT, headers, None, 0, lines)
+    fields = _variant_headers(tag, _HIT, headers, None, 0, cache_tag)
     if stored is not None:
         fields[b"last-modified"] = _format_date(stored)
     fields[b"content-length"] = b"%d" % size
@@ -196,9 +186,8 @@ def _variant_headers(
     headers: VariantHeaders,
     exp: int | None,
     now: float,
-    lines: _Lines,
+    cache_tag: tuple[str, str] | None,
 ) -> dict[bytes, bytes]:
-    """Return the headers of a variant, for a URL that expires at ``exp``."""
     fields = {
         b"etag": tag,
         b"x-audio-proxy": cache_state.encode("ascii"),
@@ -209,8 +198,11 @@ def _variant_headers(
         fields[b"content-disposition"] = headers.content_disposition.encode("ascii")
     if cache_state == _HIT:
         fields[b"accept-ranges"] = b"bytes"
-    fields.update(lines)
-    return fields
+    return fields | _tag_header(cache_tag)
+
+
+def _tag_header(cache_tag: tuple[str, str] | None) -> dict[bytes, bytes]:
+    return {} if cache_tag is None else {cache_tag[0].encode("ascii"): cache_tag[1].encode("ascii")}
 
 
 # Players send many requests for ranges of few variants.
@@ -221,7 +213,6 @@ def _format_date(second: int) -> bytes:
 
 
 def _cache_control(value: str, exp: int | None, now: float) -> bytes:
-    """Limit the max-age to the time until ``exp``."""
     if exp is None:
         return value.encode("ascii")
     return _MAX_AGE.sub(lambda match: f"max-age={clamp(int(match[1]), exp, now)}", value).encode(

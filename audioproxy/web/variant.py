@@ -32,18 +32,6 @@ _log = Logger()
 
 @dataclass(frozen=True, slots=True)
 class VariantHandler:
-    """Responds to GET and HEAD of variants.
-
-    :ivar store: None where nothing is stored.
-    :ivar now: Unix time in seconds.
-    :ivar presign_ttl: lifetime in seconds of a redirect's presigned URL; None in proxy mode
-        (AP_SERVE_MODE).
-    :ivar presign: returns the presigned URL of a variant from its cache key, its lifetime and the
-        headers of its response; None in proxy mode.
-    :ivar small_variants: None where a lookup in the store has to wait, and in redirect mode.
-    :ivar cache_tag: the header with the tag of the source, or None.
-    """
-
     metrics: Metrics
     renders: RenderRegistry
     preparer: Preparer
@@ -55,11 +43,9 @@ class VariantHandler:
     cache_tag: CacheTagHeader | None = None
 
     async def respond(self, exchange: Exchange, request: VariantRequest) -> None:
-        """Respond to a request whose signature is verified and that has not expired.
-
-        :raises Refusal: for every response that is an error document.
-        """
-        not_modified = plan_not_modified(request, exchange.conditions, self.now(), self.cache_tag)
+        """Respond to a request whose signature is verified and that has not expired."""
+        tag = self._find_tag(request)
+        not_modified = plan_not_modified(request, exchange.conditions, self.now(), tag)
         if not_modified is not None:
             exchange.respond(not_modified)
             return
@@ -136,20 +122,23 @@ class VariantHandler:
             self.now(),
             found,
             has_store=self.store is not None,
-            cache_tag=self.cache_tag,
+            cache_tag=self._find_tag(request),
         )
+
+    def _find_tag(self, request: VariantRequest) -> tuple[str, str] | None:
+        return None if self.cache_tag is None else self.cache_tag.line(request.source.canonical)
 
     def plan_at_once(
         self, request: VariantRequest, conditions: Conditions, now: float
     ) -> tuple[ResponsePlan, bytes] | None:
         """Return the response to a GET, and its body, for `audioproxy.server.fast_path`.
 
-        :param now: Unix seconds.
         :returns: None where a response takes more than a small file.
         """
         if request.is_expired(now):
             return None
-        not_modified = plan_not_modified(request, conditions, now, self.cache_tag)
+        tag = self._find_tag(request)
+        not_modified = plan_not_modified(request, conditions, now, tag)
         if not_modified is not None:
             return not_modified, b""
         found = self.small_variants and self.small_variants.read_small(request.key)
@@ -158,7 +147,7 @@ class VariantHandler:
         stored_at, data = found
         self.metrics.hit(request.options.f)
         stored = Stored(len(data), stored=stored_at)
-        plan = plan_response(request, conditions, now, stored, cache_tag=self.cache_tag)
+        plan = plan_response(request, conditions, now, stored, cache_tag=tag)
         if plan.byte_range is None:
             return plan, plan.body or b""
         start, stop = plan.byte_range

@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR
+from audioproxy.process.child_limits import ChildLimits
 from audioproxy.process.find_starter import find_starter
-from audioproxy.process.spawn import ChildLimits
 from bench.figures import Figure
 from bench.settings import Bench
 
@@ -46,7 +46,8 @@ def cells(bench: Bench) -> list[Figure]:
             name = os.path.basename(program)
             is_render = arguments is render
             work = "3 minutes of FLAC to mp3 by `ffmpeg`" if is_render else f"`{name} -version`"
-            figure = Figure(work, "in a cell", "ms", peer="the bare program", target=target)
+            figure = Figure(work, "in a cell, over the bare program", "ms", target=target)
+            figure.on_page = name == "ffmpeg"
             for _ in range(bench.rounds):
                 figure.add(_milliseconds(words, source, runs), _milliseconds(command, source, runs))
             figures.append(figure)

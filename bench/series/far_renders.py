@@ -33,7 +33,7 @@ _CONNECTIONS, _PAUSE, _SECONDS = 16, 20, 3
 
 # The peer's encoders have the priority of the service's: the server and the line take CPU, too.
 _NICE = ["nice", "-n", str(NICENESS)]
-_WHERE = f"https origin, {ROUND_TRIP} ms of round trip"
+_WHERE = f"https origin, {ROUND_TRIP} ms"
 _READING = "the service reads for all encoders, each of which reads for itself on the other side"
 
 
@@ -104,7 +104,7 @@ def _measure_hits(
         reason="reading takes CPU: of the server, of the line to it, and of the service",
         remark=f"{rate} requests/s",
     )
-    both = Figure(work, "99th percentile", "ms", peer="beside renders of local files")
+    both = Figure(work, "99th percentile over that beside renders of local files", "ms")
 
     def p99() -> float:
         return load(
@@ -153,10 +153,9 @@ def _rendering(ours: Service, paths: Sequence[str]) -> Iterator[None]:
 def _over_pair(work: str, target: float, kind: str = "wall") -> Figure:
     return Figure(
         f"MISS, whole render, {work}, {_WHERE}",
-        f"{kind} time over bare `ffprobe` then `ffmpeg`",
+        f"{kind} time over the bare pair",
         "s",
         target=target,
-        peer="ffprobe and ffmpeg",
         remark="ffmpeg has the niceness of the service's encoders",
         reason=_READING,
     )

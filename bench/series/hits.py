@@ -32,7 +32,6 @@ def small(bench: Bench) -> list[Figure]:
         "requests/s",
         target=0.45,
         at_least=True,
-        peer="nginx, the same files",
         remark=f"on one core, with {_CONNECTIONS} keep-alive connections and {_VARIANTS} URLs in"
         " turn",
         reason=_PYTHON,
@@ -44,9 +43,7 @@ def small(bench: Bench) -> list[Figure]:
         "requests/s",
         target=0.40,
         at_least=True,
-        peer="nginx",
         reason=_PYTHON,
-        in_short=True,
     )
     over_hello = Figure(
         "304",
@@ -54,7 +51,6 @@ def small(bench: Bench) -> list[Figure]:
         "requests/s",
         target=1.0,
         at_least=True,
-        peer="aiohttp, a hello-world",
     )
     port = free_port()
     hello = [sys.executable, "-m", "bench.hello", str(port)]
@@ -117,7 +113,6 @@ def large(bench: Bench) -> list[Figure]:
         "MB/s",
         target=0.85,
         at_least=True,
-        peer="nginx",
         in_short=True,
         headline="of the throughput of nginx, with stored files of 50 MB",
     )
@@ -126,7 +121,6 @@ def large(bench: Bench) -> list[Figure]:
         "CPU over nginx with sendfile",
         "s/GB",
         target=1.25,
-        peer="nginx",
         reason="Python code runs whenever a socket can send",
     )
     with (
@@ -169,8 +163,6 @@ def beside_renders(bench: Bench) -> list[Figure]:
         "requests/s",
         target=0.6,
         at_least=True,
-        peer="the same without renders",
-        in_short=True,
         remark="2 slots; neither the service nor the load generator has its own core",
     )
     with service(folder, _settings(bench, folder) | {"AP_MAX_CONCURRENCY": "2"}) as ours:

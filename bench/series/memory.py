@@ -49,7 +49,7 @@ def one_url(bench: Bench) -> list[Figure]:
     """Measure renders and memory for 200 clients of one new URL, reading and stalled."""
     clients = bench.count(_CLIENTS)
     work = f"{clients} clients on one cold URL, 5 MB output"
-    renders = Figure(work, "renders", "", target=1, in_short=True)
+    renders = Figure(work, "renders", "", target=1)
     reading = Figure(
         work,
         "resident memory added, all reading",
@@ -64,6 +64,7 @@ def one_url(bench: Bench) -> list[Figure]:
         "MB",
         target=4,
         remark="stalled clients read the headers and then nothing until the render has ended",
+        on_page=False,
     )
     for _ in range(bench.rounds):
         # A new service for each measurement, since a process does not return its memory.
@@ -145,7 +146,7 @@ def idle(bench: Bench) -> list[Figure]:
         "start to listening",
         "s",
         target=0.4,
-        remark="the time to listening begins with the process, so it includes the start of Python",
+        remark="with the start of Python",
         reason="it depends on the machine: Python imports some hundred modules",
     )
     each = Figure(

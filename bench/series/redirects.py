@@ -57,7 +57,6 @@ def redirects(bench: Bench) -> list[Figure]:
         "requests/s",
         target=5000,
         at_least=True,
-        in_short=True,
         remark="the bucket is a stub of nginx, which shares a core with the load generator; the"
         " service has its own core",
         reason="most of the time is Python code that parses requests and writes responses",

@@ -25,12 +25,13 @@ _REQUESTS = (3, 1)
 _START, _PREVIEW = 150, 30
 
 _PLAIN = (
-    "each source is new to the service, and each round begins without a connection to the server;"
-    " the peer is run with `-i` and the URL, and otherwise with its defaults"
+    "each round begins without a connection to the server; the peer is run with `-i` and the URL"
 )
 _KNOWN = "after the preview of the same source at 0"
 _FFPROBE = str(Path(FFMPEG).with_name("ffprobe"))
-_OVER_PAIR = "first byte over bare `ffprobe` then `ffmpeg`"
+_OVER_PAIR = "first byte over the bare pair"
+# The format on the page, at an origin.
+_SHOWN = "flac"
 _LOOPBACK = "on the loopback, the programs' own work is most of the time of both sides"
 
 
@@ -58,10 +59,16 @@ def _measure_near(bench: Bench, ours: Service, place: Place) -> Iterator[Figure]
 
 
 def _measure_far(bench: Bench, ours: Service, place: Place) -> Iterator[Figure]:
-    where = f"{place.name}, {ROUND_TRIP} ms of round trip"
+    where = f"{place.name}, {ROUND_TRIP} ms"
     counts = [
-        Figure(f"{what}, {where}", "most requests of any container", "", target=most)
-        for what, most in zip(("a 30-second preview", f"another, {_KNOWN}"), _REQUESTS, strict=True)
+        Figure(
+            f"{what}, {where}",
+            "most requests of any container",
+            "",
+            target=most,
+            on_page=_is_shown(_SHOWN, where),
+        )
+        for what, most in zip(("a preview", f"another, {_KNOWN}"), _REQUESTS, strict=True)
     ]
     asked = []
     for name in bench.some(_TARGETS):
@@ -71,16 +78,16 @@ def _measure_far(bench: Bench, ours: Service, place: Place) -> Iterator[Figure]:
             _OVER_PAIR,
             "ms",
             target=_AGAIN,
-            peer="ffprobe and ffmpeg",
             remark=_KNOWN,
+            on_page=_is_shown(name, where),
         )
         late = Figure(
-            f"a 30-second preview at 150 seconds into a remote {name}, {where}",
-            "first byte over the preview at 0",
+            f"preview at 150 seconds into a remote {name}, {where}",
+            "first byte over that at 0",
             "ms",
             target=_LATE,
-            peer="the preview at 0",
             remark=_KNOWN,
+            on_page=_is_shown(name, where),
         )
         rounds = list(_rounds(bench, ours, place, name, [0, 0, _START]))
         for took, _, pair in rounds:
@@ -100,15 +107,18 @@ def _measure_far(bench: Bench, ours: Service, place: Place) -> Iterator[Figure]:
 
 def _preview(name: str, where: str, target: float, reason: str = "") -> Figure:
     return Figure(
-        f"a 30-second preview of a remote {name}, {where}",
+        f"preview of a remote {name}, {where}",
         _OVER_PAIR,
         "ms",
         target=target,
-        peer="ffprobe and ffmpeg",
         remark=_PLAIN,
         reason=reason,
-        in_short=name == "flac",
+        on_page=_is_shown(name, where),
     )
+
+
+def _is_shown(name: str, where: str) -> bool:
+    return name == _SHOWN and where.startswith("https")
 
 
 def _rounds(

@@ -21,6 +21,10 @@ _SPEEDS = (
 )
 
 
+# Options of the sites in bench.month, which reads their speeds from the page.
+_SHOWN = ("f:mp3/norm:ebu", "f:opus", "f:m4a")
+
+
 def uncompressed(bench: Bench) -> list[Figure]:
     """Measure a render of many bytes without encoding, one side after the other."""
     work = "MISS, whole render, 1-hour FLAC to wav"
@@ -29,12 +33,10 @@ def uncompressed(bench: Bench) -> list[Figure]:
         "wall time over bare `ffmpeg`",
         "s",
         target=1.04,
-        peer="ffmpeg",
-        remark="stereo; other formats have fewer bytes and more encoding",
         reason="a file takes the encoder longer to write than a pipe, and a client reads over TCP",
     )
-    used = Figure(work, "service's CPU for each GB", "s", target=2.2)
-    forked = Figure(work, "wall time over `AP_WARM_PROGRAMS=0`", "s", target=1.02, peer="new start")
+    used = Figure(work, "service's CPU for each GB", "s", target=2.2, on_page=False)
+    forked = Figure(work, "wall time over `AP_WARM_PROGRAMS=0`", "s", target=1.02)
     with (
         bench.service("uncompressed") as ours,
         bench.service("uncompressed-cold", AP_WARM_PROGRAMS="0") as cold,
@@ -62,13 +64,15 @@ def speeds(bench: Bench) -> list[Figure]:
     figures = []
     with bench.service("speeds") as ours:
         for options in bench.some(_SPEEDS):
-            figure = Figure(f"1 minute of stereo FLAC to `{options}`", "speed", "x real time")
+            figure = Figure(f"FLAC to `{options}`", "speed", "x real time")
+            # docs/configuration.md has the speeds of all formats.
+            figure.on_page = options in _SHOWN
             path = ours.path(f"{options}/{bench.part(0, _MINUTE)}", "three.flac")
             bare = commands(bench.sounds, path).ffmpeg
             for _ in range(bench.few):
                 figure.add(bench.seconds(_MINUTE) / whole(bare))
             figures.append(figure)
-    figures[0].remark = "the time includes the start of ffmpeg, on one core"
+    figures[-1].remark = "1 minute of stereo on one core, with the start of ffmpeg"
     return figures
 
 
@@ -84,7 +88,6 @@ def _measure_short_peaks(bench: Bench, name: str) -> Figure:
         "over `AP_WARM_PROGRAMS=0`",
         "ms",
         target=0.5,
-        peer="new start",
         reason="the decoder takes as long on both sides",
     )
     folder = bench.copies("short-peaks", f"three.{name}", bench.many + 1)
@@ -113,18 +116,17 @@ def _measure_peaks(bench: Bench, name: str) -> list[Figure]:
         "over bare `ffmpeg` decoding to `-f s16le`",
         "s",
         target=over_ffmpeg,
-        peer="ffmpeg",
-        remark="each source is new to the service, which probes it first",
         reason="the decoder's threads, the pipe and the reduction share two cores",
+        on_page=name != "mp3",
     )
     beside = Figure(
         work,
         "over `audiowaveform`, 2 channels",
         "s",
         target=over_peer,
-        peer="audiowaveform",
         reason="ffmpeg decodes flac more slowly than libFLAC" if name == "flac" else "",
         remark="" if name == "mp3" else "in parts, on all CPUs; audiowaveform has one thread",
+        on_page=name != "mp3",
     )
     bare = [FFMPEG, "-v", "error", "-nostdin", "-i", str(source)]
     bare += ["-map", "0:a:0", "-f", "s16le", "pipe:1"]

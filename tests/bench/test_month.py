@@ -11,7 +11,7 @@ from bench.programs import PROJECT
 #: Round figures of docs/benchmarks.md.
 ROUND = "\n".join(
     (
-        *(f"| 1 minute of stereo FLAC to `{s.options}` | speed | 100 (9-200) x |" for s in SITES),
+        *(f"| FLAC to `{s.options}` | speed | 100 (9-200) x |" for s in SITES),
         "| HIT, proxy mode, 4 KB variants | requests/s over nginx | 0.4 | 10000 requests/s | |",
         "| HIT, proxy mode, 50 MB file, 16 connections | CPU over nginx with sendfile | 1 | 2 s |",
         "| HIT in redirect mode, 1000 URLs in turn | service's CPU for each request | 360 µs |",

@@ -7,12 +7,14 @@ import io
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 from unittest import mock
 
-from audioproxy.cli.main import main
+from audioproxy.cli.main import build_parser, main
 from audioproxy.urls import Signer
 from tests.support.service import PATIENCE, PROJECT
 
@@ -50,6 +52,12 @@ def command(*words: str, environment: Mapping[str, str] = SECRETS, stdin: str = 
             # argparse raises SystemExit for usage errors and for --help.
             status = int(end.code or 0)
     return RunResult(status, out.getvalue(), err.getvalue())
+
+
+@cache
+def parse_store(*words: str) -> Namespace:
+    """Return the arguments of a command of `audioproxy store`."""
+    return build_parser(["store"]).parse_args(["store", *words])
 
 
 def run_program(

@@ -15,14 +15,14 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.cli.checks import disk as disk_module
 from audioproxy.cli.checks import machine as machine_module
+from audioproxy.cli.checks.disk import check_temporary_files, filesystem_of
 from audioproxy.cli.checks.machine import (
     check_certificates,
     check_local_sources,
     check_open_files,
     check_settings_file,
-    check_temporary_files,
-    filesystem_of,
 )
 from audioproxy.cli.checks.results import CheckResult, Verdict, bad, good, note, summarize
 from audioproxy.cli.checks.settings import UsableSettings, load_usable
@@ -301,7 +301,7 @@ class OutputTests(SynchronousTestCase):
             "24 23 0:21 / /srv/a\\040b rw shared:1 - xfs /dev/sdb rw\n"
             "25 23 0:22 / /srv rw - tmpfs tmpfs rw\n"
         )
-        self.patch(machine_module, "_MOUNTS", table)
+        self.patch(disk_module, "_MOUNTS", table)
         kinds = {"/srv/a b/c": "xfs", "/srv/x": "tmpfs", "/srvx": "ext4", "/": "ext4"}
         self.assertEqual(kinds, {path: filesystem_of(path) for path in kinds})
         table.unlink()

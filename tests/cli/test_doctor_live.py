@@ -21,7 +21,7 @@ from twisted.trial.unittest import SkipTest
 
 from audioproxy import __version__
 from audioproxy.cli import doctor as doctor_module
-from audioproxy.cli.checks import machine as machine_module
+from audioproxy.cli.checks import ports as ports_module
 from audioproxy.cli.checks import stores as stores_module
 from audioproxy.cli.checks.results import CheckResult, Verdict, good
 from audioproxy.process import find_starter
@@ -155,7 +155,7 @@ class CheckTests(ServiceCase):
 
         Another service, which has another key, refuses a signed question.
         """
-        self.patch(machine_module, "_TIMEOUT", PATIENCE)
+        self.patch(ports_module, "_TIMEOUT", PATIENCE)
         running = self.start()
         port, metrics_port = str(running.port), str(running.metrics_port)
         results = await self.run_checks(AP_PORT=port, AP_METRICS_PORT=metrics_port)
@@ -188,7 +188,7 @@ class CheckTests(ServiceCase):
             sockets.append(open_socket(bind, 0))
             return sockets[-1]
 
-        self.patch(machine_module, "open_socket", open_any)
+        self.patch(ports_module, "open_socket", open_any)
         results = await self.run_checks(AP_PORT="4001", AP_METRICS_PORT="4002")
         for name, port in (("AP_PORT", 4001), ("AP_METRICS_PORT", 4002)):
             self.assertEqual(good(name, f"{port} is free"), single_result(results, name))
@@ -228,7 +228,7 @@ class CheckTests(ServiceCase):
         def refuse(*arguments: Any) -> None:
             raise PermissionError(13, "Permission denied")
 
-        self.patch(machine_module, "open_socket", refuse)
+        self.patch(ports_module, "open_socket", refuse)
         results = await self.run_checks(AP_PORT="80")
         self.assert_result(results, "AP_PORT", BAD, "CAP_NET_BIND_SERVICE")
 

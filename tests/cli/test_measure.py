@@ -6,16 +6,16 @@ import csv
 import io
 import json
 from collections.abc import AsyncIterator
+from contextlib import redirect_stderr, redirect_stdout
 from decimal import Decimal
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.cli import measure as measure_module
 from audioproxy.cli.measure import MeasurePlan, MeasureProgress, measure_all, write_report
-from audioproxy.cli.measure_report import REPORTS
-from audioproxy.cli.progress import progress_bar
+from audioproxy.cli.measure_report import Report
+from audioproxy.cli.output import Form, Output, progress_bar
 from audioproxy.loudness import Measurement
 from audioproxy.urls import Signer, Variant
 from tests.cli.command import SECRETS, command
@@ -106,18 +106,19 @@ class ReportTests(SynchronousTestCase):
         """Return a report as text, and the number of failures."""
         unset = {"variant": None, "target": None, "album": False, "sign": None}
         plan = MeasurePlan(**unset | settings, ceiling=Decimal(-1))
-        output = io.StringIO()
-        self.errors: list[str] = []
-        self.patch(measure_module, "print_errors", self.errors.append)
+        output, errors = io.StringIO(), io.StringIO()
 
         async def measured() -> AsyncIterator[tuple[str, Measurement | str]]:
             for item in results.items():
                 yield item
 
-        report = REPORTS[form](output, plan.target is not None, plan.sign is not None)
-        writing = write_report(plan, measured(), report, progress_bar("sources", quiet=True))
-        failures = self.successResultOf(Deferred.fromCoroutine(writing))
-        return output.getvalue(), failures
+        with redirect_stdout(output), redirect_stderr(errors):
+            out = Output(Form(form), progress_bar("sources", quiet=True))
+            report = Report(out, plan.target is not None, plan.sign is not None)
+            writing = write_report(plan, measured(), report)
+            self.successResultOf(Deferred.fromCoroutine(writing))
+        self.errors = errors.getvalue().replace("audioproxy: ", "").splitlines()
+        return output.getvalue(), report.failures
 
     def test_table(self) -> None:
         """A table has a line for each source; a gain below the target is explained."""

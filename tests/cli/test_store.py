@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import replace
 from io import BytesIO, StringIO, TextIOWrapper
@@ -19,14 +18,11 @@ from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.cli.main import build_parser
+from audioproxy.cli.store.command import OpenStore
 from audioproxy.cli.store.ls import Listing
-from audioproxy.cli.store.prune import LeastRecentlyUsed, PruneOutcome, age_limit, prune
-from audioproxy.cli.store.purge import purge
-from audioproxy.cli.store.purge_outcome import PurgeOutcome
-from audioproxy.cli.store.purge_plan import PurgePlan
-from audioproxy.cli.store.session import StoreSession
-from audioproxy.cli.store.stat import StoreStatistics
+from audioproxy.cli.store.prune import Prune
+from audioproxy.cli.store.purge import Purge
+from audioproxy.cli.store.stat import Statistics
 from audioproxy.config import Config
 from audioproxy.errors import NotConfigured, NotFound, UpstreamUnavailable
 from audioproxy.grammar.cache_key import all_cache_keys
@@ -34,10 +30,9 @@ from audioproxy.grammar.cache_tag import cache_tags
 from audioproxy.sources.local import LocalSources
 from audioproxy.urls import Variant
 from audioproxy.variants.catalog import Entry
-from audioproxy.variants.folder_catalog import FolderCatalog, exclusive_prune
+from audioproxy.variants.folder_catalog import FolderCatalog
 from audioproxy.variants.record import VariantRecord
-from audioproxy.variants.usage import StoreUsage
-from tests.cli.command import command
+from tests.cli.command import command, parse_store, run_command
 from tests.support.folders import short_folder
 from tests.support.stores import FakeSources
 from tests.support.strategies import DETERMINISTIC
@@ -66,7 +61,7 @@ class StoreCase(SynchronousTestCase):
         config = Config(allow_insecure=True, local_root=str(self.sources_root))
         engine: Any = SimpleNamespace(clock=self.clock, sources=self)
         catalog = FolderCatalog(str(self.store), execute, 2)
-        self.session = StoreSession(config, engine, catalog, 2, self.bar)
+        self.session = OpenStore(config, engine, catalog, 2, self.bar)
 
     async def open(self, source: Any, *, reads: bool = True) -> Any:
         """Open a source as the engine does."""
@@ -83,17 +78,15 @@ class StoreCase(SynchronousTestCase):
 
     def purge(self, *words: str) -> dict[str, Any]:
         """Return the values of the report, and the keys that are removed."""
-        outcome, purging = self.begin_purge(*words)
+        purge, purging = self.begin_purge(*words)
         self.successResultOf(purging)
-        values = outcome.values()
+        values = purge.values()
         return {**values, "removed": {row["key"] for row in values["removed"]}}
 
-    def begin_purge(self, *words: str) -> tuple[PurgeOutcome, Deferred[None]]:
+    def begin_purge(self, *words: str) -> tuple[Purge, Deferred[None]]:
         """Start to purge."""
-        arguments = build_parser(["store"]).parse_args(["store", "purge", "--json", *words])
-        plan = PurgePlan.of(arguments)
-        outcome = PurgeOutcome(True, self.bar, plan)
-        return outcome, Deferred.fromCoroutine(purge(self.session, plan, outcome))
+        purge = Purge(parse_store("purge", "--json", *words))
+        return purge, Deferred.fromCoroutine(purge.work(self.session))
 
 
 class PurgeTests(StoreCase):
@@ -300,63 +293,15 @@ class StaleTests(StoreCase):
 class PruneTests(StoreCase):
     """`audioproxy store prune`"""
 
-    def prune(
-        self,
-        max_bytes: int | None = None,
-        is_old: Callable[[Entry], bool] = lambda entry: False,
-        dry_run: bool = False,
-    ) -> PruneOutcome:
-        """Prune the store."""
-        outcome = PruneOutcome(True, self.bar, dry_run)
-        with exclusive_prune(str(self.store)) as end_count:
-            work = prune(self.session, outcome, is_old, max_bytes, dry_run, end_count)
-            self.successResultOf(Deferred.fromCoroutine(work))
-        return outcome
-
-    def test_limits(self) -> None:
-        """The least recently used variants go, and no more than needed; the old ones go first.
-
-        The ledger of the store has the bytes that remain.
-        """
-        (self.store / ".usage").touch()
-        variants = [StoredVariant.of(f"local://{number:02}") for number in range(20)]
-        for age, variant in enumerate(variants):
-            self.put(variant, used=NOW - age)
-        size = self.store.joinpath(variants[0].key[:2], variants[0].key).stat().st_size
-        is_old = age_limit(NOW, 16, None)
-        for limits, kept in (((20 * size,), 20), ((20 * size, is_old), 17), ((9 * size - 1,), 8)):
-            dry = self.prune(*limits, dry_run=True)
-            outcome = self.prune(*limits)
-            self.assertEqual(
-                outcome.values()["remaining"]["bytes"], StoreUsage(str(self.store)).read()
-            )
-            self.assertEqual({each.key for each in variants[:kept]}, self.stored())
-            self.assertEqual(dry.values() | {"dry_run": False}, outcome.values())
-            self.assertEqual(kept, outcome.values()["remaining"]["variants"])
-        self.prune(None, age_limit(NOW, None, 3))
-        self.assertEqual({each.key for each in variants[:4]}, self.stored())
-        self.prune(0)
-        self.assertEqual(set(), self.stored())
-
-    @DETERMINISTIC
-    @given(
-        uses=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5)), max_size=20),
-        least=st.integers(1, 60),
-    )
-    def test_selection(self, uses: list[tuple[int, int]], least: int) -> None:
-        """The selection is that of sorting all variants."""
-        entries = [Entry(f"{n:02}", size, 0, 1000 * used) for n, (used, size) in enumerate(uses)]
-        selection, expected, total = LeastRecentlyUsed(), [], 0
-        for entry in entries:
-            selection.count(entry)
-        selection.select(least)
-        for entry in sorted(entries, key=lambda entry: (-entry.last_use, entry.key), reverse=True):
-            if total < least:
-                expected.append(entry.key)
-                total += entry.size
-        found = [entry.key for entry in entries if selection.takes(entry)]
-        found += [entry.key for batch in selection.rest() for entry in batch]
-        self.assertEqual(sorted(expected), sorted(found))
+    def test_dry_run(self) -> None:
+        """A dry run says what a prune of the same limits removes, and removes nothing."""
+        self.put(*(StoredVariant.of(f"local://{number}") for number in range(9)))
+        stored = self.stored()
+        environment = {"AP_VARIANT_STORE": f"file://{self.store}", "AP_SERVE_MODE": "proxy"}
+        words = ("store", "prune", "--max-bytes", "2k", "--json")
+        dry, real = (run_command(*words, *more, environment=environment) for more in (["-n"], []))
+        self.assertLess(self.stored(), stored)
+        self.assertEqual(json.loads(real.out) | {"dry_run": True}, json.loads(dry.out))
 
 
 class SizeTests(SynchronousTestCase):
@@ -364,9 +309,8 @@ class SizeTests(SynchronousTestCase):
 
     def test_sizes(self) -> None:
         """A size has a decimal unit or none; anything else is refused with 2."""
-        parse = build_parser(["store"]).parse_args
         for text, number in (("0", 0), ("12", 12), ("5k", 5000), ("2T", 2 * 10**12)):
-            parsed = parse(["store", "prune", "--max-bytes", text])
+            parsed = parse_store("prune", "--max-bytes", text)
             self.assertEqual(number, parsed.max_bytes)
         for text in ("", "1.5G", "20GiB", "5K", "-1", "k", "1kB", "\u0661"):
             ended = command("store", "prune", f"--max-bytes={text}")
@@ -381,12 +325,12 @@ class OutputTests(SynchronousTestCase):
     def test_lines(self) -> None:
         """A report for readers is lines; a report for programs is one JSON object."""
         for as_json, is_listed in product((True, False), repeat=2):
-            outcome = PruneOutcome(as_json, tqdm(disable=True), True)
-            outcome.listed.add(Entry("0", 1000, 0))
-            outcome.is_listed = is_listed
+            prune = Prune(parse_store("prune", "-n", "--max-bytes=1", *["--json"] * as_json))
+            prune.pruned.listed.add(Entry("0", 1000, 0))
+            prune.pruned.is_listed = is_listed
             out = StringIO()
             with redirect_stdout(out):
-                outcome.print_report(interrupted=True)
+                prune.print_report(interrupted=True)
             if as_json:
                 values = json.loads(out.getvalue())
                 expected = {"variants": 1, "bytes": 1000} if is_listed else None
@@ -417,21 +361,23 @@ class OutputTests(SynchronousTestCase):
         digests = {"source-sha256": "a" * 64, "sha256": "b" * 64}
         record = VariantRecord.read({**digests, **texts})
         assume(record is not None)
-        entry, bar = Entry("0" * 64, size, *times), tqdm(disable=True)
-        arguments = build_parser(["store"]).parse_args(["store", "purge", "--prefix", "local://"])
-        plan = PurgePlan.of(arguments)
-        plan.wanted.accepts(record)
-        for as_json, encoding in product((True, False), ("utf-8", "ascii")):
-            with redirect_stdout(TextIOWrapper(BytesIO(), encoding)) as out:
-                purged = PurgeOutcome(as_json, bar, plan)
-                purged.use_tags(Config(key=b"k" * 32, salt=b"s", cache_tag_header="xkey"))
-                purged.removed(entry, record)
-                for outcome in (purged, Listing(as_json, bar, 0), StoreStatistics(as_json, bar, 0)):
-                    if outcome is not purged:
-                        outcome.add(entry, record)
-                    outcome.print_report(interrupted=False)
-                out.flush()
-            lines = out.buffer.getvalue().decode(encoding).splitlines()
+        entry = Entry("0" * 64, size, *times)
+        assert record is not None
+        for as_json, encoding in product((["--json"], []), ("utf-8", "ascii")):
+            with redirect_stdout(TextIOWrapper(BytesIO(), encoding)) as stdout:
+                purge = Purge(parse_store("purge", "--prefix", "local://", *as_json))
+                purge.wanted.accepts(record)
+                purge.use_tags(Config(key=b"k" * 32, salt=b"s", cache_tag_header="xkey"))
+                purge.add_removed(entry, record)
+                purge.print_report(interrupted=False)
+                for shown in (
+                    Listing(parse_store("ls", *as_json)),
+                    Statistics(parse_store("stat", *as_json)),
+                ):
+                    shown.add(entry, record)
+                    shown.print_report(interrupted=False)
+                stdout.flush()
+            lines = stdout.buffer.getvalue().decode(encoding).splitlines()
             self.assertIn(entry.key, "".join(lines))
             for line in lines if as_json else ():
                 json.loads(line)
@@ -439,7 +385,7 @@ class OutputTests(SynchronousTestCase):
     def test_builds(self) -> None:
         """`stat` counts the variants of each build of ffmpeg, in columns of their width (D78)."""
         build = "7.1.5-0+deb13u1:0123abcd"
-        outcome = StoreStatistics(False, tqdm(disable=True), NOW)
+        outcome = Statistics(parse_store("stat"))
         for each in (build, build, ""):
             outcome.add(Entry("0", 1000, NOW), StoredVariant.of(build=each).record)
         outcome.add(Entry("0", 1000, NOW), None)

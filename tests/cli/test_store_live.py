@@ -10,20 +10,17 @@ from typing import Any
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 
-from audioproxy.cli.main import build_parser
-from audioproxy.cli.progress import progress_bar
-from audioproxy.cli.store.prune import PruneOutcome, prune
-from audioproxy.cli.store.purge import purge
-from audioproxy.cli.store.purge_outcome import PurgeOutcome
-from audioproxy.cli.store.purge_plan import PurgePlan
-from audioproxy.cli.store.session import StoreSession
-from audioproxy.cli.store.verify import VerifyOutcome, verify
+from audioproxy.cli.output import progress_bar
+from audioproxy.cli.store.command import OpenStore
+from audioproxy.cli.store.prune import Prune
+from audioproxy.cli.store.purge import Purge
+from audioproxy.cli.store.verify import Verification
 from audioproxy.engine import Engine, build
 from audioproxy.s3 import listing
 from audioproxy.variants.bucket_catalog import BucketCatalog
-from audioproxy.variants.catalog import Pace
 from audioproxy.variants.s3 import S3VariantStore
 from audioproxy.variants.stored_file import open_variant
+from tests.cli.command import parse_store
 from tests.support.remote import HOLD, PASS, RemoteCase, RequestAction
 from tests.support.service import Process, ServiceCase, reactor, until
 from tests.support.variants import StoredVariant, neighbors
@@ -186,14 +183,14 @@ class BucketTests(RemoteCase):
         """Write a variant into the bucket."""
         self.server.put(self.variants, variant.key, variant.data, **variant.headers)
 
-    def session(self) -> StoreSession:
+    def session(self) -> OpenStore:
         """Return an open store."""
         config = self.config()
         engine = Engine(build(config, reactor))
         self.addCleanup(engine.close)
         assert isinstance(engine.store, S3VariantStore)
         catalog = BucketCatalog(engine.store.object_store, self.variants, 4)
-        return StoreSession(config, engine, catalog, 4, progress_bar("variants", quiet=True))
+        return OpenStore(config, engine, catalog, 4, progress_bar("variants", quiet=True))
 
     async def test_commands(self) -> None:
         """Each command does what it says, and touches nothing that is beside the variants."""
@@ -204,8 +201,8 @@ class BucketTests(RemoteCase):
         for name in beside:
             self.server.put(self.variants, name, b"a master")
         session = self.session()
-        verified = VerifyOutcome(True, session.bar)
-        await verify(session, verified, Pace(None), delete=True)
+        verified = Verification(parse_store("verify", "--delete"))
+        await verified.work(session)
         found = verified.values()
         self.assertEqual((3, 1, 0), (found["good"], found["unknown"], verified.failed))
         self.assertEqual([True], [each["removed"] for each in found["broken"]])
@@ -217,18 +214,16 @@ class BucketTests(RemoteCase):
             found = await self.purge(session, *words)
             keys = {row["key"] for row in found["removed"]}
             self.assertEqual({each.key for each in gone}, keys, words)
-        pruned = PruneOutcome(True, session.bar, dry_run=False)
-        await prune(session, pruned, lambda entry: False, 0, False, lambda total: None)
+        pruned = Prune(parse_store("prune", "--max-bytes", "0"))
+        await pruned.work(session)
         self.assertEqual(1, pruned.values()["removed"]["variants"])
         self.assertEqual(sorted(beside), sorted(self.server.keys(self.variants)))
 
-    async def purge(self, session: StoreSession, *words: str) -> dict[str, Any]:
+    async def purge(self, session: OpenStore, *words: str) -> dict[str, Any]:
         """Purge the bucket, and return the values of the report."""
-        arguments = build_parser(["store"]).parse_args(["store", "purge", *words])
-        plan = PurgePlan.of(arguments)
-        outcome = PurgeOutcome(True, session.bar, plan)
-        await purge(session, plan, outcome)
-        return outcome.values()
+        purge = Purge(parse_store("purge", "--json", *words))
+        await purge.work(session)
+        return purge.values()
 
     async def test_stale(self) -> None:
         """Variants of objects go that were replaced or removed, but not of a missing bucket."""

@@ -13,8 +13,10 @@ from tqdm import tqdm
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.cli import output as output_module
 from audioproxy.cli import warm as warm_module
 from audioproxy.cli.fetcher import NOT_A_VARIANT, RENDERED, STORED, Fetcher, FetchFailed, redact_url
+from audioproxy.cli.output import Output
 from audioproxy.cli.warm import WarmProgress, fetch_all, read_urls
 from audioproxy.http_client.client import USER_AGENT
 from tests.cli.command import command
@@ -252,8 +254,8 @@ class FetchAllTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.waiting: list[Deferred[str]] = []
         self.printed: list[str] = []
-        self.patch(warm_module, "print_errors", self.printed.append)
-        self.progress = WarmProgress(tqdm(disable=True), lambda: 0.0)
+        self.patch(output_module, "print_errors", self.printed.append)
+        self.progress = WarmProgress(Output(bar=tqdm(disable=True)), lambda: 0.0)
         self.read = 0
 
     def fetch_one(self, url: str) -> Deferred[str]:

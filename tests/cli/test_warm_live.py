@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
-from audioproxy.cli import warm as warm_module
+from audioproxy.cli import output as output_module
 from audioproxy.cli.fetcher import Fetcher
-from audioproxy.cli.progress import progress_bar
+from audioproxy.cli.output import Output, progress_bar
 from audioproxy.cli.warm import WarmProgress, fetch_all, read_urls
 from audioproxy.http_client.client import ClientsByBundle
 from tests.support.authority import Authority
@@ -35,8 +35,8 @@ class ServiceTests(ServiceCase):
         """Fetch these paths."""
         client = ClientsByBundle(reactor, None).client()
         self.printed: list[str] = []
-        self.patch(warm_module, "print_errors", self.printed.append)
-        progress = WarmProgress(progress_bar("URLs", quiet=True), reactor.seconds)
+        self.patch(output_module, "print_errors", self.printed.append)
+        progress = WarmProgress(Output(bar=progress_bar("URLs", quiet=True)), reactor.seconds)
         urls = [f"http://127.0.0.1:{port}{path.decode()}" for path in paths]
         fetcher = Fetcher(client, PATIENCE, 3, progress.add_bytes)
 

@@ -21,7 +21,7 @@ from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.inputs import RAW_DEMUXERS, Input, local_input
 from audioproxy.media.probe import Probe, parse_probe, probe_arguments
-from audioproxy.process.fork_server import find_obstacle
+from audioproxy.process.executables import find_obstacle
 from audioproxy.process.programs import LISTS
 from tests.support.audio import (
     Sound,

@@ -19,5 +19,5 @@ class CacheTagTests(SynchronousTestCase):
         )
         salts = [b"\x5a\x17", b"\x01", b"\x5a\x17"]
         self.assertEqual([current, previous], cache_tags(salts, b"local://a b.flac"))
-        lines = CacheTagHeader("cache-tag", salts[0]).lines(b"local://a b.flac")
-        self.assertEqual(((b"cache-tag", current.encode()),), lines)
+        line = CacheTagHeader("cache-tag", salts[0]).line(b"local://a b.flac")
+        self.assertEqual(("cache-tag", current), line)

@@ -93,7 +93,8 @@ class EncoderCase(SynchronousTestCase):
         async def encode() -> bytes:
             running = self.ffmpeg.encode(pipeline, self.source, self.output, 1000, self.deadline())
             async with running as self.encoding:
-                return await self.encoding.wait()
+                self.over = self.encoding.wait()
+                return await self.over
 
         return Deferred.fromCoroutine(encode())
 
@@ -219,7 +220,7 @@ class EndTests(EncoderCase):
         """A source that could not be read explains why a child was stopped."""
         encoding = self.encode()
         self.source.failure = UpstreamUnavailable()
-        self.encoding.stop(OutputDiffers())
+        self.over.errback(OutputDiffers())
         self.spawner.last.exit_and_end(255)
         self.refused(encoding, UpstreamUnavailable)
 
@@ -268,11 +269,11 @@ class EndTests(EncoderCase):
         self.assertEqual(b"some words", self.successResultOf(encoding))
 
     def test_stopped(self) -> None:
-        """The refusal for which a child was stopped is raised, however and whenever it ends."""
+        """A refusal in the block stops the child, and is raised however and whenever that ends."""
         for code, seconds in ((255, 0), (0, 0), (None, 10)):
             encoding = self.encode()
             self.clock.advance(99)
-            self.encoding.stop(RenderFailed("too much"))
+            self.over.errback(RenderFailed("too much"))
             self.clock.advance(seconds)
             self.assertEqual(self.spawner.last.signals, ["TERM"] + ["KILL"] * (seconds > 0))
             self.assertNoResult(encoding)

@@ -11,12 +11,12 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.cli.exit_status import BUSY
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.store_upkeep import StoreUpkeep
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.interfaces import NoRoom
+from audioproxy.variants.prune import BUSY
 from tests.support.http import Log
 from tests.support.processes import FakeChild, FakeSpawner
 
@@ -94,8 +94,8 @@ class PruneTests(UpkeepCase):
         """The first prune counts the variants; it runs this program, and no other one."""
         child = self.running()
         assert child is not None
-        self.assertEqual([sys.executable, "-P", "-m", "audioproxy.cli.main"], child.arguments[:4])
-        self.assertEqual(["store", "prune", "--json", "--max-bytes", "900"], child.arguments[4:])
+        program = [sys.executable, "-P", "-m", "audioproxy.variants.prune"]
+        self.assertEqual([*program, str(self.root), "900"], child.arguments)
         self.end(500)
         self.assertEqual((None, [0]), (self.running(), self.evicted))
 

@@ -12,7 +12,8 @@ from audioproxy.errors import Refusal
 from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.request import VariantRequest, parse_request
 from audioproxy.render.output import RenderOutput
-from audioproxy.render.registry import RenderRegistry, Subscription
+from audioproxy.render.registry import RenderRegistry
+from audioproxy.render.subscribers import Subscription
 from audioproxy.variants.headers import VariantHeaders
 from tests.support.consumers import FakeConsumer
 from tests.support.engine import FakeEngine

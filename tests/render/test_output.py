@@ -94,11 +94,10 @@ class RenderOutputTests(SynchronousTestCase):
         self.assertEqual(ranges, {each: self.output.read(*each) for each in ranges})
 
     def test_limit(self) -> None:
-        """Readers receive no byte past the limit, and learn of it at once (D52)."""
+        """Readers receive no byte past the limit (D52)."""
         limited = self.replace(5)
         os.write(limited.descriptor, b"0123456789")
-        refusal = self.assertRaises(OutputTooLarge, limited.update_size, limited.written)
-        self.assertEqual((5, refusal), (limited.size, limited.failure))
+        self.assertRaises(OutputTooLarge, limited.update_size, limited.written)
         self.assertEqual((limited.read(0, 99), limited.read(5, 99)), (b"01234", b""))
 
     def state(self, token: str, form: OutputForm, header_bytes: int = 0) -> RenderOutput:
@@ -322,18 +321,19 @@ class AnewTests(SynchronousTestCase):
 
 
 class WatchTests(SynchronousTestCase):
-    """`RenderOutput.watch`, of an output of at most 1000 bytes"""
+    """`RenderOutput.first_audio` and `rest`, of an output of at most 1000 bytes"""
 
     def setUp(self) -> None:
         self.clock = Clock()
         self.spawner = FakeSpawner()
         self.addCleanup(self.spawner.kill_all)
-        self.output = RenderOutput(EncodedFile(AnonymousFile()), 1000, self.record)
+        self.output = RenderOutput(EncodedFile(AnonymousFile()), 1000)
         self.addCleanup(self.output.release)
+        self.addCleanup(self.output.follow(self.record))
         self.source = FakeSourceFile()
         self.told: list[tuple[float, int]] = []
 
-    def record(self, _: RenderOutput) -> None:
+    def record(self) -> None:
         """Record the time and the size of a change."""
         self.told.append((self.clock.seconds(), self.output.size))
 
@@ -345,7 +345,8 @@ class WatchTests(SynchronousTestCase):
             deadline = Deadline(self.clock, 100, RenderTimeout)
             output = self.output.descriptor
             async with ffmpeg.encode(pipeline, self.source, output, 1000, deadline) as encoding:
-                return await self.output.watch(encoding, self.clock)
+                await self.output.first_audio(encoding, self.clock)
+                return await self.output.rest(encoding, self.clock)
 
         return Deferred.fromCoroutine(encode())
 

@@ -18,7 +18,7 @@ from audioproxy.observe.access_log import log_request
 from audioproxy.observe.metrics import Metrics
 from audioproxy.render.encoded_file import EncodedFile
 from audioproxy.render.output import RenderOutput
-from audioproxy.server import request as request_module
+from audioproxy.server import sendfile
 from audioproxy.server.channel import ProxyChannel, ProxySite
 from audioproxy.server.listener import Listener
 from audioproxy.web.cors import Cors
@@ -65,7 +65,7 @@ class SendfileTests(TestCase):
         self.addCleanup(self.output.release)
         self.moves: list[int] = []
         self.failure: OSError | None = None
-        self.patch(request_module.os, "sendfile", self.sendfile)
+        self.patch(sendfile.os, "sendfile", self.sendfile)
         self.channels: list[ProxyChannel] = []
         made = ProxyChannel.connectionMade
 
@@ -243,7 +243,7 @@ class FailureTests(SendfileTests):
         """A read error of the disk ends the response early and is logged."""
         self.grow(LARGE_DATA)
         self.failure = OSError(errno.EIO, "Input/output error")
-        self.patch(request_module.os, "pread", self.sendfile)
+        self.patch(sendfile.os, "pread", self.sendfile)
         client: Client = await send(self.port, b"/0-%d" % len(LARGE_DATA))
         self.assertFalse((await client.end()).complete)
         self.assert_one_warning("Input/output error")

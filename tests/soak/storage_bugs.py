@@ -20,8 +20,9 @@ from audioproxy.errors import UpstreamUnavailable
 from audioproxy.files.scratch_files import AnonymousFile
 from audioproxy.sources.blocks import BLOCK, BlockFile
 from audioproxy.sources.far_source import FarSource
-from audioproxy.sources.https_origin import OriginClient, OriginState
+from audioproxy.sources.https_origin import OriginClient
 from audioproxy.sources.local import OpenLocalSource
+from audioproxy.sources.origin_state import OriginState
 from audioproxy.variants import s3, stored_file
 from audioproxy.variants.files import FileVariantStore, variant_path
 from audioproxy.variants.s3 import S3VariantStore, StoredObject

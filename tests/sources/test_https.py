@@ -27,7 +27,8 @@ from audioproxy.http_client.client import Response
 from audioproxy.http_client.errors import PrivateAddress, UntrustedCertificate
 from audioproxy.sources.far_source import FarSource
 from audioproxy.sources.https import HttpsSources
-from audioproxy.sources.https_origin import OriginClient, OriginState, UnusableOrigin
+from audioproxy.sources.https_origin import OriginClient, UnusableOrigin
+from audioproxy.sources.origin_state import OriginState
 from tests.support.far_versions import (
     END,
     LONG,

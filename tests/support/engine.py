@@ -13,7 +13,7 @@ from audioproxy.files.disk_space import DiskMonitor
 from audioproxy.observe.metrics import Metrics
 from audioproxy.process.programs import Programs
 from audioproxy.process.spawn import Launcher
-from audioproxy.process.warm import WarmStarter
+from audioproxy.process.warm_starter import WarmStarter
 from tests.support.processes import FakeSpawner, find_soxr
 from tests.support.stores import Calls, FakeSources, FakeStore
 from tests.support.threads import FakeThreads

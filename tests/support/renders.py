@@ -11,7 +11,7 @@ from audioproxy.errors import Refusal
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.render.encoded_file import EncodedFile
 from audioproxy.render.output import RenderOutput
-from audioproxy.render.registry import Subscription
+from audioproxy.render.subscribers import Subscription
 from tests.support.stores import Calls
 
 
@@ -110,7 +110,7 @@ class FakeRenders:
             self.started.append(self.running[request.key])
         render: Any = self.running[request.key]
         render.is_low &= is_low
-        subscription = Subscription(render, started, render.subscribe())
+        subscription = Subscription(started, render.subscribe(), render.unsubscribe)
         if self.refusal is not None:
             render.end(self.refusal)
         return subscription

@@ -68,10 +68,10 @@ class PruneTests(ServiceCase):
         """A prune finds modules wherever the service does, such as by its PYTHONPATH."""
         folder = Path(self.mktemp()).absolute()
         folder.mkdir()
-        (folder / "tqdm.py").write_text("import pathlib; pathlib.Path(__file__ + '.ran').touch()")
+        (folder / "attr.py").write_text("import pathlib; pathlib.Path(__file__ + '.ran').touch()")
         self.patch(sys, "path", [str(folder), *sys.path])
         self.start(variant_store_max_bytes=10_000_000)
-        await until((folder / "tqdm.py.ran").exists, "the import")
+        await until((folder / "attr.py.ran").exists, "the import")
 
     async def test_prune(self) -> None:
         """Past 95 %, the variants that were not used for longest go; what is being sent stays open.

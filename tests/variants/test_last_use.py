@@ -8,9 +8,9 @@ from itertools import accumulate
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.cli.store.prune import LeastRecentlyUsed
 from audioproxy.variants.catalog import Entry
 from audioproxy.variants.last_use import is_due
+from audioproxy.variants.prune import LeastRecentlyUsed
 
 # Variants, how many of them a store holds, requests, and seconds between two requests: 16 days.
 _VARIANTS, _BOUND, _REQUESTS, _PAUSE = 1000, 300, 40_000, 35

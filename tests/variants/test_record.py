@@ -77,7 +77,7 @@ class RecordTests(SynchronousTestCase):
         ):
             request = VariantRequest.of(options_of(options), LocalSource(source.encode()))
             record = replace(VariantRecord.of(request, b'"tag"', 0), sha256="b" * 64)
-            header = CacheTagHeader("cache-tag", b"salt").lines(b"")
+            header = CacheTagHeader("cache-tag", b"salt").line(b"")
             metadata = replace(record, cache_tag=header).metadata()
             size = sum(len(name) + len(text) for name, text in metadata.items())
             self.assertLessEqual(size, 2048)

@@ -417,11 +417,11 @@ class CommitTests(CommitCase):
         The name of metadata stays as it is: CloudFront reads the tag in such a header.
         """
         for name in ("cache-tag", "x-amz-meta-cache-tag"):
-            lines = CacheTagHeader(name, b"salt").lines(b"local://a")
+            line = CacheTagHeader(name, b"salt").line(b"local://a")
             self.network.scripts.append(reply(200))
-            self.successResultOf(self.commit(record=replace(RECORD, cache_tag=lines)))
+            self.successResultOf(self.commit(record=replace(RECORD, cache_tag=line)))
             put = self.network.requests[-1]
-            self.assertEqual(lines[0][1].decode(), put.headers["x-amz-meta-cache-tag"])
+            self.assertEqual(line[1], put.headers["x-amz-meta-cache-tag"])
             self.assertIsNotNone(read_metadata(put.headers))
             self.assertTrue(is_signed(put, SECRET))
 

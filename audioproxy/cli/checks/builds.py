@@ -9,8 +9,8 @@ from typing import Any
 
 from audioproxy.cli.checks.results import CheckResult, good, note
 from audioproxy.cli.formatting import format_count
-from audioproxy.cli.store.records import UNKNOWN_BUILD, build_of
-from audioproxy.cli.store.session import open_catalog
+from audioproxy.cli.store.command import open_catalog
+from audioproxy.cli.store.variant_rows import UNKNOWN_BUILD, build_of
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.config import Config
 from audioproxy.config.values import listed
@@ -31,23 +31,22 @@ async def check_builds(reactor: Any, config: Config, engine: Engine) -> AsyncIte
         return
     catalog = open_catalog(config, engine, reactor, _AT_A_TIME)
     builds: list[str] = []
-    failure = None
+    failure = ""
     try:
         await Deadline(engine.clock, _TIMEOUT).limit(sample_builds(catalog, builds))
     except TimeoutError:
         failure = f"the store did not respond within {_TIMEOUT:.0f} seconds"
     except (CatalogError, OSError) as error:
         failure = str(error)
-    if failure is not None and not builds:
+    if failure and not builds:
         yield note("builds", f"not checked, since variants cannot be read: {failure}")
     else:
         yield compare_builds(engine.programs.build_name, builds)
 
 
 async def sample_builds(catalog: VariantCatalog, builds: list[str], most: int = _SAMPLE) -> None:
-    """Append the builds of a sample of the variants to a list, as `build_of` names them.
+    """Append the builds of at most so many variants to a list, as `build_of` names them.
 
-    :param most: the size of the sample.
     :raises CatalogError, OSError: where the store fails, or none of the variants can be read.
     """
     failures: list[Exception] = []
@@ -55,26 +54,21 @@ async def sample_builds(catalog: VariantCatalog, builds: list[str], most: int = 
     def skip(entry: Entry, error: Exception) -> None:
         failures.append(error)
 
-    left = most
     async with aclosing(catalog.pages()) as pages:
         async for page in pages:
-            entries = page.entries[:left]
-            left -= len(entries)
+            entries = page.entries[:most]
+            most -= len(entries)
             for start in range(0, len(entries), _AT_A_TIME):
                 found = await catalog.read_records(entries[start : start + _AT_A_TIME], skip)
                 builds += [build_of(record) for _, record in found]
-            if not left:
+            if not most:
                 break
     if failures and not builds:
         raise failures[0]
 
 
 def compare_builds(own: str, builds: Sequence[str]) -> CheckResult:
-    """Return the result for the builds of some variants.
-
-    :param own: the build of this machine; empty where it is unknown.
-    :param builds: one for each variant.
-    """
+    """Compare the build of this machine, empty where it is unknown, with those of some variants."""
     if not builds:
         return good("builds", "the store has no variants yet")
     counts = Counter(builds)

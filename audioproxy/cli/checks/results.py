@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +9,8 @@ from enum import Enum
 from functools import partial
 
 from audioproxy.cli.exit_status import CRASHED
-from audioproxy.cli.formatting import Colour, format_count, paint, printable
+from audioproxy.cli.formatting import format_count
+from audioproxy.cli.output import Colour, printable
 from audioproxy.config import Problem
 
 # The length of the longest name of a check that always runs.
@@ -20,25 +20,14 @@ _WIDTH = 16
 class Verdict(Enum):
     """The verdict of a check, with the mark that is printed for it."""
 
-    GOOD = "ok"
-    NOTE = "--"
-    BAD = "!!"
-
-
-_COLOURS = {
-    Verdict.GOOD: Colour.GREEN,
-    Verdict.NOTE: Colour.YELLOW,
-    Verdict.BAD: Colour.RED,
-}
+    GOOD = "ok", Colour.GREEN
+    NOTE = "--", Colour.YELLOW
+    BAD = "!!", Colour.RED
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check.
-
-    :ivar text: what the check found. Unless the verdict is good, also the cause and what would be
-        right.
-    """
+    """The result of one check: what it found, and for a problem also the cause and the remedy."""
 
     verdict: Verdict
     check: str
@@ -46,16 +35,14 @@ class CheckResult:
 
     @property
     def line(self) -> str:
-        """The result as one line for the terminal."""
-        mark = paint(self.verdict.value, _COLOURS[self.verdict], sys.stdout)
-        return f"{mark}  {self.check:{_WIDTH}}  {printable(self.text)}"
+        """The result as one line for people."""
+        return f"{self.verdict.value[0]}  {self.check:{_WIDTH}}  {printable(self.text)}"
 
 
-#: Returns the result of a check that found no problem.
 good = partial(CheckResult, Verdict.GOOD)
-#: Returns the result of a check that found a risk, or was skipped.
+#: The check found a risk, or was skipped.
 note = partial(CheckResult, Verdict.NOTE)
-#: Returns the result of a check that failed: the service cannot work.
+#: The service cannot work.
 bad = partial(CheckResult, Verdict.BAD)
 
 

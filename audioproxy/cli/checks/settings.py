@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from audioproxy.cli.checks.results import CheckResult, Verdict, bad, good, setting_result
@@ -27,7 +27,6 @@ class UsableSettings:
     """The configuration without the invalid settings.
 
     :ivar refused: names of the invalid settings, which `config` lacks.
-    :ivar results: the results of checking the settings.
     """
 
     config: Config
@@ -37,17 +36,15 @@ class UsableSettings:
 
 def load_usable(environment: Mapping[str, str]) -> UsableSettings:
     """Load the settings, and omit the invalid ones."""
+    refused: frozenset[str] = frozenset()
     try:
         config, warnings = load(environment)
+        results = [good("settings", _summarize(config))]
     except ConfigError as error:
-        problems, warnings = error.problems, error.warnings
+        warnings = error.warnings
+        results = [setting_result(Verdict.BAD, problem) for problem in error.problems]
         config, refused = _drop_invalid(environment)
-    else:
-        problems, refused = (), frozenset()
-    results = [setting_result(Verdict.BAD, problem) for problem in problems]
     results += [setting_result(Verdict.NOTE, warning) for warning in warnings]
-    if not problems:
-        results.insert(0, good("settings", _summarize(config)))
     if not _source_kinds(config) and _SOURCE_SETTINGS.isdisjoint(refused):
         results.append(
             bad(
@@ -70,8 +67,8 @@ def _drop_invalid(environment: Mapping[str, str]) -> tuple[Config, frozenset[str
         except ConfigError as error:
             problems = error.problems
         # If none of these settings can be changed, those that they conflict with are changed.
-        blamed = _changeable(kept, {problem.variable for problem in problems})
-        blamed = blamed or _changeable(kept, {n for problem in problems for n in problem.related})
+        blamed = _changeable(kept, [problem.variable for problem in problems])
+        blamed = blamed or _changeable(kept, [n for problem in problems for n in problem.related])
         if not blamed:
             return Config(allow_insecure=True), frozenset(VARIABLES)
         refused |= blamed
@@ -81,21 +78,31 @@ def _drop_invalid(environment: Mapping[str, str]) -> tuple[Config, frozenset[str
                 kept[name] = _HARMLESS[name]
 
 
-def _changeable(kept: Mapping[str, str], names: set[str]) -> set[str]:
-    known = names.intersection(VARIABLES)
-    return {name for name in known if kept.get(name) != _HARMLESS.get(name)}
+def _changeable(kept: Mapping[str, str], names: Iterable[str]) -> set[str]:
+    return {n for n in names if n in VARIABLES and kept.get(n) != _HARMLESS.get(n)}
+
+
+def place_of_variants(config: Config) -> tuple[str | None, str | None]:
+    """Return the folder of the variants, or the name of their bucket."""
+    match config.variant_store:
+        case FileStore(path):
+            return path, None
+        case BucketStore(bucket):
+            return None, bucket
+    return None, None
 
 
 def _summarize(config: Config) -> str:
-    where = config.variant_store
-    store = {FileStore: "variants in a folder", BucketStore: "variants in a bucket"}
+    folder, bucket = place_of_variants(config)
     urls = "signed URLs, or insecure ones" if config.allow_insecure else "signed URLs"
     if previous := len(config.previous_key):
         urls += f", also of {previous} previous pair{'s' if previous > 1 else ''} of key and salt"
-    kept = store.get(type(where), "variants are not stored")
-    hits = {"redirect": ", hits redirected to it", "proxy": ", hits served by this service"}
-    how = "" if where is None else hits[config.serve_mode]
-    return f"{urls}; sources: {listed(_source_kinds(config) or ['none'])}; {kept}{how}"
+    kept = "variants are not stored"
+    if folder or bucket:
+        hits = {"redirect": "redirected to it", "proxy": "served by this service"}
+        place = "folder" if folder else "bucket"
+        kept = f"variants in a {place}, hits {hits[config.serve_mode]}"
+    return f"{urls}; sources: {listed(_source_kinds(config) or ['none'])}; {kept}"
 
 
 def _source_kinds(config: Config) -> list[str]:

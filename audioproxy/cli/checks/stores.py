@@ -7,11 +7,11 @@ import os
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
-from audioproxy.cli.checks.machine import check_free_space
+from audioproxy.cli.checks.disk import check_free_space
 from audioproxy.cli.checks.results import CheckResult, bad, good, note
-from audioproxy.cli.checks.settings import UsableSettings
+from audioproxy.cli.checks.settings import UsableSettings, place_of_variants
 from audioproxy.cli.formatting import format_bytes
-from audioproxy.config import BucketStore, Config, FileStore, S3Config
+from audioproxy.config import Config, S3Config
 from audioproxy.engine import Engine
 from audioproxy.files.disk_space import DiskSpace
 from audioproxy.s3.errors import StoreError, Unreachable
@@ -32,12 +32,17 @@ _NOTE_OFFSET, _BAD_OFFSET = 5, 300
 # ranges, also after a pause. The first is the threshold for a note, the second the advice.
 _SHORT_LIFETIME, _GOOD_LIFETIME = 3600, 21_600
 
-_SKIPPED = "not checked, since the store cannot be used"
+
+def bucket_owners(engine: Engine) -> tuple[S3VariantStore | None, S3Sources | None]:
+    """Return the variant store, if it is in a bucket, and the sources in buckets."""
+    return engine.capabilities.bucket, engine.bucket_sources
 
 
 async def check_stores(settings: UsableSettings, engine: Engine) -> AsyncIterator[CheckResult]:
     """Check the variant store and the bucket sources, and compare the clock with theirs."""
     config = settings.config
+    store, sources = bucket_owners(engine)
+    folder, _ = place_of_variants(config)
     if "AP_VARIANT_STORE" in settings.refused:
         yield note("variant store", "not checked, since AP_VARIANT_STORE is refused")
     elif engine.store is None:
@@ -45,26 +50,21 @@ async def check_stores(settings: UsableSettings, engine: Engine) -> AsyncIterato
             "variant store",
             "none, so every request renders; set AP_VARIANT_STORE to store variants",
         )
-    elif isinstance(config.variant_store, FileStore) and engine.file_store is not None:
-        yield await check_folder(config, config.variant_store.path, engine.file_store)
+    elif store is not None:
+        async for result in check_bucket(config, store):
+            yield result
+    elif folder is not None and engine.file_store is not None:
+        yield await check_folder(config, folder, engine.file_store)
         if config.variant_store_max_bytes is not None:
-            yield check_bound(
-                config.variant_store.path, engine.file_store, config.variant_store_max_bytes
-            )
-    elif isinstance(engine.store, S3VariantStore):
-        async for result in check_bucket(config, engine.store):
+            yield check_bound(folder, engine.file_store, config.variant_store_max_bytes)
+    if sources is not None and (store is None or config.source_s3 != config.variant_s3):
+        async for result in check_bucket_sources(config, sources):
             yield result
-    in_bucket = isinstance(config.variant_store, BucketStore)
-    shared = in_bucket and config.source_s3 == config.variant_s3
-    if engine.bucket_sources is not None and not shared:
-        async for result in check_bucket_sources(config, engine.bucket_sources):
-            yield result
-    for owner in (engine.store, engine.bucket_sources):
-        if isinstance(owner, S3VariantStore | S3Sources):
-            ahead = owner.object_store.clock_ahead
-            if ahead is not None:
-                yield check_clock(ahead)
-                break
+    offsets = [owner.object_store.clock_ahead for owner in (store, sources) if owner is not None]
+    for ahead in offsets:
+        if ahead is not None:
+            yield check_clock(ahead)
+            return
 
 
 async def check_folder(config: Config, path: str, store: FileVariantStore) -> CheckResult:
@@ -141,15 +141,15 @@ async def check_bucket_sources(config: Config, sources: S3Sources) -> AsyncItera
         await sources.request_bucket_list()
     except StoreError as error:
         failure = error
+    text = f"{objects.name}: listing buckets failed ({failure}); "
     if failure is not None and failure.may_reject_credentials:
         hint = "if sources fail, the right secret key and session token are required"
-        yield note("bucket sources", f"{objects.name}: listing buckets failed ({failure}); {hint}")
+        yield note("bucket sources", text + hint)
     elif failure is None or failure.code in _LISTING_REFUSED:
         yield good("bucket sources", f"{objects.name} accepts the credentials")
     else:
         wanted = "a reachable endpoint, and credentials and a region that it accepts, are required"
-        hint = objects.hint_for(failure, wanted)
-        yield bad("bucket sources", f"{objects.name}: listing buckets failed ({failure}); {hint}")
+        yield bad("bucket sources", text + objects.hint_for(failure, wanted))
     reached = not isinstance(failure, Unreachable)
     yield _check_encryption("way to sources", config.source_s3, objects, reached, "AP_S3")
 
@@ -171,7 +171,7 @@ def _check_encryption(
     origin = urlsplit(objects.name)
     if origin.scheme == "https":
         if not reached:
-            return note(check, _SKIPPED)
+            return note(check, "not checked, since the store cannot be used")
         authority = "the system's authorities"
         if settings.ca_bundle is not None:
             authority = f"the bundle {settings.ca_bundle}"
@@ -195,10 +195,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def check_clock(ahead: int) -> CheckResult:
-    """Check this machine's clock.
-
-    :param ahead: seconds by which it is ahead of a store's clock.
-    """
+    """Check this machine's clock, which is ahead of a store's by some seconds."""
     if abs(ahead) <= _NOTE_OFFSET:
         return good("clock", "this machine and the store agree")
     text = f"{describe_clock_offset(ahead)}; set it by NTP"

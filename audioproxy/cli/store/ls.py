@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from audioproxy.cli.formatting import format_bytes
-from audioproxy.cli.progress import progress_bar
-from audioproxy.cli.store.records import (
+from audioproxy.cli.store.command import OpenStore, StoreCommand, add_common_arguments
+from audioproxy.cli.store.variant_rows import (
     SourceFilter,
     age_text,
     format_of,
-    source_text,
+    known_text,
     variant_values,
-)
-from audioproxy.cli.store.session import (
-    Outcome,
-    StoreSession,
-    add_common_arguments,
-    run_command,
 )
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.urls import read_source
@@ -44,8 +36,8 @@ examples:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--source",
         action="append",
         default=[],
@@ -53,64 +45,45 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="only variants of this source: local://PATH, s3://BUCKET/KEY or an https URL with its"
         " query; may be repeated",
     )
-    parser.add_argument(
+    add(
         "--prefix",
         action="append",
         default=[],
         help="only variants of sources whose address begins with this; may be repeated",
     )
-    parser.add_argument("--format", choices=list(FORMATS), help="only variants in this format")
+    add("--format", choices=list(FORMATS), help="only variants in this format")
     add_common_arguments(parser)
 
 
-class Listing(Outcome):
-    """The rows of the list, which are printed at once."""
+class Listing(StoreCommand):
+    """The rows of the list are printed at once, and are its report."""
 
-    def __init__(self, as_json: bool, bar: Any, now: float) -> None:
-        super().__init__(as_json, bar)
-        self._now = now
-        if not as_json:
-            print(f"{'key':<64}  {'bytes':>7}  {'age':>7}  {'unused':>7}  options  source")
+    def __init__(self, arguments: Namespace) -> None:
+        self._wanted = SourceFilter.of(map(read_source, arguments.source), arguments.prefix)
+        super().__init__(arguments)
+        self._now = time.time()
+        self.out.line(f"{'key':<64}  {'bytes':>7}  {'age':>7}  {'unused':>7}  options  source")
+
+    async def work(self, store: OpenStore) -> None:
+        async for entry, record in store.records(self.fail):
+            if self._selects(record):
+                self.add(entry, record)
+
+    def _selects(self, record: VariantRecord | None) -> bool:
+        form = self.arguments.format
+        if record is None:
+            return form is None and self._wanted.is_all
+        return self._wanted.accepts(record) and form in (None, format_of(record))
 
     def add(self, entry: Entry, record: VariantRecord | None) -> None:
         """Print a variant."""
-        if self._as_json:
-            self.print(json.dumps(variant_values(entry, record)))
-            return
         unused = "unknown" if entry.used is None else age_text(self._now - entry.used)
-        known = "unknown" if record is None else f"{record.options}  {source_text(record)}"
-        self.print(
+        self.out.row(
+            variant_values(entry, record),
             f"{entry.key}  {format_bytes(entry.size):>7}  {age_text(self._now - entry.stored):>7}"
-            f"  {unused:>7}  {known}"
+            f"  {unused:>7}  {known_text(record)}",
         )
-
-    def values(self) -> dict[str, Any]:
-        """Return nothing: each line is a JSON object of its own."""
-        return {}
-
-    def lines(self) -> Iterator[str]:
-        """Yield nothing."""
-        yield from ()
-
-    def print_report(self, *, interrupted: bool) -> None:
-        """Print nothing: the rows are the report."""
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    """Run the command and return its exit status."""
-    wanted = SourceFilter.of(map(read_source, arguments.source), arguments.prefix)
-    selects_all = not (arguments.source or arguments.prefix or arguments.format)
-    bar = progress_bar("variants", arguments.quiet)
-    outcome = Listing(arguments.json, bar, time.time())
-
-    def is_wanted(record: VariantRecord | None) -> bool:
-        if record is None:
-            return selects_all
-        return wanted.accepts(record) and arguments.format in (None, format_of(record))
-
-    async def work(session: StoreSession) -> None:
-        async for entry, record in session.records(outcome.fail):
-            if is_wanted(record):
-                outcome.add(entry, record)
-
-    return run_command(arguments, environment, outcome, bar, work)
+    return Listing(arguments).run(environment)

@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from twisted.internet.task import deferLater
 
-from audioproxy.cli.progress import progress_bar
-from audioproxy.cli.store.purge_outcome import PurgeOutcome
-from audioproxy.cli.store.purge_plan import PurgePlan
-from audioproxy.cli.store.session import (
-    StoreSession,
-    add_common_arguments,
-    run_command,
+from audioproxy.cli.exit_status import UsageError
+from audioproxy.cli.formatting import format_count
+from audioproxy.cli.output import Form
+from audioproxy.cli.purge_calls import calls_for
+from audioproxy.cli.store.command import OpenStore, StoreCommand, add_common_arguments
+from audioproxy.cli.store.source_states import LEFT, SourceStates, State
+from audioproxy.cli.store.variant_rows import (
+    SourceFilter,
+    amount_text,
+    variant_text,
+    variant_values,
+    whole_source,
 )
-from audioproxy.cli.store.staleness import SourceStates
+from audioproxy.cli.url_input import parse_url, percent_encode_typed, read_lines
 from audioproxy.concurrency.workers import for_each
+from audioproxy.config import Config
+from audioproxy.grammar import sources as grammar_sources
 from audioproxy.grammar.cache_key import all_cache_keys
+from audioproxy.grammar.cache_tag import cache_tags
 from audioproxy.grammar.request import VariantRequest
-from audioproxy.variants.catalog import CatalogError, Entry
+from audioproxy.grammar.segments import split_target
+from audioproxy.grammar.sources import HttpsSource, Source
+from audioproxy.urls import Variant, read_source
+from audioproxy.variants.catalog import Amount, CatalogError, Entry
 from audioproxy.variants.record import VariantRecord
 
+# A variant that was stored with a record.
+_Stored: TypeAlias = tuple[Entry, VariantRecord]
+
+_ESCAPE = re.compile(rb"%[0-9A-Fa-f]{2}")
 # The listings of a purge that waits.
 _LOOKS = 3
 
@@ -56,22 +74,22 @@ examples:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "sources",
         nargs="*",
         metavar="SOURCE",
         help="local://PATH, s3://BUCKET/KEY or an https URL with its query; - reads sources from"
         " the standard input, one per line",
     )
-    parser.add_argument(
+    add(
         "--prefix",
         action="append",
         default=[],
         help="all sources whose address begins with this; may be repeated. The address of an https"
         " source has no query",
     )
-    parser.add_argument(
+    add(
         "--url",
         action="append",
         default=[],
@@ -79,7 +97,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="the source of a signed URL, which need not be valid any more; may be repeated. All"
         " variants of the source are removed, whatever the options of the URL",
     )
-    parser.add_argument(
+    add(
         "-o",
         "--options",
         action="append",
@@ -88,117 +106,207 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="only the variant with exactly these options, such as f:mp3/br:96, without listing the"
         " store; may be repeated",
     )
-    parser.add_argument(
-        "--stale", action="store_true", help="only if the source has changed or vanished"
-    )
-    parser.add_argument(
-        "--wait", action="store_true", help="look again twice, each time after AP_RENDER_TIMEOUT"
-    )
-    parser.add_argument("-n", "--dry-run", action="store_true", help="remove nothing")
+    add("--stale", action="store_true", help="only if the source has changed or vanished")
+    add("--wait", action="store_true", help="look again twice, each time after AP_RENDER_TIMEOUT")
+    add("-n", "--dry-run", action="store_true", help="remove nothing")
     add_common_arguments(parser)
 
 
-def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    """Run the command and return its exit status."""
-    plan = PurgePlan.of(arguments)
-    bar = progress_bar("variants", arguments.quiet)
-    outcome = PurgeOutcome(arguments.json, bar, plan)
+class Purge(StoreCommand):
+    """Removes the variants of sources, and finds what caches in front still have of them."""
 
-    async def work(session: StoreSession) -> None:
-        await purge(session, plan, outcome)
+    def __init__(self, arguments: Namespace) -> None:
+        given = [*map(read_source, read_lines(arguments.sources)), *map(_source_of, arguments.url)]
+        self.wanted = wanted = SourceFilter.of(given, arguments.prefix)
+        if wanted.is_all and not arguments.stale:
+            raise UsageError("a SOURCE, --prefix, --url or --stale is required")
+        if arguments.options and (wanted.prefixes or arguments.stale):
+            raise UsageError("--options goes with SOURCE and --url only")
+        if arguments.wait and (arguments.stale or arguments.dry_run):
+            raise UsageError("--wait goes neither with --stale nor with --dry-run")
+        self._options = [Variant.read(each).options for each in arguments.options]
+        super().__init__(arguments)
+        self._verb = "would be removed" if arguments.dry_run else "removed"
+        self._removed = Amount()
+        self._rows: list[dict[str, Any]] = []
+        self._header: str | None = None
+        self._salts: list[bytes] = []
+        # In the order in which they were found.
+        self._tags: dict[str, None] = {}
+        # Removed variants whose source is not known in full, so that its tag is not.
+        self._untagged = 0
+        self._begin_listing()
 
-    return run_command(arguments, environment, outcome, bar, work)
+    def _begin_listing(self) -> None:
+        # Variants without a record, and those whose record has a digest of the source alone, so
+        # that no prefix selects them.
+        self._unknown = self._unaddressed = 0
+        # Variants by the state of their source.
+        self._left = Counter[State]()
 
+    async def work(self, store: OpenStore) -> None:
+        self.use_tags(store.config)
+        for number in range(_LOOKS if self.arguments.wait else 1):
+            if number:
+                await deferLater(store.engine.clock, store.config.render_timeout)
+            self._begin_listing()
+            await (self._purge_keys if self._options else self._purge_listed)(store)
 
-async def purge(session: StoreSession, plan: PurgePlan, outcome: PurgeOutcome) -> None:
-    """Remove the variants of the plan, and look again later if it says so."""
-    outcome.use_tags(session.config)
-    for number in range(_LOOKS if plan.waits else 1):
-        if number:
-            await deferLater(session.engine.clock, session.config.render_timeout)
-        session.bar.reset()
-        outcome.begin()
-        await (_purge_keys if plan.options else _purge_listed)(session, plan, outcome)
+    async def _purge_keys(self, store: OpenStore) -> None:
+        """Remove the variants whose options and sources are given."""
+        requests = [
+            (key, VariantRequest.of(options, source))
+            for source in self.wanted.sources.values()
+            for options in self._options
+            for key in all_cache_keys(options, source.canonical)
+        ]
 
+        async def purge(wanted: tuple[str, VariantRequest]) -> None:
+            key, request = wanted
+            try:
+                entry = await store.catalog.find(key)
+            except (CatalogError, OSError) as error:
+                self.fail(Entry(key, 0, 0), error)
+                return
+            if entry is not None:
+                record = VariantRecord.of(request, b"", entry.stored)
+                await self._remove(store, [(entry, record)])
 
-async def _purge_keys(session: StoreSession, plan: PurgePlan, outcome: PurgeOutcome) -> None:
-    """Remove the variants whose options and sources are given."""
-    requests = [
-        (key, VariantRequest.of(options, source))
-        for source in plan.wanted.sources.values()
-        for options in plan.options
-        for key in all_cache_keys(options, source.canonical)
-    ]
+        await for_each(requests, purge, store.concurrency)
 
-    async def purge(wanted: tuple[str, VariantRequest]) -> None:
-        key, request = wanted
-        try:
-            entry = await session.catalog.find(key)
-        except (CatalogError, OSError) as error:
-            outcome.fail(Entry(key, 0, 0), error)
+    async def _purge_listed(self, store: OpenStore) -> None:
+        """Remove the variants whose records have the given sources."""
+        local_root = store.config.local_root
+        states = SourceStates(store.engine.sources, local_root, self.wanted.sources)
+        async for page in store.pages():
+            found = []
+            for entry, record in await store.catalog.read_records(page.entries, self.fail):
+                if record is None:
+                    self._unknown += 1
+                elif self.wanted.accepts(record):
+                    found.append((entry, record))
+                elif self.wanted.prefixes and record.source is None:
+                    self._unaddressed += 1
+            if self.arguments.stale:
+                found = await self._stale_ones(found, states, store.concurrency)
+            await self._remove(store, found)
+
+    async def _stale_ones(
+        self, found: Sequence[_Stored], states: SourceStates, concurrency: int
+    ) -> list[_Stored]:
+        """Return the variants whose source has changed or vanished, and count the others."""
+        stale = []
+
+        async def look_up(variant: _Stored) -> None:
+            state = await states.state(variant[1])
+            if state.is_stale:
+                stale.append(variant)
+            else:
+                self._left[state] += 1
+
+        await for_each(found, look_up, concurrency)
+        return stale
+
+    async def _remove(self, store: OpenStore, found: Sequence[_Stored]) -> None:
+        entries = [entry for entry, _ in found]
+        records = {entry.key: record for entry, record in found}
+
+        def on_removed(entry: Entry) -> None:
+            self.add_removed(entry, records[entry.key])
+
+        if self.arguments.dry_run:
+            for entry in entries:
+                on_removed(entry)
             return
-        if entry is not None:
-            record = VariantRecord.of(request, b"", entry.stored)
-            await _remove(session, plan, outcome, [(entry, record)])
+        # Every variant of a source goes. One that was rendered again meanwhile is not stale any
+        # more.
+        unchanged = self.arguments.stale
+        await store.catalog.remove(entries, on_removed, self.fail, unchanged=unchanged)
 
-    await for_each(requests, purge, session.concurrency)
+    def use_tags(self, config: Config) -> None:
+        """Print the tags of sources, if responses have tags (AP_CACHE_TAG_HEADER)."""
+        self._header = config.cache_tag_header
+        self._salts = [salt for _, salt in config.signing_pairs]
+        # Caches may have responses whose variants are not in the store any more.
+        for source in self.wanted.sources.values():
+            self._add_tags(source)
+
+    def _add_tags(self, source: Source) -> None:
+        if self._header is not None:
+            self._tags |= dict.fromkeys(cache_tags(self._salts, source.canonical))
+
+    def add_removed(self, entry: Entry, record: VariantRecord) -> None:
+        """Record and print that a variant was removed, or would be."""
+        self._removed.add(entry)
+        if record.source_sha256 not in self.wanted.sources:
+            source = whole_source(record)
+            if source is None:
+                self._untagged += 1
+            else:
+                self._add_tags(source)
+        if self.out.form is Form.JSON:
+            self._rows.append(variant_values(entry, record))
+        self.out.line(f"{self._verb}: {variant_text(entry, record)}")
+
+    def values(self) -> dict[str, Any]:
+        return {
+            "dry_run": self.arguments.dry_run,
+            "removed": self._rows,
+            "bytes": self._removed.bytes,
+            "unknown": self._unknown,
+            "unaddressed": self._unaddressed,
+            "left": {state.value: self._left[state] for state in LEFT},
+            "cache_tags": list(self._tags),
+            "untagged": self._untagged,
+        }
+
+    def lines(self) -> Iterator[str]:
+        yield f"{self._verb}: {amount_text(self._removed)}"
+        sources = self.wanted.sources.values()
+        if not self._removed.variants and any(map(_looks_encoded, sources)):
+            # The log has sources in this form.
+            yield "a local:// or s3:// SOURCE has no percent-encoding: write a space for %20"
+        for count, words in (
+            (self._unknown, "without a record of the source; --options reaches these too"),
+            (self._unaddressed, "whose source is too long to be recorded; name it as SOURCE"),
+        ):
+            if count:
+                yield f"unknown: {format_count(count, 'variant')} {words}"
+        for state, meaning in LEFT.items():
+            if self._left[state]:
+                yield f"left: {format_count(self._left[state], 'variant')} {meaning}"
+        if not (self.arguments.stale or self.arguments.wait or self.arguments.dry_run):
+            yield "a render that is running may store a variant again: --wait looks again"
+        yield from self._cache_lines()
+
+    def _cache_lines(self) -> Iterator[str]:
+        if self._header is None:
+            yield (
+                "caches in front and browsers keep what they have; with AP_CACHE_TAG_HEADER, the"
+                " tags for caches are printed here"
+            )
+            return
+        if self._untagged:
+            variants = format_count(self._untagged, "variant")
+            yield f"tags unknown: {variants} with a part of the source recorded; name it as SOURCE"
+        if self._tags:
+            yield f"cache tags: {' '.join(self._tags)}"
+            for call in calls_for(self._header):
+                yield from (f"{call.cache}: {each}" for each in call.commands(list(self._tags)))
+        yield "browsers keep what they have"
 
 
-async def _purge_listed(session: StoreSession, plan: PurgePlan, outcome: PurgeOutcome) -> None:
-    """Remove the variants whose records have the given sources."""
-    config = session.config
-    states = SourceStates(session.engine.sources, config.local_root, plan.wanted.sources)
-
-    async for page in session.pages():
-        found = []
-        for entry, record in await session.catalog.read_records(page.entries, outcome.fail):
-            if record is None:
-                outcome.unknown += 1
-            elif plan.wanted.accepts(record):
-                found.append((entry, record))
-            elif plan.wanted.prefixes and record.source is None:
-                outcome.unaddressed += 1
-        if plan.is_stale:
-            found = await _find_stale(found, states, outcome, session.concurrency)
-        await _remove(session, plan, outcome, found)
-        session.bar.update(len(page.entries))
+def _looks_encoded(source: Source) -> bool:
+    """Return whether a source is probably percent-encoded, though it should not be."""
+    return not isinstance(source, HttpsSource) and _ESCAPE.search(source.canonical) is not None
 
 
-async def _find_stale(
-    found: Iterable[tuple[Entry, VariantRecord]],
-    states: SourceStates,
-    outcome: PurgeOutcome,
-    concurrency: int,
-) -> list[tuple[Entry, VariantRecord]]:
-    """Return the variants whose source has changed or vanished."""
-    stale = []
-
-    async def look_up(variant: tuple[Entry, VariantRecord]) -> None:
-        state = await states.state(variant[1])
-        if state.is_stale:
-            stale.append(variant)
-        else:
-            outcome.left[state] += 1
-
-    await for_each(found, look_up, concurrency)
-    return stale
+def _source_of(url: str) -> Source:
+    target = split_target(parse_url(percent_encode_typed(url)).signed)
+    if target is None:
+        raise UsageError(f"{url!r} has no source: plain/ or enc/ and a source are expected")
+    return grammar_sources.read_source(target.form, target.source)
 
 
-async def _remove(
-    session: StoreSession,
-    plan: PurgePlan,
-    outcome: PurgeOutcome,
-    found: Iterable[tuple[Entry, VariantRecord]],
-) -> None:
-    entries = [entry for entry, _ in found]
-    records = {entry.key: record for entry, record in found}
-
-    def on_removed(entry: Entry) -> None:
-        outcome.removed(entry, records[entry.key])
-
-    if plan.dry_run:
-        for entry in entries:
-            on_removed(entry)
-        return
-    # Every variant of a source goes. One that was rendered again meanwhile is not stale any more.
-    await session.catalog.remove(entries, on_removed, outcome.fail, unchanged=plan.is_stale)
+def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
+    return Purge(arguments).run(environment)

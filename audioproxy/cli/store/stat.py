@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from audioproxy.cli.formatting import format_bytes
-from audioproxy.cli.progress import progress_bar
-from audioproxy.cli.store.records import build_of, format_of
-from audioproxy.cli.store.session import (
-    Amount,
-    Outcome,
-    StoreSession,
-    add_common_arguments,
-    run_command,
-)
-from audioproxy.variants.catalog import Entry
+from audioproxy.cli.store.command import OpenStore, StoreCommand, add_common_arguments
+from audioproxy.cli.store.variant_rows import amount_text, build_of, format_of
+from audioproxy.variants.catalog import Amount, Entry
 from audioproxy.variants.record import VariantRecord
 
 DESCRIPTION = """\
@@ -44,23 +38,23 @@ _AGES = {
     "over 365 days": float("inf"),
 }
 
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
-    add_common_arguments(parser)
+add_arguments = add_common_arguments
 
 
-class StoreStatistics(Outcome):
-    """The amounts of variants so far."""
+class Statistics(StoreCommand):
+    """The variants so far: all, and by format, build and age."""
 
-    def __init__(self, as_json: bool, bar: Any, now: float) -> None:
-        super().__init__(as_json, bar)
-        self._now = now
-        self._all = Amount()
-        self._unknown = Amount()
+    def __init__(self, arguments: Namespace) -> None:
+        super().__init__(arguments)
+        self._now = time.time()
+        self._all, self._unknown = Amount(), Amount()
         self._formats: defaultdict[str, Amount] = defaultdict(Amount)
         self._builds: defaultdict[str, Amount] = defaultdict(Amount)
         self._ages = {name: Amount() for name in _AGES}
+
+    async def work(self, store: OpenStore) -> None:
+        async for entry, record in store.records(self.fail):
+            self.add(entry, record)
 
     def add(self, entry: Entry, record: VariantRecord | None) -> None:
         """Add a variant."""
@@ -70,18 +64,16 @@ class StoreStatistics(Outcome):
             each.add(entry)
 
     def values(self) -> dict[str, Any]:
-        """Return the values of the JSON object."""
         return {
-            **self._all.values,
-            "unknown": self._unknown.values,
-            "formats": {name: amount.values for name, amount in sorted(self._formats.items())},
-            "builds": {name: amount.values for name, amount in sorted(self._builds.items())},
-            "ages": {name: amount.values for name, amount in self._ages.items()},
+            **asdict(self._all),
+            "unknown": asdict(self._unknown),
+            "formats": {name: asdict(amount) for name, amount in sorted(self._formats.items())},
+            "builds": {name: asdict(amount) for name, amount in sorted(self._builds.items())},
+            "ages": {name: asdict(amount) for name, amount in self._ages.items()},
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of the report."""
-        yield str(self._all)
+        yield amount_text(self._all)
         rows = dict(sorted(self._formats.items()))
         if self._unknown.variants:
             rows["unknown"] = self._unknown
@@ -99,12 +91,4 @@ def _table(title: str, rows: Mapping[str, Amount]) -> Iterator[str]:
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    """Run the command and return its exit status."""
-    bar = progress_bar("variants", arguments.quiet)
-    outcome = StoreStatistics(arguments.json, bar, time.time())
-
-    async def work(session: StoreSession) -> None:
-        async for entry, record in session.records(outcome.fail):
-            outcome.add(entry, record)
-
-    return run_command(arguments, environment, outcome, bar, work)
+    return Statistics(arguments).run(environment)

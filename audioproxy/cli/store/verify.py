@@ -10,13 +10,7 @@ from typing import Any
 from audioproxy.cli.arguments import size
 from audioproxy.cli.exit_status import FAILURE, UsageError
 from audioproxy.cli.formatting import format_bytes, format_count
-from audioproxy.cli.progress import progress_bar
-from audioproxy.cli.store.session import (
-    Outcome,
-    StoreSession,
-    add_common_arguments,
-    run_command,
-)
+from audioproxy.cli.store.command import OpenStore, StoreCommand, add_common_arguments
 from audioproxy.concurrency.workers import for_each
 from audioproxy.variants.catalog import CatalogError, Entry, Finding, Pace, Verdict
 
@@ -36,49 +30,65 @@ cannot be read is never removed: the disk or the network may have failed.
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--pace",
         type=size,
         metavar="SIZE",
         help="bytes to read in a second, such as 20M (powers of 1000); without it, as fast as"
         " possible",
     )
-    parser.add_argument(
-        "--delete", action="store_true", help="remove broken variants, so that they render again"
-    )
+    add("--delete", action="store_true", help="remove broken variants, so that they render again")
     add_common_arguments(parser)
 
 
-class VerifyOutcome(Outcome):
-    """What was found so far."""
+class Verification(StoreCommand):
+    """Reads variants, and removes broken ones with ``--delete``."""
 
-    def __init__(self, as_json: bool, bar: Any) -> None:
-        super().__init__(as_json, bar)
+    def __init__(self, arguments: Namespace) -> None:
+        if arguments.pace == 0:
+            raise UsageError("--pace: at least one byte in a second is required")
+        super().__init__(arguments)
         self._counts = Counter[Verdict]()
         self._bytes = 0
         self._broken: list[Finding] = []
         self._removed: set[str] = set()
 
-    @property
-    def status(self) -> int:
-        """The exit status."""
-        return FAILURE if self._broken else super().status
+    async def work(self, store: OpenStore) -> None:
+        pace = Pace(self.arguments.pace)
 
-    def add(self, finding: Finding) -> None:
+        async def check(entry: Entry) -> None:
+            try:
+                finding = await store.catalog.check(entry, pace)
+            except (CatalogError, OSError) as error:
+                self.fail(entry, error)
+            else:
+                self._add(finding)
+                if finding.verdict is Verdict.BROKEN and self.arguments.delete:
+                    await store.catalog.remove(
+                        [finding.entry],
+                        lambda removed: self._removed.add(removed.key),
+                        self.fail,
+                        unchanged=True,
+                    )
+            store.bar.update()
+
+        async for page in store.pages(counted=False):
+            await for_each(page.entries, check, store.concurrency)
+
+    def _add(self, finding: Finding) -> None:
         """Count a finding, and print that of a broken variant."""
         self._counts[finding.verdict] += 1
         self._bytes += finding.entry.size
         if finding.verdict is Verdict.BROKEN:
             self._broken.append(finding)
-            self.print_row(f"broken: {finding.entry.key}: {finding.reason}")
+            self.out.line(f"broken: {finding.entry.key}: {finding.reason}")
 
-    def removed(self, entry: Entry) -> None:
-        """Record that a variant was removed."""
-        self._removed.add(entry.key)
+    @property
+    def status(self) -> int:
+        return FAILURE if self._broken else super().status
 
     def values(self) -> dict[str, Any]:
-        """Return the values of the JSON object."""
         broken = [
             {"key": key, "reason": each.reason, "removed": key in self._removed}
             for each in self._broken
@@ -88,7 +98,6 @@ class VerifyOutcome(Outcome):
         return {**counts, "bytes": self._bytes, "broken": broken}
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of the report."""
         counts = [f"{self._counts[each]} {each.value}" for each in Verdict if self._counts[each]]
         total = format_count(self._counts.total(), "variant")
         yield f"verified: {total}, {format_bytes(self._bytes)}"
@@ -98,33 +107,4 @@ class VerifyOutcome(Outcome):
 
 
 def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    """Run the command and return its exit status."""
-    if arguments.pace == 0:
-        raise UsageError("--pace: at least one byte in a second is required")
-    bar = progress_bar("variants", arguments.quiet)
-    outcome = VerifyOutcome(arguments.json, bar)
-
-    async def work(session: StoreSession) -> None:
-        await verify(session, outcome, Pace(arguments.pace), arguments.delete)
-
-    return run_command(arguments, environment, outcome, bar, work)
-
-
-async def verify(session: StoreSession, outcome: VerifyOutcome, pace: Pace, delete: bool) -> None:
-    """Check all variants, and remove those that are broken if ``delete`` is set."""
-
-    async def check(entry: Entry) -> None:
-        try:
-            finding = await session.catalog.check(entry, pace)
-        except (CatalogError, OSError) as error:
-            outcome.fail(entry, error)
-        else:
-            outcome.add(finding)
-            if finding.verdict is Verdict.BROKEN and delete:
-                await session.catalog.remove(
-                    [finding.entry], outcome.removed, outcome.fail, unchanged=True
-                )
-        session.bar.update()
-
-    async for page in session.pages():
-        await for_each(page.entries, check, session.concurrency)
+    return Verification(arguments).run(environment)

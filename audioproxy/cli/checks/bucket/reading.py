@@ -1,95 +1,93 @@
-"""Checks of what is read: ranges, entity tags, conditions, missing objects."""
+"""Checks of what is read, and by whom: ranges, presigned URLs, credentials, other origins."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
+
+from twisted.internet.task import deferLater
+
 from audioproxy.cli.checks.bucket.trial import (
+    RANGE,
+    REFUSALS,
+    SAMPLE_SIZE,
     Check,
     Failed,
     Noted,
     Sample,
     Trial,
+    in_redirect_mode,
     never,
     read,
     require_content,
     require_equal,
     require_status,
 )
-from audioproxy.http_client.client import Response
-from audioproxy.s3.errors import Denied, Missing, read_error
-from audioproxy.s3.objects import strong_etag
+from audioproxy.s3.errors import Denied, Missing, StoreError, read_error
+from audioproxy.s3.objects import ObjectStore, strong_etag
+from audioproxy.variants.proof import HEADERS
 
-_RENDER = "sources fail to render"
-_SEEK = "players cannot seek in stored variants"
+# Seconds for which a presigned URL of a check is valid.
+_LIFETIME = 300
+# Seconds after which a URL that was valid for one second is expired, and the most that a check
+# waits for a store whose clock is behind.
+_EXPIRED, _MOST_WAIT = 3, 15
+
+# Statuses of refusals: S3 sends 403, and others 401 or 400 too.
+_UNAUTHORIZED = (400, 401, 403)
+
+_SEEK = "players cannot seek in stored variants, and sources fail to render"
 _USE_RANGES = "use a store that serves ranges (RFC 9110, 14)"
 
 
-async def _find_etag(trial: Trial) -> str | None:
+async def open_source(trial: Trial, key: bytes) -> None:
+    """Open the source that the checks read, and read its first bytes."""
+    target = trial.objects.object(trial.bucket, key)
+    size, response = await target.find()
+    if not size:
+        raise Failed("the object is empty, or the store does not state its size")
+    etag = response.header("etag")
+    stop = min(size, SAMPLE_SIZE)
+    trial.found = Sample(target, await read(await target.get(0, stop, etag), stop), size, etag)
+
+
+async def _find_etag(trial: Trial) -> None:
     sample = trial.sample
     _, response = await sample.target.find()
     if strong_etag(response) is None:
         raise Failed(f"the ETag is {response.header('etag')}")
     require_equal("the ETag of a range", response.header("etag"), sample.etag)
-    return None
 
 
-async def _read_first_byte(trial: Trial) -> str | None:
-    await _require_range(trial.sample, "bytes=0-0", 0, 1)
-    return None
+async def _read_range(trial: Trial) -> None:
+    size = len(trial.sample.content)
+    first, last = size // 3, size // 2
+    await _require_range(trial.sample, f"{first}-{last}", first, last + 1)
 
 
-async def _read_range(trial: Trial) -> str | None:
-    sample = trial.sample
-    stop = len(sample.content)
-    await _require_range(sample, f"bytes={stop // 3}-{stop // 2}", stop // 3, stop // 2 + 1)
-    return None
+async def _read_open_range(trial: Trial) -> None:
+    start = len(trial.sample.content) // 2
+    await _require_range(trial.sample, f"{start}-", start, trial.sample.size)
 
 
-async def _read_open_range(trial: Trial) -> str | None:
-    sample = trial.sample
-    # The object may be much larger than what is known of it.
-    start = len(sample.content) // 2
-    response = await sample.target.send("GET", headers={"range": f"bytes={start}-"})
-    await _require_head(response, start, sample.size, sample.size)
-    if sample.size == len(sample.content):
-        require_equal("the range", await read(response, sample.size), sample.content[start:])
-    else:
+async def _require_range(sample: Sample, asked: str, start: int, stop: int) -> None:
+    response = await sample.target.send("GET", headers={"range": f"bytes={asked}"})
+    if response.range is None:
+        raise await read_error(response)
+    found, expected = response.header("content-range"), f"bytes {start}-{stop - 1}/{sample.size}"
+    if found != expected or stop > len(sample.content):
+        # A source may be much larger than what is known of it.
         response.abort()
-    return None
+        require_equal("Content-Range", found, expected)
+    else:
+        await require_content(response, sample.content[start:stop], *RANGE)
 
 
-async def _read_suffix(trial: Trial) -> str | None:
-    sample = trial.sample
-    start = sample.size - min(100, sample.size)
-    response = await sample.target.send("GET", headers={"range": f"bytes=-{sample.size - start}"})
-    await _require_head(response, start, sample.size, sample.size)
-    expected = await read(await sample.target.get(start, sample.size, None), 100)
-    if await read(response, 100) != expected:
-        raise Failed("other bytes than those of the same range were sent")
-    return None
-
-
-async def _read_past_end(trial: Trial) -> str | None:
-    sample = trial.sample
-    headers = {"range": f"bytes={sample.size}-"}
-    await require_status(await sample.target.send("GET", headers=headers), 416)
-    return None
-
-
-async def _match(trial: Trial) -> str | None:
-    sample = trial.sample
-    stop = min(100, len(sample.content))
-    response = await sample.target.get(0, stop, sample.etag)
-    await require_content(response, sample.content[:stop], response.status)
-    headers = {"range": f"bytes=0-{stop - 1}", "if-match": '"another"'}
-    await require_status(await sample.target.send("GET", headers=headers), 412)
-    return None
-
-
-async def _miss(trial: Trial) -> str | None:
+async def _miss(trial: Trial) -> None:
     try:
         await trial.objects.object(trial.bucket, trial.key("missing").encode()).find()
     except Missing:
-        return None
+        return
     except Denied as error:
         raise Noted(
             f"a missing object is forbidden ({error}), so wrong rights look like a miss; give the"
@@ -98,22 +96,79 @@ async def _miss(trial: Trial) -> str | None:
     raise Failed("it was found")
 
 
-async def _require_range(sample: Sample, field: str, start: int, stop: int) -> None:
-    response = await sample.target.send("GET", headers={"range": field})
-    await _require_head(response, start, stop, sample.size)
-    await require_content(response, sample.content[start:stop], response.status)
+async def _fetch_presigned(trial: Trial) -> None:
+    content = trial.sample.content
+    headers = {"range": f"bytes=0-{len(content) - 1}"}
+    response = await trial.fetch(trial.sample.target.presign(_LIFETIME), headers=headers)
+    await require_content(response, content, 206)
 
 
-async def _require_head(response: Response, start: int, stop: int, size: int) -> None:
-    """Require a range, whose status may be 200 if its Content-Range is what was asked (D41)."""
-    if response.range is None:
-        raise await read_error(response)
-    found, expected = response.header("content-range"), f"bytes {start}-{stop - 1}/{size}"
-    if found != expected:
-        response.abort()
-        require_equal("Content-Range", found, expected)
+async def _keep_headers(trial: Trial) -> None:
+    # The service names the headers in the URL if the store obeys, and relies on those that it keeps
+    # if not.
+    with suppress(Failed, StoreError):
+        await _require_headers(trial, HEADERS.response_parameters())
+        return
+    await _require_headers(trial, "")
 
 
+async def _require_headers(trial: Trial, query: str) -> None:
+    response = await trial.fetch(trial.sample.target.presign(_LIFETIME, query))
+    found = {name: response.header(name) for name in HEADERS.lines()}
+    await require_content(response, trial.sample.content, 200)
+    for name, value in HEADERS.lines().items():
+        require_equal(name, found[name], value)
+
+
+async def _use_other_method(trial: Trial) -> None:
+    target = await trial.write("method", b"1")
+    await require_status(await trial.fetch(target.presign(_LIFETIME), "DELETE"), *REFUSALS)
+    await target.find()
+
+
+async def _alter_url(trial: Trial) -> None:
+    url = trial.sample.target.presign(_LIFETIME)
+    altered = url[:-1] + ("0" if url[-1] != "0" else "1")
+    await require_status(await trial.fetch(altered), *_UNAUTHORIZED)
+
+
+async def _expire(trial: Trial) -> None:
+    url = trial.sample.target.presign(1)
+    ahead = max(trial.objects.clock_ahead or 0, 0)
+    if ahead > _MOST_WAIT:
+        raise Noted("not checked, since the clocks differ")
+    await deferLater(trial.objects.client.clock, _EXPIRED + ahead)
+    await require_status(await trial.fetch(url), *_UNAUTHORIZED)
+
+
+async def _allow_origin(trial: Trial) -> None:
+    if trial.config.allow_origin is None or not in_redirect_mode(trial.config):
+        raise Noted("not checked, since AP_ALLOW_ORIGIN is not set, or nothing is redirected")
+    # Browsers send this origin after a redirect from one foreign origin to another, as the Fetch
+    # Standard requires.
+    headers = {"origin": "null", "range": "bytes=0-0"}
+    response = await trial.fetch(trial.sample.target.presign(_LIFETIME), headers=headers)
+    allowed = response.header("access-control-allow-origin")
+    await require_status(response, *RANGE)
+    if allowed not in ("*", "null"):
+        raise Failed(f"Access-Control-Allow-Origin is {allowed} for the origin null")
+
+
+async def _refuse_secret(trial: Trial) -> None:
+    other = replace(trial.settings, secret_access_key="0" * 40)
+    store = ObjectStore(other, trial.objects.client)
+    try:
+        await replace(trial.sample.target, store=store).find()
+    except Denied:
+        return
+    raise Failed("the object was sent")
+
+
+async def _refuse_anonymous(trial: Trial) -> None:
+    await require_status(await trial.fetch(trial.sample.target.url), *REFUSALS)
+
+
+#: These apply to a source too.
 READING = (
     Check(
         "ETag",
@@ -121,58 +176,27 @@ READING = (
         "a response could mix two versions of an object",
         "use a store with strong ETags",
         _find_etag,
-        reads_only=True,
     ),
     Check(
         "first byte",
         "the first byte is sent with its Content-Range and the object's size",
         "lookups do not know the size, so sources fail and stored variants are not found",
         _USE_RANGES,
-        _read_first_byte,
-        reads_only=True,
+        lambda trial: _require_range(trial.sample, "0-0", 0, 1),
     ),
     Check(
         "range",
         "a range in the middle is sent with its Content-Range and its bytes",
-        f"{_SEEK}, and {_RENDER}",
+        _SEEK,
         _USE_RANGES,
         _read_range,
-        reads_only=True,
     ),
     Check(
         "open range",
         "a range without an end is sent up to the end",
-        f"{_SEEK}, and {_RENDER}",
+        _SEEK,
         _USE_RANGES,
         _read_open_range,
-        reads_only=True,
-    ),
-    Check(
-        "suffix range",
-        "the last bytes are sent for a range such as bytes=-100",
-        "clients of redirects that read the end first get other bytes",
-        _USE_RANGES,
-        _read_suffix,
-        never,
-        reads_only=True,
-    ),
-    Check(
-        "past the end",
-        "a range after the end is refused with status 416",
-        "an empty source is a 502 in place of a 415",
-        _USE_RANGES,
-        _read_past_end,
-        never,
-        reads_only=True,
-    ),
-    Check(
-        "If-Match",
-        "a range is sent for the right ETag, and refused with status 412 for another",
-        "an object that is replaced meanwhile is noticed by its ETag alone",
-        "use a store with If-Match on GET",
-        _match,
-        never,
-        reads_only=True,
     ),
     Check(
         "missing object",
@@ -180,6 +204,69 @@ READING = (
         "a request for a variant that is not stored fails and does not render",
         "use a store that reports missing objects",
         _miss,
-        reads_only=True,
+    ),
+    Check(
+        "presigned URL",
+        "a presigned URL returns a range of the object, without credentials",
+        "clients of redirects get errors",
+        "use a store and an AP_PRESIGN_TTL that allow presigned URLs",
+        _fetch_presigned,
+        in_redirect_mode,
+    ),
+    Check(
+        "altered URL",
+        "a presigned URL with another signature is refused",
+        "anyone can read the bucket",
+        "use a store that verifies signatures, and make the bucket private",
+        _alter_url,
+    ),
+    Check(
+        "expired URL",
+        "a presigned URL is refused when it has expired",
+        "clients keep access for longer than AP_PRESIGN_TTL and exp allow",
+        "use a store that verifies the expiry, or set AP_SERVE_MODE=proxy",
+        _expire,
+        in_redirect_mode,
+    ),
+    Check(
+        "wrong secret",
+        "a request that is signed with another secret is refused",
+        "anyone can read and write the bucket",
+        "use a store that verifies signatures, and make the bucket private",
+        _refuse_secret,
+    ),
+    Check(
+        "private",
+        "the object is not sent without a signature",
+        "anyone who knows a key can read the object, also when its URL has expired",
+        "make the bucket private",
+        _refuse_anonymous,
+        never,
+    ),
+)
+
+REDIRECTS = (
+    Check(
+        "presigned types",
+        "a presigned URL returns Content-Type, Cache-Control and Content-Disposition of a variant",
+        "clients of redirects get other headers, so players or downloads fail",
+        "use a store that keeps these headers, or set AP_SERVE_MODE=proxy",
+        _keep_headers,
+        in_redirect_mode,
+    ),
+    Check(
+        "presigned method",
+        "a URL that is presigned for GET removes nothing",
+        "a client of a redirect can remove variants",
+        "use a store that verifies signatures, or set AP_SERVE_MODE=proxy",
+        _use_other_method,
+        in_redirect_mode,
+    ),
+    Check(
+        "CORS",
+        "pages of other origins may read the object after a redirect",
+        "fetch and waveforms fail in browsers for stored variants",
+        "set a CORS rule of the bucket with the origin * and the methods GET and HEAD",
+        _allow_origin,
     ),
 )

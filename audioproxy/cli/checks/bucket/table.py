@@ -8,33 +8,31 @@ from dataclasses import replace
 
 from twisted.internet.defer import CancelledError
 
-from audioproxy.cli.checks.bucket.access import ACCESS
-from audioproxy.cli.checks.bucket.listing import LISTING
-from audioproxy.cli.checks.bucket.reading import READING
-from audioproxy.cli.checks.bucket.trial import Check, Failed, Noted, Trial, open_source
-from audioproxy.cli.checks.bucket.writing import WRITING
+from audioproxy.cli.checks.bucket.reading import READING, REDIRECTS, open_source
+from audioproxy.cli.checks.bucket.trial import Check, Failed, Noted, Trial
+from audioproxy.cli.checks.bucket.writing import REMOVAL, WRITING
 from audioproxy.cli.checks.results import CheckResult, Verdict, bad, crashed, good, note
-from audioproxy.cli.checks.stores import check_clock, check_way_to_store
-from audioproxy.config import BucketStore, Config
+from audioproxy.cli.checks.settings import place_of_variants
+from audioproxy.cli.checks.stores import bucket_owners, check_clock, check_way_to_store
+from audioproxy.config import Config
 from audioproxy.engine import Engine
 from audioproxy.grammar.sources import S3Source
 from audioproxy.s3.errors import StoreError, Unreachable, WrongEndpoint
-from audioproxy.sources.s3 import S3Sources
 from audioproxy.variants.proof import wanted_for
-from audioproxy.variants.s3 import S3VariantStore
 
 #: All checks, in the order in which they run.
-CHECKS = (*WRITING, *READING, *ACCESS, *LISTING)
+CHECKS = (*WRITING, *READING, *REDIRECTS, *REMOVAL)
 
 
 async def check_buckets(
     config: Config, engine: Engine, source: S3Source | None
 ) -> AsyncGenerator[CheckResult]:
     """Check the bucket of the variants, and the reading of one source."""
-    if isinstance(engine.store, S3VariantStore):
-        assert isinstance(config.variant_store, BucketStore)
-        objects, settings = engine.store.object_store, config.variant_s3
-        trial = Trial(objects, settings, config.variant_store.bucket, config)
+    store, sources = bucket_owners(engine)
+    _, bucket = place_of_variants(config)
+    if store is not None and bucket is not None:
+        objects, settings = store.object_store, config.variant_s3
+        trial = Trial(objects, settings, bucket, config)
         async with aclosing(run_checks(trial, CHECKS)) as results:
             async for result in results:
                 yield result
@@ -47,13 +45,13 @@ async def check_buckets(
         yield bad("bucket", "no bucket is named; set AP_VARIANT_STORE to s3://NAME")
     if source is None:
         return
-    if not isinstance(engine.bucket_sources, S3Sources):
+    if sources is None:
         wanted = "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION"
         yield bad("source", f"there are no credentials for sources in buckets; set {wanted}")
         return
     if config.source_allowlist is not None and not source.is_allowed(config.source_allowlist):
         yield bad("source", "its bucket is refused; add it to AP_SOURCE_ALLOWLIST")
-    trial = Trial(engine.bucket_sources.object_store, config.source_s3, source.bucket, config)
+    trial = Trial(sources.object_store, config.source_s3, source.bucket, config)
     async with aclosing(run_checks(trial, source_checks(source.key))) as results:
         async for result in results:
             yield replace(result, check=f"source: {result.check}")
@@ -67,17 +65,15 @@ def source_checks(key: bytes) -> list[Check]:
         "it does not render",
         "name an object that exists, and credentials that may read it (GetObject)",
         lambda trial: open_source(trial, key),
-        reads_only=True,
     )
-    return [opening, *(check for check in CHECKS if check.reads_only)]
+    return [opening, *READING]
 
 
 async def run_checks(trial: Trial, checks: Iterable[Check]) -> AsyncGenerator[CheckResult]:
     """Run checks, and remove what they wrote, also if this generator is closed early."""
     try:
         for check in checks:
-            result = await _run(check, trial)
-            yield result
+            yield await _run(check, trial)
             if trial.is_lost or trial.found is None:
                 reason = "the store is unreachable" if trial.is_lost else "there is no object"
                 yield note("other checks", f"not run, since {reason}")

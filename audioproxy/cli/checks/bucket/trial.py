@@ -6,10 +6,9 @@ after a failure or Ctrl-C. What a killed run leaves is removed by a later one.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -38,6 +37,12 @@ T = TypeVar("T")
 #: The names of all objects of all runs begin with this.
 PREFIX = ".audioproxy-doctor-"
 
+#: Statuses of a request that is refused, which is no failure of the store.
+REFUSALS = range(400, 500)
+
+#: Statuses of a range: it may be 200 if its Content-Range is what was asked (D41).
+RANGE = (200, 203, 206)
+
 #: Bytes of the object that most checks read. Of a source, these are its first bytes.
 SAMPLE_SIZE = 64 * 1024
 
@@ -51,23 +56,24 @@ class Noted(Exception):
 
 
 def always(config: Config) -> bool:
-    """Return that the service does not work without what a check requires."""
     return True
 
 
 def never(config: Config) -> bool:
-    """Return that the service works without what a check requires."""
     return False
 
 
+def in_redirect_mode(config: Config) -> bool:
+    return config.serve_mode == "redirect"
+
+
 def with_sources(config: Config) -> bool:
-    """Return whether sources can be in buckets."""
     return config.source_s3.configured
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check of a bucket. Its texts are parts of a sentence, and of a row in docs/providers.md.
+    """A check of a bucket. Its texts are parts of a sentence.
 
     :ivar checks: what it checks, as it is when nothing is wrong.
     :ivar breaks: what happens in the service otherwise.
@@ -75,7 +81,6 @@ class Check:
     :ivar run: returns a text to print in place of ``checks``, or None. It raises `Failed` or
         `StoreError` for a failure, and `Noted`.
     :ivar is_needed: whether a failure is bad with these settings. Otherwise it is a note.
-    :ivar reads_only: it applies to a source too.
     """
 
     name: str
@@ -84,7 +89,6 @@ class Check:
     remedy: str
     run: Callable[[Trial], Coroutine[Any, Any, str | None]]
     is_needed: Callable[[Config], bool] = always
-    reads_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,7 @@ class Trial:
     :ivar found: the sample, as soon as there is one.
     :ivar server: the name that the store gives to itself.
     :ivar is_lost: the store cannot be reached.
+    :ivar removals: what removes each thing that this run has written.
     """
 
     objects: ObjectStore
@@ -119,79 +124,58 @@ class Trial:
     server: str | None = None
     is_lost: bool = False
     _prefix: str = field(default_factory=lambda: f"{PREFIX}{uuid4().hex}-")
-    _removals: dict[str, Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=dict)
+    removals: dict[str, Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=dict)
 
     @property
     def sample(self) -> Sample:
-        """The sample, which exists after the first check."""
         assert self.found is not None
         return self.found
 
-    @property
-    def is_clean(self) -> bool:
-        """Whether everything that this run wrote is removed, as far as the store has said."""
-        return not self._removals
-
     def key(self, name: str) -> str:
-        """Return the key of an object of this run.
-
-        :param name: without it, the beginning of all keys of this run.
-        """
+        """Return the key of an object of this run; without a name, how all of them begin."""
         return self._prefix + name
 
     def object(self, name: str) -> StoreObject:
         """Return an object of this run, which `clean` removes."""
         key = self.key(name)
         target = self.objects.object(self.bucket, key.encode())
-        self._removals[key] = target.delete
+        self.removals[key] = target.delete
         return target
-
-    def with_settings(self, **changes: str) -> ObjectStore:
-        """Return the store, accessed with other credentials."""
-        return ObjectStore(replace(self.settings, **changes), self.objects.client)
 
     async def write(
         self, name: str, content: bytes, headers: Mapping[str, str] | None = None
     ) -> StoreObject:
-        """Write an object."""
         target = self.object(name)
         await target.put(headers or {}, UploadRange.of(content))
         return target
 
     async def start_upload(self, name: str) -> tuple[StoreObject, str]:
-        """Start a multipart upload, which `clean` aborts.
-
-        :returns: its object, and its query.
-        """
+        """Start a multipart upload, which `clean` aborts; return its object and its query."""
         target, key = self.object(name), self.key(name)
-        self._removals[f"uploads of {key}"] = partial(self._abort_found, key)
+        self.removals[f"uploads of {key}"] = partial(self._abort_uploads, key)
         upload = await create_upload(target, {})
         # With the id, the right to list uploads is not needed.
-        self._removals[f"uploads of {key}"] = partial(_abort, target, upload)
+        self.removals[f"uploads of {key}"] = partial(abort_upload, target, upload)
         return target, upload
 
     async def write_parts(
         self, name: str, parts: Sequence[bytes], headers: Mapping[str, str]
     ) -> StoreObject:
-        """Write an object in parts."""
         target, key = self.object(name), self.key(name)
-        self._removals[f"uploads of {key}"] = partial(self._abort_found, key)
+        self.removals[f"uploads of {key}"] = partial(self._abort_uploads, key)
         await put_multipart(target, headers, [UploadRange.of(part) for part in parts])
-        del self._removals[f"uploads of {key}"]
+        del self.removals[f"uploads of {key}"]
         return target
 
     async def fetch(
-        self, url: str, method: str = "GET", headers: dict[str, str] | None = None
+        self, url: str, method: str = "GET", headers: Mapping[str, str] | None = None
     ) -> Response:
-        """Send a request without credentials, as a client does.
-
-        :raises Unreachable: if there is no response.
-        """
+        """Send a request without credentials, as a client does."""
         return await self.objects.request(method, url, headers or {})
 
     async def clean(self) -> None:
         """Remove everything that this run wrote. What fails here is removed by a later run."""
-        for name, remove in list(self._removals.items()):
+        for name, remove in list(self.removals.items()):
             try:
                 await self.run_twice(remove)
             except Unreachable:
@@ -201,11 +185,11 @@ class Trial:
                 pass
             except StoreError:
                 continue
-            del self._removals[name]
+            del self.removals[name]
 
-    async def _abort_found(self, key: str) -> None:
+    async def _abort_uploads(self, key: str) -> None:
         for upload in await list_uploads(self.objects, self.bucket, key):
-            await _abort(self.objects.object(self.bucket, key.encode()), upload.query)
+            await abort_upload(self.objects.object(self.bucket, key.encode()), upload.query)
 
     async def run_twice(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Return the result of work, which is done once more if the store is busy."""
@@ -216,26 +200,15 @@ class Trial:
             return await work()
 
 
-async def _abort(target: StoreObject, upload: str) -> None:
-    await read_document(await target.send("DELETE", upload))
-
-
-async def open_source(trial: Trial, key: bytes) -> str | None:
-    """Open the source that the checks read, and read its first bytes."""
-    target = trial.objects.object(trial.bucket, key)
-    size, response = await target.find()
-    if not size:
-        raise Failed("the object is empty, or the store does not state its size")
-    etag = response.header("etag")
-    stop = min(size, SAMPLE_SIZE)
-    trial.found = Sample(target, await read(await target.get(0, stop, etag), stop), size, etag)
-    return None
+async def abort_upload(target: StoreObject, query: str) -> None:
+    await read_document(await target.send("DELETE", query))
 
 
 async def read(response: Response, limit: int) -> bytes:
     """Return the body of a response.
 
-    :raises Unavailable: if it is incomplete, or longer.
+    :raises Failed: if it is longer than the limit.
+    :raises Unavailable: if it is incomplete.
     """
     try:
         return await response.read(limit, extend_timeout=True)
@@ -246,47 +219,29 @@ async def read(response: Response, limit: int) -> bytes:
 
 
 async def require_status(response: Response, *statuses: int) -> None:
-    """Read and discard a response that has one of these statuses.
-
-    :raises StoreError: if it has another one.
-    """
+    """Read and discard a response; raise `StoreError` unless it has one of these statuses."""
     if response.status not in statuses:
         raise await read_error(response)
     with suppress(BodyTooLarge, TransportError):
         await response.read(SAMPLE_SIZE)
 
 
-async def require_refusal(response: Response) -> None:
-    """Read and discard a response that refuses a request, and is no failure of the store.
-
-    :raises StoreError: if it is another one.
-    """
-    await require_status(response, *range(400, 500))
-
-
-async def require_content(response: Response, content: bytes, status: int = 200) -> None:
-    """Read the body of a response, and compare it with what it should be.
-
-    :raises Failed, StoreError: if the status or the body is another one.
-    """
-    if response.status != status:
+async def require_content(response: Response, content: bytes, *statuses: int) -> None:
+    """Raise `Failed` or `StoreError` for a response with another status or body."""
+    if response.status not in statuses:
         raise await read_error(response)
+    fault = ""
     if response.length != len(content):
+        fault = f"the response states a length of {response.length}, not {len(content)} bytes"
+    elif response.is_encoded:
+        fault = f"the response is encoded ({response.header('content-encoding')})"
+    if fault:
         response.abort()
-        raise Failed(f"the response states a length of {response.length}, not {len(content)} bytes")
-    if response.is_encoded:
-        response.abort()
-        raise Failed(f"the response is encoded ({response.header('content-encoding')})")
+        raise Failed(fault)
     if await read(response, len(content)) != content:
         raise Failed("other bytes were sent")
 
 
 def require_equal(name: str, found: object, expected: object) -> None:
-    """Raise `Failed` if a value is not what it should be."""
     if found != expected:
         raise Failed(f"{name} is {found!r:.100}, not {expected!r:.100}")
-
-
-def random_bytes(size: int) -> bytes:
-    """Return bytes that no store can compress or know."""
-    return os.urandom(size)

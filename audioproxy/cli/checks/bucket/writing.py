@@ -1,27 +1,36 @@
-"""Checks of what is written: bytes, digests, uploads in parts, headers, metadata, removals."""
+"""Checks of what is written: bytes, digests, uploads in parts, metadata, and its removal."""
 
 from __future__ import annotations
 
 import hashlib
+import re
+import time
 from dataclasses import replace
+from functools import partial
+from os import urandom
 
 from audioproxy.cli.checks.bucket.trial import (
+    PREFIX,
+    RANGE,
+    REFUSALS,
     SAMPLE_SIZE,
     Check,
     Failed,
+    Noted,
     Sample,
     Trial,
+    abort_upload,
     never,
-    random_bytes,
     require_content,
     require_equal,
-    require_refusal,
     require_status,
     with_sources,
 )
-from audioproxy.s3.multipart_upload import put_part
-from audioproxy.s3.objects import StoreObject, UploadRange
-from audioproxy.variants.proof import HEADERS, LARGE_RECORD
+from audioproxy.cli.formatting import format_count
+from audioproxy.s3.errors import Denied
+from audioproxy.s3.listing import list_page, list_uploads
+from audioproxy.s3.objects import UploadRange
+from audioproxy.variants.proof import HEADERS, LARGE_RECORD, PROOF_PREFIX
 from audioproxy.variants.record import METADATA_PREFIX
 
 #: The end of a key with characters that URLs and signatures encode in several ways.
@@ -34,77 +43,69 @@ _LAST_PART = 1024
 # All visible characters of ASCII: values of the service's metadata consist of these.
 _VISIBLE = bytes(range(0x21, 0x7F)).decode("ascii")
 
+# A store may deny access to an object that is missing.
+_MISSING = (403, 404)
+_WRONG_DIGEST = replace(UploadRange.of(b"other bytes"), sha256=hashlib.sha256(b"bytes").hexdigest())
 
-async def write(trial: Trial) -> str | None:
-    """Write the sample."""
-    content = random_bytes(SAMPLE_SIZE)
+# Seconds after which an object of another run counts as left by a killed one.
+_ABANDONED = 3600
+
+# Names of objects of these checks, and of the check at boot.
+_KEY = re.compile(
+    rf"({re.escape(PREFIX)}[0-9a-f]{{32}}-)(.+)|{re.escape(PROOF_PREFIX)}[0-9a-f]{{32}}"
+)
+
+
+async def _write(trial: Trial) -> None:
+    # No store can compress or know these bytes.
+    content = urandom(SAMPLE_SIZE)
     target = await trial.write("sample", content, HEADERS.lines())
     trial.found = Sample(target, content, len(content), None)
-    return None
 
 
-async def _read_back(trial: Trial) -> str | None:
+async def _read_back(trial: Trial) -> None:
     sample = trial.sample
     response = await sample.target.send("GET")
     etag, trial.server = response.header("etag"), response.header("server")
-    await require_content(response, sample.content)
+    await require_content(response, sample.content, 200)
     trial.found = replace(sample, etag=etag)
-    return None
 
 
-async def _refuse_digest(trial: Trial) -> str | None:
+async def _refuse_digest(trial: Trial) -> None:
     target = trial.object("digest")
-    response = await target.send("PUT", body=_with_wrong_digest())
-    await require_refusal(response)
-    await _require_missing(target)
-    return None
+    await require_status(await target.send("PUT", body=_WRONG_DIGEST), *REFUSALS)
+    await require_status(await target.send("GET"), *_MISSING)
 
 
-async def _refuse_digest_of_part(trial: Trial) -> str | None:
+async def _refuse_digest_of_part(trial: Trial) -> None:
     target, upload = await trial.start_upload("part")
-    response = await target.send("PUT", f"partNumber=1&{upload}", body=_with_wrong_digest())
-    await require_refusal(response)
-    return None
+    response = await target.send("PUT", f"partNumber=1&{upload}", body=_WRONG_DIGEST)
+    await require_status(response, *REFUSALS)
 
 
-async def _upload_parts(trial: Trial) -> str | None:
-    parts = [random_bytes(_PART_SIZE), random_bytes(_LAST_PART)]
+async def _upload_parts(trial: Trial) -> None:
+    parts = [urandom(_PART_SIZE), urandom(_LAST_PART)]
     target = await trial.write_parts("parts", parts, HEADERS.lines())
     size, _ = await target.find()
     require_equal("the size", size, sum(map(len, parts)))
     start, stop = _PART_SIZE - _LAST_PART, _PART_SIZE + _LAST_PART
-    response = await target.get(start, stop, None)
-    await require_content(response, b"".join(parts)[start:stop], response.status)
-    return None
+    await require_content(await target.get(start, stop, None), b"".join(parts)[start:stop], *RANGE)
 
 
-async def _abort_upload(trial: Trial) -> str | None:
-    target, upload = await trial.start_upload("abort")
-    part = UploadRange.of(random_bytes(_LAST_PART))
-    await put_part(target, upload, 1, part)
-    await require_status(await target.send("DELETE", upload), 200, 204)
-    await require_status(await target.send("PUT", f"partNumber=2&{upload}", body=part), 404)
-    return None
+async def _keep_metadata(lines: dict[str, str], trial: Trial) -> None:
+    target = await trial.write("metadata", b"1", lines)
+    _, response = await target.find()
+    for name, value in lines.items():
+        require_equal(name, response.header(name), value)
 
 
-async def _keep_metadata(trial: Trial) -> str | None:
-    await _require_metadata(trial, {METADATA_PREFIX + "options": _VISIBLE})
-    return None
+async def _overwrite(trial: Trial) -> None:
+    await trial.write("overwrite", b"1" * 1024)
+    target = await trial.write("overwrite", content := b"2" * 1024)
+    await require_content(await target.send("GET"), content, 200)
 
 
-async def _keep_much_metadata(trial: Trial) -> str | None:
-    await _require_metadata(trial, LARGE_RECORD.metadata())
-    return None
-
-
-async def _overwrite(trial: Trial) -> str | None:
-    target, content = await trial.write("overwrite", b"1" * 1024), b"2" * 1024
-    await target.put({}, UploadRange.of(content))
-    await require_content(await target.send("GET"), content)
-    return None
-
-
-async def _change_etag(trial: Trial) -> str | None:
+async def _change_etag(trial: Trial) -> None:
     etags = []
     for content in (b"1" * 1024, b"2" * 1024):
         target = await trial.write("etag", content)
@@ -112,51 +113,56 @@ async def _change_etag(trial: Trial) -> str | None:
         etags.append(response.header("etag"))
     if None in etags or etags[0] == etags[1]:
         raise Failed(f"{etags[0]} before and {etags[1]} after the replacement")
-    return None
 
 
-async def _find_empty(trial: Trial) -> str | None:
-    size, _ = await (await trial.write("empty", b"")).find()
-    require_equal("the size", size, 0)
-    return None
+async def _spell_key(trial: Trial) -> None:
+    target = await trial.write(SPELLING, content := urandom(1024))
+    await require_content(await target.send("GET"), content, 200)
+    await require_content(await trial.fetch(target.presign(300)), content, 200)
 
 
-async def _spell_key(trial: Trial) -> str | None:
-    content = random_bytes(1024)
-    target = await trial.write(SPELLING, content)
-    await require_content(await target.send("GET"), content)
-    await require_content(await trial.fetch(target.presign(300)), content)
-    return None
-
-
-async def _delete(trial: Trial) -> str | None:
+async def _delete(trial: Trial) -> None:
     target = await trial.write("deleted", b"1")
     await target.delete()
-    await _require_missing(target)
+    await require_status(await target.send("GET"), *_MISSING)
+
+
+async def _remove_left(trial: Trial) -> str | None:
+    store, bucket = trial.objects, trial.bucket
+    latest = time.time() - (store.clock_ahead or 0) - _ABANDONED
+    removed = 0
+    try:
+        objects, _ = await list_page(store, bucket, PREFIX, None)
+        proofs, _ = await list_page(store, bucket, PROOF_PREFIX, None)
+        uploads = await list_uploads(store, bucket, PREFIX)
+    except Denied as error:
+        raise Noted(f"not checked, since listing is denied ({error})") from error
+    for each in objects + proofs:
+        match = _KEY.fullmatch(each.key)
+        if match is None or each.modified > latest:
+            continue
+        # Stores encode the characters of this key in listings in several ways.
+        is_spelled = (match[2] or "").startswith(SPELLING.partition(" ")[0])
+        key = match[1] + SPELLING if is_spelled else each.key
+        await store.object(bucket, key.encode()).delete()
+        removed += 1
+    for upload in uploads:
+        if _KEY.fullmatch(upload.key) and upload.started <= latest:
+            await abort_upload(store.object(bucket, upload.key.encode()), upload.query)
+            removed += 1
+    return f"{format_count(removed, 'object')} of killed runs removed" if removed else None
+
+
+async def _clean(trial: Trial) -> str | None:
+    await trial.clean()
+    try:
+        left, _ = await list_page(trial.objects, trial.bucket, trial.key(""), None)
+    except Denied as error:
+        if trial.removals:
+            raise Failed("removals failed, and the listing is denied") from error
+        return "everything that was written is removed (the listing is denied)"
+    require_equal("the number of objects that remain", len(left), 0)
     return None
-
-
-async def _delete_missing(trial: Trial) -> str | None:
-    response = await trial.object("never").send("DELETE")
-    await require_status(response, 200, 204, 404)
-    return None
-
-
-def _with_wrong_digest() -> UploadRange:
-    return replace(UploadRange.of(b"other bytes"), sha256=hashlib.sha256(b"bytes").hexdigest())
-
-
-async def _require_missing(target: StoreObject) -> None:
-    response = await target.send("GET")
-    # A store may deny access to an object that is missing.
-    await require_status(response, 403, 404)
-
-
-async def _require_metadata(trial: Trial, lines: dict[str, str]) -> None:
-    target = await trial.write("metadata", b"1", lines)
-    _, response = await target.find()
-    for name, value in lines.items():
-        require_equal(name, response.header(name), value)
 
 
 WRITING = (
@@ -165,7 +171,7 @@ WRITING = (
         "an object is written",
         "no variant is stored, and every request renders",
         "name a bucket that exists, and credentials that may write there (PutObject)",
-        write,
+        _write,
     ),
     Check(
         "read back",
@@ -197,26 +203,18 @@ WRITING = (
         _upload_parts,
     ),
     Check(
-        "abort",
-        "an upload in parts is aborted, and then accepts no part",
-        "parts of failed uploads remain and cost money",
-        "give the credentials the right AbortMultipartUpload, and set a lifecycle rule",
-        _abort_upload,
-        never,
-    ),
-    Check(
         "metadata",
         "metadata of all visible ASCII characters is kept byte for byte",
         "`audioproxy store` finds no variants of a source and verifies none",
         "use a store that keeps metadata as it is",
-        _keep_metadata,
+        partial(_keep_metadata, {METADATA_PREFIX + "options": _VISIBLE}),
     ),
     Check(
         "metadata size",
         "1.6 KB of metadata are kept, in values of up to 256 bytes",
         "the service does not start",
         "use a store that accepts as much metadata, such as S3",
-        _keep_much_metadata,
+        partial(_keep_metadata, LARGE_RECORD.metadata()),
     ),
     Check(
         "overwrite",
@@ -233,14 +231,6 @@ WRITING = (
         _change_etag,
     ),
     Check(
-        "empty object",
-        "an empty object is found, with the size 0",
-        "an empty source is a 502 in place of a 415",
-        "use a store that states the size of empty objects",
-        _find_empty,
-        never,
-    ),
-    Check(
         "key spelling",
         "a key with spaces, +, %, & and non-ASCII characters is written and read",
         "sources with such names are not found",
@@ -255,12 +245,23 @@ WRITING = (
         "give the credentials the right DeleteObject",
         _delete,
     ),
+)
+
+#: The last checks of a run.
+REMOVAL = (
     Check(
-        "missing deletion",
-        "the removal of a missing object does no harm",
-        "`audioproxy store` reports failures where two commands run",
-        "use a store that accepts it, as S3 does",
-        _delete_missing,
+        "left-overs",
+        "nothing is left of earlier runs that were killed",
+        "objects of the checks remain",
+        f"remove the objects whose names begin with {PREFIX}",
+        _remove_left,
         never,
+    ),
+    Check(
+        "clean-up",
+        "everything that the checks wrote is removed",
+        "objects of the checks remain",
+        f"remove the objects whose names begin with {PREFIX}",
+        _clean,
     ),
 )

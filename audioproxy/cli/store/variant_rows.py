@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from audioproxy.cli.exit_status import UsageError
-from audioproxy.cli.formatting import format_bytes
+from audioproxy.cli.formatting import format_bytes, format_count
 from audioproxy.grammar.sources import SCHEMES, Source, parse_source
 from audioproxy.urls.sources import to_bytes
-from audioproxy.variants.catalog import Entry
+from audioproxy.variants.catalog import Amount, Entry
 from audioproxy.variants.record import VariantRecord, digest_of
 
 #: The build of a variant whose record has none.
@@ -32,10 +32,7 @@ class SourceFilter:
 
     @classmethod
     def of(cls, sources: Iterable[Source], prefixes: Iterable[str]) -> SourceFilter:
-        """Return the filter of a command line.
-
-        :raises UsageError: for a prefix that no address has.
-        """
+        """Return the filter of a command line."""
         raw = tuple(map(to_bytes, prefixes))
         for prefix in raw:
             # An empty prefix would select every source.
@@ -44,9 +41,12 @@ class SourceFilter:
                 raise UsageError(f"--prefix: an address begins with {schemes}")
         return cls({digest_of(each): each for each in sources}, raw)
 
+    @property
+    def is_all(self) -> bool:
+        return not (self.sources or self.prefixes)
+
     def accepts(self, record: VariantRecord) -> bool:
-        """Return whether the source of a variant is one of them."""
-        if not (self.sources or self.prefixes):
+        if self.is_all:
             return True
         address = record.source or b""
         return record.source_sha256 in self.sources or address.startswith(self.prefixes)
@@ -68,7 +68,6 @@ def format_of(record: VariantRecord) -> str:
 
 
 def build_of(record: VariantRecord | None) -> str:
-    """Return the build of ffmpeg that made a variant, or ``unknown``."""
     return UNKNOWN_BUILD if record is None or not record.build else record.build
 
 
@@ -93,10 +92,17 @@ def variant_values(entry: Entry, record: VariantRecord | None) -> dict[str, Any]
     }
 
 
+def known_text(record: VariantRecord | None) -> str:
+    return "unknown" if record is None else f"{record.options}  {source_text(record)}"
+
+
 def variant_text(entry: Entry, record: VariantRecord | None) -> str:
     """Return what is known of a variant in one line."""
-    known = "unknown" if record is None else f"{record.options}  {source_text(record)}"
-    return f"{entry.key}  {format_bytes(entry.size):>7}  {known}"
+    return f"{entry.key}  {format_bytes(entry.size):>7}  {known_text(record)}"
+
+
+def amount_text(amount: Amount) -> str:
+    return f"{format_count(amount.variants, 'variant')}, {format_bytes(amount.bytes)}"
 
 
 def age_text(seconds: float) -> str:

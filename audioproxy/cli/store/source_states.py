@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from enum import Enum
 
-from audioproxy.cli.store.records import whole_source
+from audioproxy.cli.store.variant_rows import whole_source
 from audioproxy.concurrency.shared_result import SharedCalls
 from audioproxy.errors import NoSuchSource, NotFound, Refusal
 from audioproxy.grammar.sources import LocalSource, Source
@@ -15,7 +15,7 @@ from audioproxy.variants.record import VariantRecord
 
 
 class State(Enum):
-    """The state of the source of a variant; the value is the name in JSON."""
+    """The state of a variant's source; the value is the name in JSON."""
 
     UNCHANGED = "unchanged"
     CHANGED = "changed"
@@ -43,7 +43,6 @@ LEFT = {
 class SourceStates:
     """The states of sources, each of which is looked up once.
 
-    :param local_root: the directory of local sources, if there is one.
     :param given: sources by their digest; a record may have less than their whole address.
     """
 
@@ -58,7 +57,6 @@ class SourceStates:
         self._known: dict[str, State | bytes] = {}
 
     async def state(self, record: VariantRecord) -> State:
-        """Return the state of a variant's source."""
         source = self._given.get(record.source_sha256) or whole_source(record)
         if source is None:
             return State.NO_ADDRESS

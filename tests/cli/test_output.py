@@ -1,10 +1,10 @@
-"""The progress bar."""
+"""What commands print."""
 
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.cli.progress import progress_bar
+from audioproxy.cli.output import progress_bar
 from tests.support.service import children
 
 
