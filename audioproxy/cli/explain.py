@@ -29,10 +29,11 @@ from audioproxy.grammar.sources import LocalSource, Source
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.encoding import encoder_arguments
+from audioproxy.media.ffprobe import probe_arguments
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
-from audioproxy.media.probe import Probe, describe_choice, probe_arguments
+from audioproxy.media.probe import AudioStream, Container, Probe
 from audioproxy.media.reading import SourceLength
-from audioproxy.media.seeking.point import SeekPoint
+from audioproxy.media.seek_point import SeekPoint
 from audioproxy.media.waveform_spec import PcmSamples
 from audioproxy.variants.files import variant_path
 
@@ -199,18 +200,18 @@ def _explain_commands(commands: Commands, config: Config, source: Source) -> Ite
     yield Fact(
         "read as",
         f"{probe.codec} in {probe.container}, {probe.sample_rate} Hz, channels: {probe.channels},"
-        f" bits: {probe.bit_depth}, seconds: {length}",
+        f" bits: {probe.audio.bit_depth}, seconds: {length}",
         {
             "codec": probe.codec,
             "container": probe.container,
             "sample_rate": probe.sample_rate,
             "channels": probe.channels,
-            "bit_depth": probe.bit_depth,
+            "bit_depth": probe.audio.bit_depth,
             "seconds": None if probe.duration is None else float(probe.duration),
         },
     )
-    if (text := describe_choice(probe)) is not None:
-        marked = {"audio_streams": probe.audio_streams, "marked": probe.marked_stream}
+    if (text := probe.audio.choice) is not None:
+        marked = {"audio_streams": probe.audio.streams, "marked": probe.audio.marked}
         yield Fact("stream", text, {"rendered": 1, **marked})
     path = "FILE"
     if isinstance(source, LocalSource):
@@ -255,7 +256,9 @@ async def _commands_of_source(
 
 
 def _commands_of_assumed_source(request: VariantRequest | InfoRequest) -> Commands:
-    probe = Probe("wav", "pcm_s16le", None, False, sample_rate=44100)
+    probe = Probe(
+        Container("wav"), AudioStream("pcm_s16le", 44100, 2, 16, 16), duration=None, exact=False
+    )
     probe = probe.with_length(SourceLength(180 * 44100))
     opened = local_input()
     lines: dict[str, list[str] | None] = {"ffprobe": probe_arguments("ffprobe", opened)}

@@ -185,7 +185,7 @@ class Engine:
                 opened.close()
 
         probe = await use_source(partial(self.sources.open, source), describe)
-        return probe, probe.open_with(local_input(seekable=probe.saw_end))
+        return probe, probe.open_with(local_input(seekable=probe.file.saw_end))
 
     async def drain(self, deadline: Deadline) -> None:
         """Wait until the renders with a slot are stored, until a deadline; start no others."""

@@ -43,8 +43,8 @@ from audioproxy.sources.dispatcher import SourceDispatcher, unset_openers
 from audioproxy.sources.interfaces import SourceStore
 from audioproxy.sources.local import LocalSources
 from audioproxy.variants.files import FileVariantStore
-from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import VariantStore
+from audioproxy.variants.response_headers import VariantHeaders
 
 if TYPE_CHECKING:
     from audioproxy.engine.remote import Remote

@@ -59,15 +59,11 @@ class Source(ABC):
     @classmethod
     @abstractmethod
     def parse(cls, rest: bytes) -> Self:
-        """Parse what follows ``scheme://``, already decoded.
-
-        :raises ValueError: for text that is not such a source.
-        """
+        """Parse what follows ``scheme://``, already decoded; raise ValueError for other text."""
 
     @property
     @abstractmethod
-    def canonical(self) -> bytes:
-        """The canonical source string."""
+    def canonical(self) -> bytes: ...
 
     @property
     def address(self) -> bytes:
@@ -123,7 +119,7 @@ class LocalSource(Source):
         return "the disk of AP_LOCAL_ROOT"
 
     def is_allowed(self, allowlist: Iterable[str]) -> bool:
-        """Return True: local files are confined by their root alone."""
+        # Local files are confined by their root alone.
         return True
 
 
@@ -190,7 +186,6 @@ class HttpsSource(Source):
 
     @property
     def canonical(self) -> bytes:
-        """The normalized URL."""
         return self.url.encode("ascii")
 
     @property
@@ -230,7 +225,6 @@ class HttpsSource(Source):
         return allows_host(allowlist, self.host)
 
 
-#: The sources that a URL can have, by scheme.
 SCHEMES: dict[str, type[Source]] = {
     kind.scheme: kind for kind in (LocalSource, S3Source, HttpsSource)
 }
@@ -249,7 +243,6 @@ def read_source(form: bytes, raw: bytes) -> Source:
 
 
 def parse_source(text: bytes) -> Source:
-    """Parse a source string that is already decoded."""
     if (match := _SCHEME.match(text)) is None:
         raise ValueError(f"a source starts with {_LISTED_SCHEMES}")
     scheme = match[1].decode("ascii")
@@ -260,10 +253,7 @@ def parse_source(text: bytes) -> Source:
 
 
 def parse_https(url: bytes) -> HttpsSource:
-    """Parse an https URL, such as the target of a redirect.
-
-    :raises ValueError: for text that is not such a URL.
-    """
+    """Parse an https URL, such as the target of a redirect; raise ValueError for other text."""
     if url[:8].lower() != b"https://":
         raise ValueError("a URL starts with https://")
     return HttpsSource.parse(url[8:])

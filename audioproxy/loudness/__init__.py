@@ -48,10 +48,10 @@ class LoudnessMeter:
     """Measures the loudness of sources and of their variants."""
 
     def __init__(self, config: Config, reactor: Any) -> None:
-        """Create a meter that reads the sources of a configuration.
+        """Create a meter that reads the sources of a configuration, within its limits of renders.
 
-        :param config: its limits of renders apply. At most ``max_concurrency`` sources are measured
-            at the same time; the others wait.
+        At most ``max_concurrency`` sources are measured at the same time; the others wait.
+
         :raises BootError: of `audioproxy.engine`, for a configuration that cannot be used.
         """
         self._engine = Engine(build(replace(config, variant_store=None), reactor))
@@ -76,7 +76,6 @@ class LoudnessMeter:
         request = VariantRequest.of(options, read_source(source))
         if variant is not None and options.f == "peaks":
             raise InvalidOptions('"f:peaks" is not accepted: a waveform has no loudness.')
-
         await self._engine.starter.prepare()
 
         async def measure() -> Measurement:

@@ -14,7 +14,7 @@ from audioproxy.errors import Refusal, RenderFailed, UpstreamUnavailable, reason
 from audioproxy.files.scratch_files import AnonymousSpace
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR
 from audioproxy.media.reading import Reader
-from audioproxy.media.seeking.point import MOST_COPIED, SeekPoint
+from audioproxy.media.seek_point import MOST_COPIED, SeekPoint
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.interfaces import OpenSource, SourceFile
 

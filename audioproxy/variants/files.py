@@ -23,10 +23,10 @@ from audioproxy.errors import UpstreamUnavailable, reason_of
 from audioproxy.files.disk_space import DiskSpace
 from audioproxy.files.scratch_files import ScratchFile, read_chunks
 from audioproxy.observe.log_context import Logger
-from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import NoRoom, Unwritable
 from audioproxy.variants.last_use import record_use
 from audioproxy.variants.record import VariantRecord
+from audioproxy.variants.response_headers import VariantHeaders
 from audioproxy.variants.scratch_folder import NamedFile, ScratchFolder
 from audioproxy.variants.stored_file import (
     StoredFile,

@@ -25,10 +25,10 @@ from audioproxy.s3.errors import Changed, InvalidName, StoreError, Unavailable, 
 from audioproxy.s3.multipart_upload import put_multipart
 from audioproxy.s3.objects import RETRY_DELAY, ObjectStore, StoreObject, UploadRange
 from audioproxy.s3.signing import MAX_PRESIGN_SECONDS
-from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import VariantChanged
 from audioproxy.variants.proof import prove
 from audioproxy.variants.record import VariantRecord
+from audioproxy.variants.response_headers import VariantHeaders
 
 #: The most bytes of one request, and so of one part of a multipart upload. S3 accepts 5 GiB, and
 #: other stores accept a little less.

@@ -16,7 +16,7 @@ from twisted.web.http import datetimeToString
 
 from audioproxy.errors import RangeNotSatisfiable, Refusal
 from audioproxy.grammar.request import VariantRequest, clamp
-from audioproxy.variants.headers import CACHE_CONTROL, VariantHeaders
+from audioproxy.variants.response_headers import CACHE_CONTROL, VariantHeaders
 from audioproxy.web.conditions import Conditions, matches, range_applies, read_range
 
 _HIT = "HIT"

@@ -15,8 +15,8 @@ from audioproxy.observe.log_context import Logger
 from audioproxy.render.job import Preparer
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.variants.files import FileVariantStore
-from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import VariantChanged, VariantStore
+from audioproxy.variants.response_headers import VariantHeaders
 from audioproxy.web.conditions import Conditions
 from audioproxy.web.exchange import Exchange
 from audioproxy.web.response_plan import ResponsePlan, Stored, plan_not_modified, plan_response

@@ -15,8 +15,8 @@ from audioproxy.files.scratch_files import DEFAULT_FOLDER, AnonymousFile, Scratc
 from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.sources import LocalSource, Source
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
-from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.record import VariantRecord
+from audioproxy.variants.response_headers import VariantHeaders
 
 T = TypeVar("T")
 

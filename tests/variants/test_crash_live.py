@@ -21,7 +21,7 @@ from audioproxy.engine import parts as engine_module
 from audioproxy.service import AudioProxy
 from audioproxy.variants import files as files_module
 from audioproxy.variants.files import FileVariantStore
-from audioproxy.variants.headers import VariantHeaders
+from audioproxy.variants.response_headers import VariantHeaders
 from tests.render.test_failures_live import (
     QUEUE_DEPTH,
     ScriptedEncoderCase,

@@ -31,9 +31,9 @@ from audioproxy.s3.errors import Busy, Denied, Missing, StoreError, WrongEndpoin
 from audioproxy.s3.objects import ObjectStore
 from audioproxy.s3.signing import MAX_PRESIGN_SECONDS
 from audioproxy.variants import s3 as s3_module
-from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import VariantChanged
 from audioproxy.variants.record import METADATA_PREFIX, VariantRecord
+from audioproxy.variants.response_headers import VariantHeaders
 from audioproxy.variants.s3 import S3VariantStore, StoredObject
 from tests.support.consumers import FakeConsumer
 from tests.support.http import Log
