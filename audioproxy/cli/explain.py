@@ -19,7 +19,7 @@ from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import describe_presigned, parse_url
 from audioproxy.cli.verify import verify_path
 from audioproxy.config import Config, ConfigError
-from audioproxy.engine import BootError, Engine
+from audioproxy.engine import BootError, Engine, build
 from audioproxy.errors import Refusal
 from audioproxy.grammar.option_parser import parse_expiry, parse_options
 from audioproxy.grammar.options import describe_defaults, describe_options
@@ -240,7 +240,7 @@ def _explain_commands(commands: Commands, config: Config, source: Source) -> Ite
 async def _commands_of_source(
     reactor: Any, config: Config, request: VariantRequest | InfoRequest
 ) -> Commands:
-    engine = Engine(config, reactor)
+    engine = Engine(build(config, reactor))
     try:
         if isinstance(request, InfoRequest):
             probe, opened = await engine.probe(request.source)

@@ -16,7 +16,7 @@ from audioproxy.cli.fetcher import Fetched, Fetcher, FetchFailed, normalize_url,
 from audioproxy.cli.output import Form, Output
 from audioproxy.cli.url_input import parse_url
 from audioproxy.config import Config
-from audioproxy.engine import Engine
+from audioproxy.engine import Engine, build
 from audioproxy.errors import Refusal, UndecodableSource, VideoSource
 from audioproxy.grammar.option_parser import parse_expiry
 from audioproxy.grammar.segments import split_target
@@ -43,7 +43,7 @@ class ReportingFetcher:
         self._output = output
         self._folder = folder
         config = Config(allow_insecure=True, local_root=folder, max_probe_concurrency=concurrency)
-        self._engine = Engine(config, reactor)
+        self._engine = Engine(build(config, reactor))
 
     async def fetch(self, url: str) -> str:
         """Fetch a URL, print the report, and return the result, such as ``RENDERED``.

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Self
+from urllib.parse import unquote_to_bytes
 
 from audioproxy.errors import NotFound
 from audioproxy.grammar.allowlist import allows_bucket, allows_host
@@ -69,6 +70,16 @@ class Source(ABC):
         """The canonical source without the parts that may hold a credential."""
         return self.canonical
 
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Where the source is, for messages; without its name."""
+
+    @property
+    def remote_name(self) -> bytes:
+        """The name of the source at its place; empty for a local one."""
+        return b""
+
     @staticmethod
     def log_name(canonical: bytes) -> str:
         return _ESCAPED.sub(lambda match: b"%%%02X" % match[0][0], canonical).decode("ascii")
@@ -103,6 +114,10 @@ class LocalSource(Source):
         """The source without the root, so that variants survive a move of the root."""
         return b"local://" + self.path
 
+    @property
+    def place(self) -> str:
+        return "the disk of AP_LOCAL_ROOT"
+
     def is_allowed(self, allowlist: Iterable[str]) -> bool:
         # Local files are confined by their root alone.
         return True
@@ -128,6 +143,14 @@ class S3Source(Source):
     @property
     def canonical(self) -> bytes:
         return f"{self.scheme}://{self.bucket}/".encode("ascii") + self.key
+
+    @property
+    def place(self) -> str:
+        return f"the bucket {self.bucket}"
+
+    @property
+    def remote_name(self) -> bytes:
+        return self.key
 
     def is_allowed(self, allowlist: Iterable[str]) -> bool:
         return allows_bucket(allowlist, self.bucket)
@@ -164,6 +187,14 @@ class HttpsSource(Source):
     @property
     def canonical(self) -> bytes:
         return self.url.encode("ascii")
+
+    @property
+    def place(self) -> str:
+        return f"the origin {self.host}"
+
+    @property
+    def remote_name(self) -> bytes:
+        return unquote_to_bytes(self.address)
 
     @property
     def authority(self) -> str:
@@ -257,15 +288,19 @@ def leaves_root(path: bytes) -> bool:
     return False
 
 
+def format_ipv6(address: ipaddress.IPv6Address) -> str:
+    """Return an address as browsers spell it."""
+    if address.ipv4_mapped is None:
+        return address.compressed
+    # Python 3.13 and later print these with dots. A cache key must not depend on that.
+    mapped = int(address.ipv4_mapped)
+    return f"::ffff:{mapped >> 16:x}:{mapped & 0xFFFF:x}"
+
+
 def _normalize_host(host: str) -> tuple[str, str]:
     """Return the normalized host twice: without brackets, and as it stands in a URL."""
     if host.startswith("["):
-        address = ipaddress.IPv6Address(host[1:-1])
-        normalized = address.compressed
-        if address.ipv4_mapped is not None:
-            # Python 3.13 and later print these with dots. A cache key must not depend on that.
-            mapped = int(address.ipv4_mapped)
-            normalized = f"::ffff:{mapped >> 16:x}:{mapped & 0xFFFF:x}"
+        normalized = format_ipv6(ipaddress.IPv6Address(host[1:-1]))
         return normalized, f"[{normalized}]"
     normalized = host.lower().removesuffix(".")
     labels = normalized.split(".")

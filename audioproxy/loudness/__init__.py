@@ -25,7 +25,7 @@ from twisted.internet.defer import DeferredSemaphore
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.config import Config
-from audioproxy.engine import Engine
+from audioproxy.engine import Engine, build
 from audioproxy.errors import InvalidOptions, Refusal
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.request import VariantRequest
@@ -54,7 +54,7 @@ class LoudnessMeter:
 
         :raises BootError: of `audioproxy.engine`, for a configuration that cannot be used.
         """
-        self._engine = Engine(replace(config, variant_store=None), reactor)
+        self._engine = Engine(build(replace(config, variant_store=None), reactor))
         # The engine itself would reject requests that find no free slot.
         self._slots = DeferredSemaphore(min(config.max_concurrency, config.max_probe_concurrency))
 

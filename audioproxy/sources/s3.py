@@ -10,18 +10,16 @@ from audioproxy.errors import NoSuchSource, NotFound, Refusal, RenderFailed, Ups
 from audioproxy.grammar.sources import S3Source
 from audioproxy.http_client.client import Response
 from audioproxy.observe.log_context import Logger
-from audioproxy.s3.objects import (
+from audioproxy.s3.errors import (
     Busy,
     Changed,
     Denied,
     InvalidName,
-    ObjectStore,
     StoreError,
-    StoreObject,
     Unavailable,
     read_document,
-    strong_etag,
 )
+from audioproxy.s3.objects import ObjectStore, StoreObject, strong_etag
 from audioproxy.sources import fetch
 from audioproxy.sources.far_source import LAST_BYTES, START_BYTES, FarReading, FarSource, Found
 from audioproxy.sources.fetch import Part

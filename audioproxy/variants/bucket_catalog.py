@@ -17,16 +17,9 @@ from zope.interface import implementer
 from audioproxy.concurrency.workers import for_each
 from audioproxy.http_client.client import Response
 from audioproxy.http_client.errors import TransportError
+from audioproxy.s3.errors import Changed, Denied, Missing, StoreError
 from audioproxy.s3.listing import ListedObject, list_page
-from audioproxy.s3.objects import (
-    Changed,
-    Denied,
-    Missing,
-    ObjectStore,
-    StoreError,
-    StoreObject,
-    UploadRange,
-)
+from audioproxy.s3.objects import ObjectStore, StoreObject, UploadRange
 from audioproxy.variants.catalog import (
     KEY,
     CatalogError,

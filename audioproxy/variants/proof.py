@@ -19,23 +19,20 @@ from audioproxy.concurrency.workers import all_results
 from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import Response
 from audioproxy.http_client.errors import TransportError
-from audioproxy.s3.objects import (
+from audioproxy.s3.errors import (
     Busy,
     Changed,
     Denied,
     InvalidName,
     Missing,
     NotAStore,
-    ObjectStore,
     StoreError,
-    StoreObject,
     Unavailable,
     Unreachable,
-    UploadRange,
     WrongEndpoint,
     read_error,
-    strong_etag,
 )
+from audioproxy.s3.objects import ObjectStore, StoreObject, UploadRange, strong_etag
 from audioproxy.variants.interfaces import Unwritable
 from audioproxy.variants.record import VariantRecord
 from audioproxy.variants.response_headers import CACHE_CONTROL, VariantHeaders

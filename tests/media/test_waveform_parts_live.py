@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from twisted.logger import formatEvent
 
-from audioproxy import engine
 from audioproxy.concurrency.slots import Claim
+from audioproxy.engine import parts as engine
 from audioproxy.media import waveform_parts
 from audioproxy.media.command import needs
 from audioproxy.media.lengths.flac import FRAME_HEADER, parse_frame_header

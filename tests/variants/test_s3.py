@@ -27,14 +27,8 @@ from audioproxy.files.scratch_files import AnonymousSpace, ScratchFile
 from audioproxy.files.streams import ConsumerGone
 from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.s3 import objects
-from audioproxy.s3.objects import (
-    Busy,
-    Denied,
-    Missing,
-    ObjectStore,
-    StoreError,
-    WrongEndpoint,
-)
+from audioproxy.s3.errors import Busy, Denied, Missing, StoreError, WrongEndpoint
+from audioproxy.s3.objects import ObjectStore
 from audioproxy.s3.signing import MAX_PRESIGN_SECONDS
 from audioproxy.variants import s3 as s3_module
 from audioproxy.variants.interfaces import VariantChanged

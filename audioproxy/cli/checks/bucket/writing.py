@@ -27,8 +27,9 @@ from audioproxy.cli.checks.bucket.trial import (
     with_sources,
 )
 from audioproxy.cli.formatting import format_count
+from audioproxy.s3.errors import Denied
 from audioproxy.s3.listing import list_page, list_uploads
-from audioproxy.s3.objects import Denied, UploadRange
+from audioproxy.s3.objects import UploadRange
 from audioproxy.variants.proof import HEADERS, LARGE_RECORD, PROOF_PREFIX
 from audioproxy.variants.record import METADATA_PREFIX
 
