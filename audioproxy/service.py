@@ -101,19 +101,21 @@ class AudioProxy(Service):
         reactor: Any,
         access_log: AccessLog = log_request,
         *,
+        engine: Engine | None = None,
         listens: bool = False,
         listening: socket.socket | None = None,
         metrics_socket: socket.socket | None = None,
     ) -> None:
         """Construct everything; nothing is opened yet.
 
+        :param engine: made of other parts than those of the configuration.
         :param listens: open the ports of the configuration at the start.
         :param listening: a listening socket, used instead of the main port, from which other
             processes may accept too; ``metrics_socket`` is the same for the metrics.
         :raises BootError: for a configuration that cannot be served.
         """
         self._starting: Deferred[None] | None = None
-        self.engine = engine = Engine(build(config, reactor))
+        self.engine = engine = engine or Engine(build(config, reactor))
         self.drain_timeout = engine.drain_timeout
         seconds, metrics = engine.clock.seconds, engine.metrics
         variants = VariantHandler(
