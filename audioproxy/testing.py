@@ -18,17 +18,16 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from treq.testing import StubTreq
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.error import ProcessDone, ProcessExitedAlready, ProcessTerminated
-from twisted.internet.interfaces import IProcessTransport, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.internet.protocol import ProcessProtocol
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.web.resource import IResource
-from zope.interface import implementer
 
 from audioproxy.config import Config
 from audioproxy.engine import Engine, Parts
@@ -159,12 +158,12 @@ class FakeFfmpeg:
         env: Mapping[str, str],
         *,
         childFDs: Mapping[int, int | str],
-    ) -> IProcessTransport:
+    ) -> Any:
         """Start a child, as a reactor does."""
         self.commands.append(list(args))
         stdout = childFDs.get(1)
         child = _Child(processProtocol, os.dup(stdout) if isinstance(stdout, int) else None)
-        processProtocol.makeConnection(child)
+        processProtocol.makeConnection(cast(Any, child))
         self._clock.callLater(0, self._end, child, executable)
         return child
 
@@ -180,7 +179,6 @@ class FakeFfmpeg:
             child.end(stdout=self.output)
 
 
-@implementer(IProcessTransport)
 class _Child:
     """A child process without a process."""
 
