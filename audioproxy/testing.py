@@ -40,13 +40,12 @@ from audioproxy.media.conversion import SOXR
 from audioproxy.observe.metrics import Metrics
 from audioproxy.process.programs import Programs
 from audioproxy.process.spawn import Launcher
-from audioproxy.process.warm import WarmStarter
+from audioproxy.process.warm_starter import WarmStarter
 from audioproxy.service import AudioProxy
 from audioproxy.sources.local import OpenLocalSource
 from audioproxy.urls import Signer
-from audioproxy.variants.headers import VariantHeaders
-from audioproxy.variants.interfaces import Capabilities
 from audioproxy.variants.record import VariantRecord
+from audioproxy.variants.response_headers import VariantHeaders
 
 T = TypeVar("T")
 
@@ -296,7 +295,6 @@ class MemoryStore:
     """
 
     variants: dict[str, bytes] = field(default_factory=dict)
-    capabilities: Capabilities = field(default_factory=Capabilities)
     _stored: dict[str, int] = field(default_factory=dict)
 
     async def create(self, seconds: float) -> ScratchFile:
