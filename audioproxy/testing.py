@@ -47,10 +47,12 @@ from audioproxy.urls import Signer
 from audioproxy.variants.record import VariantRecord
 from audioproxy.variants.response_headers import VariantHeaders
 
+__all__ = ["FakeFfmpeg", "MemoryProxy", "MemoryStore", "MemoryVariant"]
+
 T = TypeVar("T")
 
-#: The key and the salt of a `MemoryProxy` without a configuration of its own.
-KEY, SALT = b"a key of tests, which is no secret", b"salt"
+# The key and the salt of a `MemoryProxy` without a configuration of its own.
+_KEY, _SALT = b"a key of tests, which is no secret", b"salt"
 
 # What `MemoryProxy.flush` advances its clock by, and how often: past the second for which a stored
 # render can still be joined.
@@ -82,7 +84,7 @@ class MemoryProxy(AudioProxy):
         :param config: its settings of sources, stores and listeners have no effect.
         :param base: of signed URLs, such as the mount point in an application.
         """
-        config = config or Config(key=KEY, salt=SALT)
+        config = config or Config(key=_KEY, salt=_SALT)
         clock = Clock()
         threads = _Threads()
         opened, store = _Sources(dict(sources or {}), threads.run), MemoryStore()
@@ -103,7 +105,7 @@ class MemoryProxy(AudioProxy):
             cache_tag=config.cache_tag,
         )
         super().__init__(config, clock, engine=Engine(parts))
-        self.signer = Signer(config.key or KEY, config.salt or SALT, base)
+        self.signer = Signer(config.key or _KEY, config.salt or _SALT, base)
         self._clock = clock
         self._threads = threads
         self._clients: list[StubTreq] = []
