@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from audioproxy.media.inputs import MAP_DESCRIPTOR, SOURCE_DESCRIPTOR
 from audioproxy.process.child_limits import Limits, resource_number
 from audioproxy.process.executables import find_interpreters
-from audioproxy.process.starters import NICENESS, CommandLineStarter
+from audioproxy.process.starters import NICENESS, Starter
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class ConfinedProgram:
 
 
 @dataclass(frozen=True, slots=True)
-class CellStarter(CommandLineStarter):
+class CellStarter(Starter):
     """Starter that confines ffmpeg and ffprobe, each in a cell, and no other program.
 
     :ivar binary: the path of ``audioproxy-cell``.

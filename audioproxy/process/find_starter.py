@@ -10,7 +10,7 @@ from pathlib import Path
 
 from audioproxy.process.cell import CellStarter, ConfinedProgram
 from audioproxy.process.child_limits import Limits
-from audioproxy.process.starters import CommandLineStarter, UtilLinuxStarter, run_briefly
+from audioproxy.process.starters import Starter, UtilLinuxStarter, run_briefly
 
 #: The source of ``audioproxy-cell`` and of its library, and the path where the program is expected.
 #: The library is beside it. An upgrade may turn a link to another version while this one runs.
@@ -23,10 +23,10 @@ _WITH_FILES, _WITH_PORTS = 1, 4
 
 def find_starter(
     programs: Iterable[str], limits: Limits, environment: Mapping[str, str]
-) -> tuple[CommandLineStarter, list[str]]:
+) -> tuple[Starter, list[str]]:
     """Return the best starter of this machine, and its shortcomings: sentences with a remedy each.
 
-    This blocks while it runs ``audioproxy-cell`` and tries programs.
+    This blocks.
 
     :param environment: of the children that are tried; it has no secret (D45).
     """

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import signal
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -33,15 +33,7 @@ from audioproxy.process.starters import spawn_by
 MOST_FORKS = 500
 # Signals of a child that has crashed. The next ones get another layout of memory, so that nobody
 # learns it from crash to crash.
-_CRASHES = {
-    signal.SIGABRT,
-    signal.SIGBUS,
-    signal.SIGFPE,
-    signal.SIGILL,
-    signal.SIGSEGV,
-    signal.SIGSYS,
-    signal.SIGTRAP,
-}
+_CRASHES = {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP}
 # Seconds within which a program is linked, and has shown that it works.
 _START_TIMEOUT = 20.0
 # Seconds until a server that has failed is started again: at once, then doubled each time.
@@ -93,10 +85,15 @@ class WarmProgram:
         # What is found at paths that decide what is linked, as of the start of the server.
         self._linked: dict[str, object] = {}
         self._delay = 0.0
+        # The limit of a server's start, or the next start.
         self._call: IDelayedCall | None = None
         self._warned: str | None = None
         self._settled: SharedResult[None] = SharedResult()
         self._stopped: SharedResult[None] = SharedResult()
+
+    @property
+    def _path(self) -> str:
+        return shutil.which(self._program) or self._program
 
     @property
     def cpu_seconds(self) -> float:
@@ -174,14 +171,12 @@ class WarmProgram:
         words: Sequence[str],
         descriptors: Mapping[int, int | str],
     ) -> None:
-        fork = partial(server.fork, words)
-        exited = partial(self._note_end, server)
-        ForkedProcess(self._reactor, protocol, descriptors, fork, exited)
+        def exited(status: int) -> None:
+            has_crashed = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _CRASHES
+            if has_crashed and server is self._current:
+                self._lose(server, "a child has crashed")
 
-    def _note_end(self, server: ForkServer, status: int) -> None:
-        has_crashed = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _CRASHES
-        if has_crashed and server is self._current:
-            self._lose(server, "a child has crashed")
+        ForkedProcess(self._reactor, protocol, descriptors, partial(server.fork, words), exited)
 
     def _lose(self, server: ForkServer, reason: str) -> None:
         self._current = None
@@ -206,11 +201,13 @@ class WarmProgram:
         if self._next is not None:
             return
         self._cancel_call()
-        path = shutil.which(self._program) or self._program
+        path = self._path
         if (obstacle := find_obstacle(path)) is not None:
             self._fail(obstacle, is_fault=False)
             return
-        self._next = server = ForkServer(self._start_proof, self._end)
+        self._next = server = ForkServer(
+            lambda ready: Deferred.fromCoroutine(self._prove(ready)), self._end
+        )
         self._running.add(server)
         self._call = self._reactor.callLater(_START_TIMEOUT, server.kill, "it takes too long")
         try:
@@ -222,17 +219,11 @@ class WarmProgram:
         except OSError as error:
             self._end(server, str(error))
 
-    def _start_proof(self, server: ForkServer) -> None:
-        Deferred.fromCoroutine(self._prove(server))
-
     async def _prove(self, server: ForkServer) -> None:
-        """Start a child that prints the program's version, and one that reads a source.
-
-        The server is used if the first one succeeds.
-        """
+        """Use a server if its first child prints a version, and try whether one reads a source."""
         try:
             folders = read_folders(server.pid)
-            program = shutil.which(self._program) or self._program
+            program = self._path
             linked = {path: identify(path) for path in (program, *folders, *_LOADER_FILES)}
             if linked[program] != identify(f"/proc/{server.pid}/exe"):
                 raise ValueError("it was replaced while it was linked")
@@ -349,8 +340,7 @@ class WarmProgram:
 class _Trial(ProcessProtocol):
     """One of the first children of a server.
 
-    :ivar ended: fires when it has ended.
-    :ivar fault: why it has failed; None if it has ended well, with output.
+    :ivar fault: None if it has ended well, with output.
     :ivar has_crashed: whether a signal has ended it.
     """
 

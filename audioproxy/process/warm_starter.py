@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from twisted.internet.protocol import ProcessProtocol
@@ -18,7 +18,7 @@ from audioproxy.process.warm import WarmProgram
 _log = Logger()
 
 
-class WarmStarter:
+class WarmStarter(Starter):
     """Starter that uses fork servers wherever that is possible, unless they are not wanted.
 
     :param cold: the starter of everything else.
@@ -114,6 +114,11 @@ class WarmStarter:
         if MAP_DESCRIPTOR in descriptors:
             raise OSError(errno.EAGAIN, "the program is not linked now")
         self._cold.start(spawn, protocol, command, descriptors, limits)
+
+    def command_line(
+        self, command: Sequence[str], descriptors: Container[int], limits: Limits
+    ) -> list[str]:
+        return self._cold.command_line(command, descriptors, limits)
 
 
 def warm_starter(
