@@ -16,10 +16,9 @@ T = TypeVar("T")
 
 
 class SharedResult(Generic[T]):
-    """A result that is set once, with a separate Deferred for each waiter.
+    """A result that is set once, with a Deferred for each waiter: a second one would get None.
 
-    A single Deferred is not enough: if two coroutines await it, the second gets None. Cancelling
-    one waiter does not affect the others.
+    Cancelling one waiter does not affect the others.
 
     :param abandoned: called when the last waiter is cancelled before the result is set.
     """
@@ -47,8 +46,7 @@ class SharedResult(Generic[T]):
         if self._outcome is not None:
             return
         self._outcome = (outcome,)
-        # The callback mostly refers to this object. Such a cycle would be freed by the garbage
-        # collector only, which would run more often.
+        # The callback mostly refers to this object: a cycle, for the garbage collector only.
         self._abandoned = lambda: None
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:

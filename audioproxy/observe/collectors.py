@@ -50,12 +50,10 @@ class Info(Collector):
     def __init__(
         self, name: str, documentation: str, read: Callable[[], Mapping[str, str]]
     ) -> None:
-        self._name = name
-        self._documentation = documentation
-        self._read = read
+        self._described, self._read = (name, documentation), read
 
     def collect(self) -> Iterator[Metric]:
-        yield InfoMetricFamily(self._name, self._documentation, value=dict(self._read()))
+        yield InfoMetricFamily(*self._described, value=dict(self._read()))
 
 
 class Durations(Histogram):

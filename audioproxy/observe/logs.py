@@ -58,7 +58,7 @@ class LineObserver:
         *,
         journal: bool = False,
     ) -> None:
-        self._stream = stream
+        self._stream, self._later = stream, later
         # The start of a line, and the name of the level in it, for each level that is written.
         self._shown = {
             each: (journal_prefix(_name(each)) if journal else "", f"[{_name(each)}]")
@@ -66,7 +66,6 @@ class LineObserver:
             if each >= LEVELS[level]
         }
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
-        self._later = later
         self._waiting: list[tuple[float, Any, AccessLogEntry]] = []
         self._flush_scheduled = False
 
@@ -107,20 +106,16 @@ class LineObserver:
         self.flush()
 
     def flush(self, line: str = "") -> None:
-        """Write the waiting lines, and then one more.
-
-        Lines that the stream refuses, as on a full disk, are lost.
-        """
+        """Write the waiting lines, and then one more; those that the stream refuses are lost."""
         waiting, self._waiting = self._waiting, []
         if not (waiting or line):
             return
-        # A character that the stream cannot encode would lose the whole line, and twisted.logger
-        # hides the error.
         lines = [
             f"{prefix}{_stamp(seconds)} request_id={entry.request_id} {name} {entry}\n"
             for seconds, level, entry in waiting
             for prefix, name in (self._shown[level],)
         ]
+        # A character that the stream cannot encode would lose the whole line.
         data = "".join((*lines, line)).encode(self._encoding, "backslashreplace")
         # A request must not fail because of its log line. A closed stream is a ValueError.
         with suppress(OSError, ValueError):
@@ -134,10 +129,8 @@ class LineObserver:
 
 def lost_lines(count: int, *, journal: bool = False) -> str:
     """Return the line about lines that were lost, since they could not be written (D68)."""
-    prefix, stamp = journal_prefix("warning") if journal else "", _stamp(time.time())
-    return (
-        f"{prefix}{stamp} [warning] {count} lines of the log could not be written, and are lost\n"
-    )
+    start = (journal_prefix("warning") if journal else "") + _stamp(time.time())
+    return f"{start} [warning] {count} lines of the log could not be written, and are lost\n"
 
 
 def is_journal(environ: Mapping[str, str], stream: TextIO) -> bool:

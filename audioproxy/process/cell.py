@@ -2,12 +2,11 @@
 
 Decoders read hostile input. Code that takes one over finds one open source, one open output and CPU
 time: the table below is all that it can use. The program ``audioproxy-cell`` (``cell.c``) has the
-kernel enforce that, with Landlock and a seccomp filter, and then replaces itself with the child's
-program. It also sets the limits and the parent-death signal of each child.
+kernel enforce that, with Landlock and a seccomp filter, and then executes the child's program. It
+also sets the limits and the parent-death signal of each child.
 
-``setpriv`` of util-linux 2.40 can use Landlock too. But Debian 12 has an older one, and what
-Landlock does not confine, such as sockets, needs a filter. ``bwrap`` needs user namespaces, which
-many containers and distributions forbid, and starts a further process.
+``setpriv`` has Landlock since util-linux 2.40, which Debian 12 lacks, and no filter for sockets.
+``bwrap`` needs user namespaces, which many containers forbid, and starts a further process.
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ class CellStarter(Starter):
 
     @property
     def library(self) -> str:
-        # It makes a fork server of a program.
+        """The path of what makes a fork server of a program."""
         return f"{self.binary}.so"
 
     def server_command(self, program: str, limits: Limits) -> list[str]:

@@ -68,8 +68,8 @@ class Exit:
     """How a child ended.
 
     :ivar code: its exit status, or None where a signal ended it.
-    :ivar stdout: everything that it wrote to a captured stdout, up to the limit.
-    :ivar stderr: the last 8 KiB of its stderr, after the earlier lines that were kept.
+    :ivar stdout: the captured output, up to the limit.
+    :ivar stderr: the last 8 KiB, after the earlier lines that were kept.
     :ivar overflowed: it was stopped because it wrote more to stdout than the limit.
     :ivar status: the last report of an encoder, which is no part of its stderr.
     """
@@ -121,8 +121,7 @@ class Child:
         self._exit: Exit | None = None
         self._escalation: IDelayedCall | None = None
         self._cpu_seconds = 0.0
-        # Timers and pipes call back outside of this context, but their log lines belong to the
-        # request that started the child (D54).
+        # Of the request that started the child: timers and pipes call back outside of it (D54).
         self._context = copy_context()
 
     async def wait(self) -> Exit:
@@ -131,8 +130,7 @@ class Child:
         After its timeout, or if the caller is cancelled, the child is stopped. The call still ends
         only when the child is dead.
 
-        :raises Refusal: why the source could not be read, whatever else became of the child: it
-            takes a failed read for the end of its source.
+        :raises Refusal: why the source could not be read: the child takes that for its end.
         :raises ChildTimeout: after the timeout.
         """
         deadline = self._clock.callLater(self._timeout, self.stop)
@@ -169,10 +167,9 @@ class Child:
         return self.is_running or (self._exit is not None and self._exit.ok)
 
     def read_stderr(self) -> bytes | None:
-        """Return the end of its stderr up to now, after the earlier lines that were kept.
+        """Return the end of what it has printed to stderr, after the earlier lines that were kept.
 
-        Reads what the child has printed before the call. Returns None while reading pauses, because
-        the child prints too much.
+        Returns None while reading pauses, because the child prints too much.
         """
         self.protocol.read_stderr_pipe()
         return None if self.protocol.is_stderr_paused else self.protocol.stderr
@@ -223,21 +220,6 @@ class Child:
 
 
 @dataclass(slots=True, eq=False)
-class _Captured:
-    """The beginning of a child's output, up to a limit."""
-
-    limit: int
-    data: bytearray = field(default_factory=bytearray)
-    overflowed: bool = False
-
-    def add(self, more: bytes) -> None:
-        self.data += more
-        if len(self.data) > self.limit:
-            self.overflowed = True
-            del self.data[self.limit :]
-
-
-@dataclass(slots=True, eq=False)
 class _StderrTail:
     """The end of a child's stderr, and the earlier lines that match a pattern.
 
@@ -267,9 +249,6 @@ class _StderrTail:
             del self.kept[_KEPT_LIMIT:]
         del self.data[:excess]
 
-    def kept_output(self) -> bytes:
-        return bytes(self.kept + self.data)
-
 
 class _ChildProtocol(ProcessProtocol):
     """Collects the output of a child, and reports its end."""
@@ -285,7 +264,9 @@ class _ChildProtocol(ProcessProtocol):
     ) -> None:
         self._clock = clock
         self._child = child
-        self._stdout = _Captured(stdout_limit)
+        self._stdout = bytearray()
+        self._stdout_limit = stdout_limit
+        self._overflowed = False
         self._stderr = _StderrTail(keep_pattern)
         self.exited = False
         self.group: int | None = None
@@ -302,7 +283,7 @@ class _ChildProtocol(ProcessProtocol):
 
     @property
     def stderr(self) -> bytes:
-        return self._stderr.kept_output()
+        return bytes(self._stderr.kept + self._stderr.data)
 
     @property
     def is_stderr_paused(self) -> bool:
@@ -322,8 +303,11 @@ class _ChildProtocol(ProcessProtocol):
             pipe.doRead()
 
     def outReceived(self, data: bytes) -> None:
-        self._stdout.add(data)
-        if self._stdout.overflowed and self.transport is not None:
+        self._stdout += data
+        if len(self._stdout) > self._stdout_limit:
+            self._overflowed = True
+            del self._stdout[self._stdout_limit :]
+        if self._overflowed and self.transport is not None:
             self._child.stop()
             # It may ignore the signal, and print on.
             self.transport.closeStdout()
@@ -361,9 +345,9 @@ class _ChildProtocol(ProcessProtocol):
             Exit(
                 code=getattr(value, "exitCode", None),
                 signal=getattr(value, "signal", None),
-                stdout=bytes(self._stdout.data),
+                stdout=bytes(self._stdout),
                 stderr=self.stderr,
-                overflowed=self._stdout.overflowed,
+                overflowed=self._overflowed,
                 status=self._stderr.status,
             )
         )

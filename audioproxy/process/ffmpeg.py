@@ -79,10 +79,7 @@ class Encoding:
     """A running encoder, whose stdout is a file."""
 
     def __init__(self, child: Child, run: _Run, source: SourceFile, decoder: Child | None) -> None:
-        self._child = child
-        self._source = source
-        self._decoder = decoder
-        self._run = run
+        self._child, self._run, self._source, self._decoder = child, run, source, decoder
         self._is_stopped = False
         self._printed: tuple[bytes | None, ...] = ()
         self._is_readable = False
@@ -125,8 +122,7 @@ class Encoding:
         """Return the end of its stderr, when it has succeeded. Cancelling this stops nothing.
 
         :raises IrregularSource: where the source needs another pipeline.
-        :raises Refusal: why the source could not be read, whatever else happened; or else that of
-            `verdict`, or RenderFailed.
+        :raises Refusal: why the source could not be read, or else that of `verdict`.
         """
         return self._ended.wait()
 
@@ -143,20 +139,20 @@ class Encoding:
             ended = await self._child.wait()
         except ChildTimeout as error:
             # A child that was stopped may die only after the deadline.
-            raise (
-                RenderTimeout if self._is_stopped else _timed_out(error.status, self._run)
-            ) from None
+            if self._is_stopped:
+                raise RenderTimeout from None
+            raise _timed_out(error.status, self._run) from None
         if self._is_stopped:
             raise RenderFailed
         _check(ended, self._run)
         return ended.stderr
 
 
+@dataclass(frozen=True, slots=True)
 class Ffmpeg:
     """Runs ffmpeg, and maps each of its possible ends to a return value or a refusal."""
 
-    def __init__(self, launcher: Launcher) -> None:
-        self._launcher = launcher
+    launcher: Launcher
 
     @asynccontextmanager
     async def encode(
@@ -239,11 +235,9 @@ class Ffmpeg:
     async def _decoder(
         self, pipeline: Pipeline, source: SourceFile, deadline: Deadline
     ) -> AsyncIterator[tuple[SourceFile | None, Mapping[int, int], Child | None]]:
-        """Run the decoder of an irregular source.
+        """Run the decoder of an irregular source, and raise its failure, whatever the encoder did.
 
-        Yield the source of its encoder or else the encoder's stdin, and the decoder. An encoder
-        takes the end of a decoder that failed for the end of the source. So the failure of the
-        decoder is raised, whatever became of the encoder.
+        Yield the source of its encoder or else the encoder's stdin, and the decoder.
         """
         if pipeline.decoder is None:
             yield source, {}, None
@@ -277,7 +271,7 @@ class Ffmpeg:
         output_limit: int | None = None,
     ) -> Child:
         try:
-            return self._launcher.launch(
+            return self.launcher.launch(
                 arguments,
                 stdio or {},
                 deadline.left(),

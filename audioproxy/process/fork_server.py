@@ -5,10 +5,9 @@ render. Here a preloaded library, the second output of ``cell.c``, takes the pla
 library's ``__libc_start_main``: it waits for requests when everything is linked, before ``main``.
 
 Its children are children of this process, by CLONE_PARENT of clone(2): they are signalled and
-reaped as any other, and a server that dies takes no render with it. With fork(3), the server would
-have to report their ends, and they would die with it. The price: no handler of pthread_atfork(3)
-runs. Those protect locks, and the state of random generators. There is no second thread whose locks
-could be held, and generators are seeded in the child (``tests.process.test_warm_live``).
+reaped as any other, and a server that dies takes no render with it. The price: no handler of
+pthread_atfork(3) runs. Those protect locks, which no second thread could hold, and the state of
+random generators, which are seeded in the child (``tests.process.test_warm_live``).
 """
 
 from __future__ import annotations
@@ -72,10 +71,8 @@ class ForkServer(ProcessProtocol):
     def __init__(
         self, ready: Callable[[ForkServer], object], ended: Callable[[ForkServer, str], object]
     ) -> None:
-        self._ready = ready
-        self._ended = ended
-        self._output = b""
-        self._errors = b""
+        self._ready, self._ended = ready, ended
+        self._output = self._errors = b""
         self._reason: str | None = None
         self.pid: int | None = None
         self.cpu_seconds = 0.0
@@ -99,13 +96,10 @@ class ForkServer(ProcessProtocol):
             raise
 
     def fork(self, words: Sequence[str], descriptors: Mapping[int, int]) -> int:
-        """Start a child of this process, and return its process ID.
-
-        This waits for the server, as a start without it waits until the program is executed.
+        """Start a child of this process, and return its process ID. This waits for the server.
 
         :param words: options of ``audioproxy-cell``, and the command line.
         :param descriptors: of this process, by their numbers in the child.
-        :raises NotForked: where that is impossible, or the server does not answer.
         """
         # Such a word would be two words.
         if any("\0" in word for word in words):
@@ -121,7 +115,7 @@ class ForkServer(ProcessProtocol):
                 sent = [theirs.fileno(), *(descriptors[number] for number in numbers)]
                 data = b"".join(os.fsencode(word) + b"\0" for word in request)
                 self._send(data, sent)
-            # The server and this process have closed the other end if there is no child.
+            # Nothing has the other end if there is no child.
             ours.settimeout(_ANSWER_TIMEOUT)
             try:
                 answer = ours.recv(_ANSWER.size)

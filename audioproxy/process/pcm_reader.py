@@ -24,8 +24,7 @@ class PcmReader:
     def __init__(
         self, samples: PcmSamples, descriptor: int, deadline: Deadline, stop: Event
     ) -> None:
-        self._codec = samples.codec
-        self._width = sample_bytes(samples.codec)
+        self._codec, self._width = samples.codec, sample_bytes(samples.codec)
         self._descriptor = descriptor
         self._offset = samples.offset
         self._left = samples.frames * samples.channels
@@ -74,18 +73,15 @@ def _convert(codec: str, raw: bytearray, count: int) -> NDArray[np.int16]:
     if kind == "u":
         return (np.frombuffer(raw, np.uint8, count).astype(np.int16) - 128) << 8
     if kind == "f":
-        return _from_floats(np.frombuffer(raw, f"{order}f{bits // 8}", count))
+        samples: NDArray[np.floating] = np.frombuffer(raw, f"{order}f{bits // 8}", count)
+        scaled = samples * samples.dtype.type(1 << 15)
+        # NaN is not smaller than anything.
+        if not np.all(np.abs(scaled) < _OVERFLOW):
+            raise UnusualSamples
+        return np.rint(scaled).clip(-(1 << 15), (1 << 15) - 1).astype(np.int16)
     if bits == 8:
         return np.frombuffer(raw, np.int8, count).astype(np.int16) << 8
     # The two most significant bytes of each sample.
     width = bits // 8
     offset = width - 2 if order == "<" else 0
     return np.ndarray(count, f"{order}i2", raw, offset, (width,))
-
-
-def _from_floats(samples: NDArray[np.floating]) -> NDArray[np.int16]:
-    scaled = samples * samples.dtype.type(1 << 15)
-    # NaN is not smaller than anything.
-    if not np.all(np.abs(scaled) < _OVERFLOW):
-        raise UnusualSamples
-    return np.rint(scaled).clip(-(1 << 15), (1 << 15) - 1).astype(np.int16)

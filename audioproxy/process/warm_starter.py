@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from twisted.internet.protocol import ProcessProtocol
@@ -18,37 +19,27 @@ from audioproxy.process.warm import WarmProgram
 _log = Logger()
 
 
+@dataclass(eq=False)
 class WarmStarter(Starter):
     """Starter that uses fork servers wherever that is possible, unless they are not wanted.
 
-    :param cold: the starter of everything else.
-    :param programs: by the path that starts them.
-    :param obstacle: why another program has no server; None if all have one.
+    :ivar programs: by the path that starts them.
+    :ivar obstacle: why another program has no server; empty if all have one.
     """
 
-    def __init__(
-        self,
-        cold: Starter,
-        programs: Mapping[str, WarmProgram],
-        *,
-        is_wanted: bool,
-        obstacle: str | None = None,
-    ) -> None:
-        self._cold = cold
-        self.programs = programs
-        self.is_wanted = is_wanted
-        self._obstacle = obstacle
-        self._is_closed = False
-        self._has_warned = False
+    _cold: Starter
+    programs: Mapping[str, WarmProgram]
+    is_wanted: bool
+    obstacle: str = ""
+    _is_closed: bool = field(default=False, init=False)
+    _has_warned: bool = field(default=False, init=False)
 
     @property
     def far_obstacles(self) -> list[str]:
         """Why some children cannot read sources whose blocks arrive on demand."""
-        obstacles = [] if self._obstacle is None else [self._obstacle]
-        for name, program in self.programs.items():
-            if (obstacle := program.far_obstacle) is not None:
-                obstacles.append(f"{name}: {obstacle}")
-        return obstacles
+        found = {name: program.far_obstacle for name, program in self.programs.items()}
+        obstacles = [f"{name}: {obstacle}" for name, obstacle in found.items() if obstacle]
+        return [self.obstacle, *obstacles] if self.obstacle else obstacles
 
     def open(self) -> None:
         self._is_closed = False
@@ -135,7 +126,7 @@ def warm_starter(
     :param limits: of the first children of each server.
     """
     programs: dict[str, WarmProgram] = {}
-    obstacle = None
+    obstacle = ""
     if not is_wanted:
         obstacle = "AP_WARM_PROGRAMS is 0"
     elif not isinstance(cold, CellStarter):
@@ -146,4 +137,4 @@ def warm_starter(
         programs = {
             name: WarmProgram(name, cold, reactor, environment, limits) for name in cold.programs
         }
-    return WarmStarter(cold, programs, is_wanted=is_wanted, obstacle=obstacle)
+    return WarmStarter(cold, programs, is_wanted, obstacle)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import IO, Protocol
 
 import numpy as np
@@ -16,20 +16,15 @@ _CHUNK = 1024 * 1024
 
 
 class SampleStream(Protocol):
-    """A decoder's pipe, or the samples of a file: native samples of 16 bits."""
+    """Native samples of 16 bits, from a decoder or a file; ``readinto`` returns 0 at the end."""
 
-    def readinto(self, room: memoryview) -> int:
-        """Read into ``room``, and return the number of bytes; 0 at the end."""
-        ...
+    def readinto(self, room: memoryview) -> int: ...
 
 
 def reduce_samples(
     spec: WaveformSpec, spool: IO[bytes], frames_in_block: int, stream: SampleStream
 ) -> Reduction:
-    """Return the reduction of all samples of a stream: see `Reduction`.
-
-    :raises OSError: where the blocks cannot be stored.
-    """
+    """Return the reduction of all samples of a stream, or raise OSError as its spool does."""
     reduction = Reduction(spec, spool, frames_in_block)
     buffer = bytearray(_CHUNK)
     room = memoryview(buffer)
@@ -43,14 +38,6 @@ def reduce_samples(
     filled -= filled % reduction.frame_bytes
     reduction.add(np.frombuffer(room[:filled], SAMPLE))
     return reduction
-
-
-def join_parts(parts: Sequence[Reduction], pixel: int) -> Waveform:
-    """Return the waveform of consecutive parts, each of which begins with a pixel.
-
-    :param pixel: in frames.
-    """
-    return Waveform(pixel, np.concatenate([part.pixels(pixel) for part in parts]))
 
 
 def write_document(

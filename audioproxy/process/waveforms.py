@@ -55,15 +55,13 @@ class _Run:
     deadline: Deadline
 
 
+@dataclass(frozen=True, slots=True)
 class Waveforms:
     """Renders waveforms, of sources that ffmpeg decodes and of uncompressed samples."""
 
-    def __init__(
-        self, decoder: Decoder, in_thread: ThreadRunner, folder: str = DEFAULT_FOLDER
-    ) -> None:
-        self._decoder = decoder
-        self._in_thread = in_thread
-        self._folder = folder
+    decoder: Decoder
+    in_thread: ThreadRunner
+    folder: str = DEFAULT_FOLDER
 
     async def write(
         self,
@@ -79,14 +77,12 @@ class Waveforms:
     ) -> None:
         """Reduce a source, and then write the document of its waveform.
 
-        It takes one pass, or a second one if the first has another number of frames than expected.
-
-        :param whole: the pass over all samples.
+        :param whole: the pass over all samples. It is repeated if the number of frames is another
+            one than expected.
         :param descriptor: of the file that has the samples that need no decoder, if there are any.
-        :param output: the descriptor that the document is written to.
         :param limit: bytes of the document.
-        :param parts: passes over parts of the samples, in order, which run side by side in place of
-            the pass over all. If one has other samples than it should have, all are discarded.
+        :param parts: passes over consecutive parts, which run side by side in place of that over
+            all. If one has other samples than it should have, all are discarded.
         :param part_ended: called when one of the parts has ended in any way.
         :raises InvalidOptions: for a waveform that its serialization cannot hold.
         :raises Refusal: as `Encoding.wait`, and for a larger document, or one without a sample.
@@ -156,9 +152,11 @@ class Waveforms:
             reductions = await all_results(map(reduce, parts, spools))
 
             def join() -> Waveform:
-                from audioproxy.process.waveform_reader import join_parts
+                import numpy as np
 
-                return join_parts(reductions, pixel)
+                from audioproxy.media.waveform import Waveform
+
+                return Waveform(pixel, np.concatenate([part.pixels(pixel) for part in reductions]))
 
             await write(join)
 
@@ -175,14 +173,14 @@ class Waveforms:
                 raise _SpoolError(reason_of(error)) from error
 
         if samples is None or descriptor is None:
-            return await self._decoder.decode(taken.pipeline, run.source, run.deadline, reduce)
+            return await self.decoder.decode(taken.pipeline, run.source, run.deadline, reduce)
 
         def read_samples() -> Reduction:
             from audioproxy.process.pcm_reader import PcmReader
 
             return reduce(PcmReader(samples, descriptor, run.deadline, stop))
 
-        return await await_uncancelled(self._in_thread(read_samples), stop.set)
+        return await await_uncancelled(self.in_thread(read_samples), stop.set)
 
     async def _write_document(
         self, spec: WaveformSpec, output: int, limit: int, finish: Callable[[], Waveform]
@@ -192,13 +190,13 @@ class Waveforms:
 
             write_document(finish, spec, output, limit)
 
-        await await_uncancelled(self._in_thread(write))
+        await await_uncancelled(self.in_thread(write))
 
     @contextmanager
     def _spool(self) -> Iterator[IO[bytes]]:
-        spool = SpooledTemporaryFile(_MAX_MEMORY_BYTES, dir=self._folder)  # noqa: SIM115
+        spool = SpooledTemporaryFile(_MAX_MEMORY_BYTES, dir=self.folder)  # noqa: SIM115
         try:
             yield spool
         finally:
             # The removal of a large file takes time.
-            run_detached(self._in_thread, spool.close)
+            run_detached(self.in_thread, spool.close)
