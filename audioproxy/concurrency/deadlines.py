@@ -13,10 +13,7 @@ T = TypeVar("T")
 
 
 class Deadline:
-    """The time by which work has to be over.
-
-    :param error: makes what is raised past the deadline.
-    """
+    """The time by which work has to be over; ``error`` makes what is raised past it."""
 
     def __init__(
         self, clock: IReactorTime, seconds: float, error: Callable[[], BaseException] = TimeoutError

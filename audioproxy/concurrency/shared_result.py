@@ -69,9 +69,9 @@ class SharedCalls(Generic[K, T]):
         self._joinable: dict[K, SharedResult[T]] = {}
 
     def join(self, key: K, start: Callable[[], Coroutine[Any, Any, T]]) -> Deferred[T]:
-        """Return the result of the call of ``key``, which is started if none is in flight.
+        """Return the result of the call of ``key``; start it if none is in flight.
 
-        Cancelling one caller does not affect the others. The last one cancels the call.
+        Cancelling the last caller cancels the call.
         """
         shared = self._joinable.get(key)
         if shared is None:

@@ -21,10 +21,7 @@ _NEWEST_WEIGHT = 0.3
 
 @dataclass(eq=False, slots=True)
 class Claim:
-    """A claim to a slot.
-
-    :ivar is_low: whether other claims go first (D65); `Slots.lift` changes it.
-    """
+    """A claim to a slot. Others go before a low one (D65), until `Slots.lift`."""
 
     is_low: bool = False
 

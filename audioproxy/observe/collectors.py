@@ -17,10 +17,7 @@ from prometheus_client.registry import Collector
 
 
 class ResponseCounts(Collector):
-    """The counters of responses: by exact status, by family (``2xx``), and of bytes.
-
-    :ivar cells: the number of responses and the bytes of their bodies, by endpoint and status.
-    """
+    """Counters of responses, from their number and the bytes of bodies by endpoint and status."""
 
     def __init__(self, endpoints: Iterable[str], statuses: Iterable[int]) -> None:
         self.cells = {key: [0, 0] for key in product(endpoints, statuses)}

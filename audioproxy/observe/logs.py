@@ -83,10 +83,7 @@ class LineObserver:
         self.flush(f"{prefix}{stamp} {request_id}{name} {text}\n")
 
     def request(self, entry: AccessLogEntry) -> None:
-        """Write an access log line: soon if its level is info, else at once.
-
-        The line equals that of an event with the same text, but skips the event's formatting.
-        """
+        """Write the line of an event with this text, unformatted: soon, or at once if not info."""
         level = entry.level
         if level not in self._shown:
             return

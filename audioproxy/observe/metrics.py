@@ -250,11 +250,7 @@ class Metrics:
     def request_ended(
         self, endpoint: str, status: int, pair: int | None = None, sent: int = 0
     ) -> None:
-        """Count a request.
-
-        :param pair: the index of the pair that made its signature.
-        :param sent: bytes of the response's body.
-        """
+        """Count a request, the bytes of its response, and the pair that made its signature."""
         cell = self._responses[endpoint, status]
         cell[0] += 1
         cell[1] += sent

@@ -21,22 +21,6 @@ from audioproxy.process.child_limits import Limits, resource_number
 from audioproxy.process.executables import find_interpreters
 from audioproxy.process.starters import NICENESS, Starter
 
-
-@dataclass(frozen=True, slots=True)
-class Rights:
-    """What one kind of child may do, besides computing, and reading and writing what it inherits.
-
-    It can start threads, but no other program, no process and no socket. It can signal only itself.
-    It may open the file of its source again, for reading.
-
-    :ivar readable: files, and folders with all files in them.
-    :ivar writable: files that it may also write.
-    """
-
-    readable: tuple[str, ...]
-    writable: tuple[str, ...] = ("/dev/null",)
-
-
 # What each dynamically linked program reads.
 _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
 _LOADERS = (
@@ -45,10 +29,13 @@ _LOADERS = (
     "/lib/ld-musl-x86_64.so.1",
     "/lib/ld-musl-aarch64.so.1",
 )
-#: A program that is started.
-STARTED = Rights(readable=(*_LIBRARIES, "/etc/ld.so.cache", "/dev/urandom"))
-#: A program that is linked already. Some muxers read random numbers.
-LINKED = Rights(readable=("/dev/urandom",))
+# What a child may do, besides computing, and reading and writing what it inherits. It can start
+# threads, but no other program, no process and no socket. It can signal only itself. It may open
+# the file of its source again, for reading, and it may read these files, and files in these
+# folders. Programs that are linked already read random numbers, for some muxers.
+_READABLE_WHEN_STARTED = (*_LIBRARIES, "/etc/ld.so.cache", "/dev/urandom")
+_READABLE_WHEN_LINKED = ("/dev/urandom",)
+_WRITABLE = "/dev/null"
 
 # A server cannot have limits of time, output and threads: its children have their own.
 _COMMON_LIMITS = ("core", "memlock", "data", "as", "nofile", "stack")
@@ -56,10 +43,7 @@ _COMMON_LIMITS = ("core", "memlock", "data", "as", "nofile", "stack")
 
 @dataclass(frozen=True, slots=True)
 class ConfinedProgram:
-    """A program that runs in a cell.
-
-    :ivar executable: the paths of the program, its interpreters and the dynamic loaders.
-    """
+    """A program in a cell: the paths of itself, its interpreters and the dynamic loaders."""
 
     executable: tuple[str, ...]
     is_script: bool
@@ -81,7 +65,6 @@ class ConfinedProgram:
 class CellStarter(Starter):
     """Starter that confines ffmpeg and ffprobe, each in a cell, and no other program.
 
-    :ivar binary: the path of ``audioproxy-cell``.
     :ivar programs: by the path that starts them.
     """
 
@@ -99,7 +82,8 @@ class CellStarter(Starter):
             if path != program:
                 # It was missing at the start of the service, and has been installed since then.
                 confined = ConfinedProgram.of(path)
-            words += _grant(STARTED, descriptors, confined.libraries())
+            readable = (*_READABLE_WHEN_STARTED, *confined.libraries())
+            words += _grant(readable, descriptors)
             if confined.is_script:
                 words.append("-s")
             for executable in confined.executable:
@@ -120,7 +104,7 @@ class CellStarter(Starter):
         self, command: Sequence[str], descriptors: Container[int], limits: Limits
     ) -> list[str]:
         """Return the words that start a child of a linked program: see ``cell.c``."""
-        words = [*_settings(limits), *_grant(LINKED, descriptors)]
+        words = [*_settings(limits), *_grant(_READABLE_WHEN_LINKED, descriptors)]
         if MAP_DESCRIPTOR in descriptors:
             words.append("-m")
         return [*words, "--", _find(command[0]), *command[1:]]
@@ -142,13 +126,12 @@ def _limit(limits: Limits) -> list[str]:
     return words
 
 
-def _grant(rights: Rights, descriptors: Container[int], more: Iterable[str] = ()) -> list[str]:
-    """Return the options of a cell, which may read some more files and folders."""
+def _grant(readable: Iterable[str], descriptors: Container[int]) -> list[str]:
+    """Return the options of a cell."""
     words = ["-c"]
-    for path in (*rights.readable, *more):
+    for path in readable:
         words += ["-r", path]
-    for path in rights.writable:
-        words += ["-w", path]
+    words += ["-w", _WRITABLE]
     if SOURCE_DESCRIPTOR in descriptors:
         words += ["-d", str(SOURCE_DESCRIPTOR)]
     return words

@@ -54,10 +54,7 @@ _log = Logger()
 
 @dataclass(eq=False)
 class ChildTimeout(Exception):
-    """The child exceeded its timeout and is dead.
-
-    :ivar status: the last report of an encoder.
-    """
+    """The child exceeded its timeout and is dead; ``status`` is the last report of an encoder."""
 
     cpu_seconds: float
     status: bytes

@@ -10,7 +10,6 @@ import termios
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from io import RawIOBase
 from threading import Event
 from typing import TypeVar
@@ -85,8 +84,18 @@ class Decoder:
         """
         readable, writable = open_pipe()
         ended, failed = Event(), Event()
+
+        def read_pipe() -> T:
+            # Any failure here closes the pipe, which ends the decoder.
+            with open(readable, "rb", buffering=0) as pipe:
+                try:
+                    return read(DecoderPipe(pipe, ended))
+                except BaseException:
+                    failed.set()
+                    raise
+
         try:
-            reading = self.in_thread(partial(_read_pipe, readable, ended, failed, read))
+            reading = self.in_thread(read_pipe)
         except OSError:
             os.close(readable)
             os.close(writable)
@@ -106,13 +115,3 @@ class Decoder:
         if refusal is not None:
             raise refusal
         return result
-
-
-def _read_pipe(readable: int, ended: Event, failed: Event, read: Callable[[DecoderPipe], T]) -> T:
-    # Any failure here closes the pipe, which ends the decoder.
-    with open(readable, "rb", buffering=0) as pipe:
-        try:
-            return read(DecoderPipe(pipe, ended))
-        except BaseException:
-            failed.set()
-            raise

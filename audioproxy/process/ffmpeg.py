@@ -191,10 +191,9 @@ class Ffmpeg:
     ) -> None:
         """Run ffmpeg with a pipe as its stdout, and return when it has succeeded.
 
-        :param pipe: the write end. It is closed here, so that the reader sees the end of the pipe
-            when the child has ended.
-        :param has_reader_failed: called when the child has ended. A child that has lost its reader
-            reports only a broken pipe, so its failure is neither logged nor raised.
+        :param pipe: the write end. It is closed here, so that the reader sees the end of the pipe.
+        :param has_reader_failed: called when the child has ended. If so, the child reports only a
+            broken pipe, and its failure is neither logged nor raised.
         :raises Refusal: as `Encoding.wait`.
         """
         with ExitStack() as held:
@@ -306,8 +305,7 @@ def _stopped(refusal: Refusal, more: str | None = None) -> Refusal:
 def _check(ended: Exit, run: _Run | None = None) -> None:
     """Raise a refusal if the encoder failed.
 
-    ffmpeg exits with 0 if it had no memory for silence. ffmpeg 5 does so, too, if it could not
-    write its last bytes.
+    It exits with 0 without memory for silence, and ffmpeg 5 also where its last bytes are lost.
     """
     if run is not None:
         run.pipeline.check(ended.stderr, succeeded=ended.ok)

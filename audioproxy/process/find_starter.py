@@ -26,9 +26,7 @@ def find_starter(
 ) -> tuple[Starter, list[str]]:
     """Return the best starter of this machine, and its shortcomings: sentences with a remedy each.
 
-    This blocks.
-
-    :param environment: of the children that are tried; it has no secret (D45).
+    This blocks while it tries the programs, in an environment without secrets (D45).
     """
     binary = str(BINARY) if BINARY.exists() else shutil.which(BINARY.name)
     versions = _query(binary) if binary is not None else None

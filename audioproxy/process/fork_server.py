@@ -51,12 +51,10 @@ _STDERR_LIMIT = 1000
 
 
 class NotForked(Exception):
-    """The child was not started: nothing has read or written its descriptors.
-
-    :ivar is_lost: whether the server is useless from now on.
-    """
+    """The child was not started: nothing has read or written its descriptors."""
 
     def __init__(self, reason: str, *, is_lost: bool) -> None:
+        # Whether the server is useless from now on.
         self.is_lost = is_lost
         super().__init__(reason)
 
@@ -64,7 +62,6 @@ class NotForked(Exception):
 class ForkServer(ProcessProtocol):
     """The connection to a server, from its start until it is reaped.
 
-    :param ended: called with a reason when the process has ended.
     :ivar cpu_seconds: what linking took, once it is ready.
     """
 

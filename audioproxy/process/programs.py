@@ -116,10 +116,7 @@ class Programs:
         }
 
     async def probe_resampler(self) -> str:
-        """Return the options of the best resampler of ffmpeg (D60).
-
-        If ffmpeg cannot be run, the render that needs the options reports that.
-        """
+        """Return the options of the best resampler (D60); renders report an unusable ffmpeg."""
         is_known = self._examined.resampler and self._examined.identity == identify(self.ffmpeg)
         if not is_known and (await self._run_for_version(self.ffmpeg)).failure:
             return SOXR

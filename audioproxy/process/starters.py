@@ -66,20 +66,14 @@ class Starter(ABC):
         descriptors: Mapping[int, int | str],
         limits: Limits,
     ) -> None:
-        """Start a child, or raise OSError.
-
-        :param spawn: starts a program that applies the settings.
-        """
+        """Start a child, or raise OSError; ``spawn`` starts a program that applies the settings."""
         spawn(protocol, self.command_line(command, descriptors, limits), descriptors)
 
     @abstractmethod
     def command_line(
         self, command: Sequence[str], descriptors: Container[int], limits: Limits
     ) -> list[str]:
-        """Return a command line that starts a child with all settings.
-
-        :param descriptors: those that the child inherits, by its own numbers.
-        """
+        """Return a command line that starts a child with its settings and descriptors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +127,7 @@ def _works(starter: Starter, limits: Limits) -> bool:
 def run_briefly(
     command: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes] | None:
-    """Run a program, and return how it ended; None if it takes more than 10 seconds.
-
-    This blocks. A program that cannot be started ends with the status 127.
-    """
+    """Return how a program ended: None after 10 seconds, status 127 where it cannot be started."""
     try:
         return subprocess.run(command, capture_output=True, timeout=_TIMEOUT, env=environment)
     except subprocess.TimeoutExpired:

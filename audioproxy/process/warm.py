@@ -338,11 +338,7 @@ class WarmProgram:
 
 
 class _Trial(ProcessProtocol):
-    """One of the first children of a server.
-
-    :ivar fault: None if it has ended well, with output.
-    :ivar has_crashed: whether a signal has ended it.
-    """
+    """One of the first children of a server; ``fault`` is None if it ends well, with output."""
 
     transport: IProcessTransport
     fault: str | None = None

@@ -58,8 +58,8 @@ class WarmStarter(Starter):
     async def can_preload(self) -> bool:
         """Return whether children of all programs can read sources whose blocks arrive on demand.
 
-        This starts the servers, unless they are open already, and waits for those that are being
-        started. Where it is impossible, one warning says that remote sources are copied.
+        This starts servers, and waits for them. Where it is impossible, one warning says that
+        remote sources are copied.
         """
         if not self._is_closed:
             self.open()
@@ -120,11 +120,7 @@ def warm_starter(
     *,
     is_wanted: bool = True,
 ) -> WarmStarter:
-    """Return a starter with a server for each program that runs in a cell.
-
-    :param cold: the starter where there is no server.
-    :param limits: of the first children of each server.
-    """
+    """Return a starter with a server for each program that runs in a cell."""
     programs: dict[str, WarmProgram] = {}
     obstacle = ""
     if not is_wanted:

@@ -176,7 +176,7 @@ class Waveforms:
             return await self.decoder.decode(taken.pipeline, run.source, run.deadline, reduce)
 
         def read_samples() -> Reduction:
-            from audioproxy.process.pcm_reader import PcmReader
+            from audioproxy.process.waveform_reader import PcmReader
 
             return reduce(PcmReader(samples, descriptor, run.deadline, stop))
 
