@@ -108,15 +108,11 @@ class Encoding:
             return False
         # This is asked each millisecond until there is audio, and a search takes as long.
         if (printed := (decoder_stderr, stderr)) != self._printed:
-            self._is_readable = self._allows_readers(stderr)
+            self._run.pipeline.check(stderr)
+            lacks_audio = lacks_silence(stderr) or filled_disk(stderr)
+            self._is_readable = self._run.pipeline.has_checked(stderr) and not lacks_audio
             self._printed = printed
         return self._is_readable
-
-    def _allows_readers(self, stderr: bytes) -> bool:
-        pipeline = self._run.pipeline
-        pipeline.check(stderr)
-        lacks_audio = lacks_silence(stderr) or filled_disk(stderr)
-        return pipeline.has_checked(stderr) and not lacks_audio
 
     def wait(self) -> Deferred[bytes]:
         """Return the end of its stderr, when it has succeeded. Cancelling this stops nothing.

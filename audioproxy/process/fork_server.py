@@ -177,21 +177,15 @@ class ForkServer(ProcessProtocol):
         self._errors = (self._errors + data)[-_STDERR_LIMIT:]
 
     def processExited(self, reason: Failure) -> None:
-        """End the children that were never claimed: they hold the pipes of the server."""
-        pid, self.pid = self.pid, None
-        if pid is not None:
-            _reap_unclaimed(pid)
+        """End and reap the children that were never claimed: they hold the pipes of the server."""
+        group, self.pid = self.pid, None
+        with suppress(ChildProcessError):
+            while group is not None:
+                if os.waitpid(-group, os.WNOHANG) == (0, 0):
+                    os.killpg(group, signal.SIGKILL)
+                    os.waitpid(-group, 0)
 
     def processEnded(self, reason: Failure) -> None:
         self._control.close()
         errors = self._errors.decode("utf-8", "replace").strip()
         self._ended(self, self._reason or errors or f"it has ended: {reason.getErrorMessage()}")
-
-
-def _reap_unclaimed(group: int) -> None:
-    """End and reap the children of a server that nobody has claimed."""
-    with suppress(ChildProcessError):
-        while True:
-            if os.waitpid(-group, os.WNOHANG) == (0, 0):
-                os.killpg(group, signal.SIGKILL)
-                os.waitpid(-group, 0)
