@@ -23,7 +23,9 @@ LEVELS = {
     "error": LogLevel.error,
 }
 
-_NAMES = {LogLevel.warn: "warning", LogLevel.critical: "error"}
+# The name of each level in a line.
+_NAMES: dict[Any, str] = {level: name for name, level in LEVELS.items()}
+_NAMES[LogLevel.critical] = "error"
 
 # Priorities of syslog(3), by which `journalctl -p` selects.
 _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3}
@@ -61,8 +63,8 @@ class LineObserver:
         self._stream, self._later = stream, later
         # The start of a line, and the name of the level in it, for each level that is written.
         self._shown = {
-            each: (journal_prefix(_name(each)) if journal else "", f"[{_name(each)}]")
-            for each in LogLevel.iterconstants()
+            each: (journal_prefix(name) if journal else "", f"[{name}]")
+            for each, name in _NAMES.items()
             if each >= LEVELS[level]
         }
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -154,7 +156,3 @@ def _stamp(seconds: float) -> str:
 @lru_cache(1)
 def _format_second(second: int) -> str:
     return datetime.fromtimestamp(second, UTC).isoformat().removesuffix("+00:00")
-
-
-def _name(level: Any) -> str:
-    return _NAMES.get(level) or str(level.name)
