@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 class SharedResult(Generic[T]):
-    """A result that is set once, with a Deferred for each waiter: a second one would get None.
+    """A result that is set once, with a separate Deferred for each waiter.
 
-    Cancelling one waiter does not affect the others.
+    The second waiter of a shared Deferred would get None. Cancelling one affects no other waiter.
 
     :param abandoned: called when the last waiter is cancelled before the result is set.
     """

@@ -127,7 +127,7 @@ class Child:
         After its timeout, or if the caller is cancelled, the child is stopped. The call still ends
         only when the child is dead.
 
-        :raises Refusal: why the source could not be read: the child takes that for its end.
+        :raises Refusal: why the source could not be read, which the child takes for its end.
         :raises ChildTimeout: after the timeout.
         """
         deadline = self._clock.callLater(self._timeout, self.stop)

@@ -112,7 +112,7 @@ class ForkServer(ProcessProtocol):
                 sent = [theirs.fileno(), *(descriptors[number] for number in numbers)]
                 data = b"".join(os.fsencode(word) + b"\0" for word in request)
                 self._send(data, sent)
-            # Nothing has the other end if there is no child.
+            # Without a child, nothing has the other end any more.
             ours.settimeout(_ANSWER_TIMEOUT)
             try:
                 answer = ours.recv(_ANSWER.size)

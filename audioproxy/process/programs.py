@@ -80,9 +80,9 @@ class Programs:
 
     @property
     def build_name(self) -> str:
-        """The version, and a digest of what ``ffmpeg -version`` prints; empty before one.
+        """The version, and a digest of what ``ffmpeg -version`` prints; empty before that is known.
 
-        That has the configuration, the compiler and the libraries of FFmpeg, but not those of
+        It shows the configuration, the compiler and the libraries of FFmpeg, but not those of
         encoders, such as libopus.
         """
         return self._examined.build_name

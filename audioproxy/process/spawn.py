@@ -28,7 +28,7 @@ class SpawnFailed(Exception):
 class Launcher:
     """The settings that all children share.
 
-    :ivar environment: the whole one of the children, without the service's own settings (D45).
+    :ivar environment: the children's whole environment, without the service's settings (D45).
     :ivar limits: None for children that need none.
     :ivar on_spawn_failure: called where a program could not be started.
     """
