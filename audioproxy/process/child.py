@@ -97,23 +97,19 @@ class Exit:
         return self.code == 0 and not self.overflowed
 
 
+@dataclass(eq=False)
 class Child:
     """A running child process. It is always reaped, whether it is awaited or stopped."""
 
-    def __init__(
-        self,
-        clock: IReactorTime,
-        timeout: float,
-        stdout_limit: int = 0,
-        keep_pattern: re.Pattern[bytes] | None = None,
-        on_spawn_failure: Callable[[], object] = lambda: None,
-        source: SourceFile | None = None,
-    ) -> None:
-        self._timeout = timeout
-        self._source = source
-        self._on_spawn_failure = on_spawn_failure
-        self.protocol = _ChildProtocol(clock, self, stdout_limit, keep_pattern)
-        self._clock = clock
+    clock: IReactorTime
+    timeout: float
+    stdout_limit: int = 0
+    keep_pattern: re.Pattern[bytes] | None = None
+    on_spawn_failure: Callable[[], object] = lambda: None
+    source: SourceFile | None = None
+
+    def __post_init__(self) -> None:
+        self.protocol = _ChildProtocol(self)
         self._reaped: SharedResult[Exit] = SharedResult()
         self._exit: Exit | None = None
         self._escalation: IDelayedCall | None = None
@@ -130,7 +126,7 @@ class Child:
         :raises Refusal: why the source could not be read, which the child takes for its end.
         :raises ChildTimeout: after the timeout.
         """
-        deadline = self._clock.callLater(self._timeout, self.stop)
+        deadline = self.clock.callLater(self.timeout, self.stop)
         try:
             ended = await self._reaped.wait()
         except CancelledError:
@@ -144,8 +140,8 @@ class Child:
             expired = not deadline.active()
             if not expired:
                 deadline.cancel()
-        if self._source is not None and self._source.failure is not None:
-            raise self._source.failure
+        if self.source is not None and self.source.failure is not None:
+            raise self.source.failure
         if expired:
             raise ChildTimeout(self._cpu_seconds, ended.status)
         return ended
@@ -187,13 +183,13 @@ class Child:
     def ended(self, how: Exit) -> None:
         self._cancel_escalation()
         if how.never_ran:
-            self._on_spawn_failure()
+            self.on_spawn_failure()
         self._exit = how
         self._reaped.fire(how)
 
     def _schedule_escalation(self, seconds: float, otherwise: Callable[[], None]) -> None:
         self._cancel_escalation()
-        self._escalation = self._clock.callLater(seconds, otherwise)
+        self._escalation = self.clock.callLater(seconds, otherwise)
 
     def _cancel_escalation(self) -> None:
         if self._escalation is not None and self._escalation.active():
@@ -252,19 +248,11 @@ class _ChildProtocol(ProcessProtocol):
 
     transport: IProcessTransport | None = None
 
-    def __init__(
-        self,
-        clock: IReactorTime,
-        child: Child,
-        stdout_limit: int,
-        keep_pattern: re.Pattern[bytes] | None,
-    ) -> None:
-        self._clock = clock
+    def __init__(self, child: Child) -> None:
         self._child = child
         self._stdout = bytearray()
-        self._stdout_limit = stdout_limit
         self._overflowed = False
-        self._stderr = _StderrTail(keep_pattern)
+        self._stderr = _StderrTail(child.keep_pattern)
         self.exited = False
         self.group: int | None = None
         self._close_pipes_call: IDelayedCall | None = None
@@ -301,9 +289,10 @@ class _ChildProtocol(ProcessProtocol):
 
     def outReceived(self, data: bytes) -> None:
         self._stdout += data
-        if len(self._stdout) > self._stdout_limit:
+        limit = self._child.stdout_limit
+        if len(self._stdout) > limit:
             self._overflowed = True
-            del self._stdout[self._stdout_limit :]
+            del self._stdout[limit:]
         if self._overflowed and self.transport is not None:
             self._child.stop()
             # It may ignore the signal, and print on.
@@ -314,7 +303,7 @@ class _ChildProtocol(ProcessProtocol):
         if self._stderr.received >= self._next_pause and not self.exited:
             self._next_pause = self._stderr.received + _STDERR_PIECE
             self._stderr_pipe.stopReading()
-            self._resume_call = self._clock.callLater(_STDERR_PAUSE, self._resume_stderr)
+            self._resume_call = self._child.clock.callLater(_STDERR_PAUSE, self._resume_stderr)
 
     def _resume_stderr(self) -> None:
         self._resume_call = None
@@ -328,7 +317,7 @@ class _ChildProtocol(ProcessProtocol):
             self._resume_stderr()
         # Twisted reports the end when every pipe is closed. A process that the child left behind
         # may hold a pipe open forever.
-        self._close_pipes_call = self._clock.callLater(_PIPE_GRACE, self._close_pipes)
+        self._close_pipes_call = self._child.clock.callLater(_PIPE_GRACE, self._close_pipes)
         # What a wrapper or the child has started, and left behind. It may be of another user.
         if self.group is not None:
             with suppress(PermissionError):
