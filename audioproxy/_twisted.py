@@ -30,9 +30,8 @@ from twisted.web.http import HTTPChannel
 def has_sent_all(transport: Any) -> bool:
     """Return whether the system has everything that was written to a transport.
 
-    Twisted 26.10: transports do not expose this. Written bytes wait in ``dataBuffer``, of which
-    ``offset`` bytes are sent, and after it in ``_tempDataBuffer``. Transports without these
-    buffers, such as those of tests, buffer nothing. Unnecessary when ``ITransport`` exposes it.
+    Twisted 26.10: written bytes wait in ``dataBuffer``, of which ``offset`` bytes are sent, and
+    then in ``_tempDataBuffer``; other transports have none. Unnecessary when ``ITransport`` has it.
     """
     waiting = len(getattr(transport, "dataBuffer", b"")) - getattr(transport, "offset", 0)
     return not waiting and not getattr(transport, "_tempDataBuffer", ())
@@ -41,8 +40,8 @@ def has_sent_all(transport: Any) -> bool:
 def is_plain_tcp(transport: Any) -> bool:
     """Return whether a transport is a TCP socket without TLS.
 
-    Twisted 26.10: ``startTLS`` changes the class of a transport in place, and sets ``TLS``, which
-    is not part of ``ITCPTransport``. Unnecessary when an interface exposes it.
+    Twisted 26.10: ``startTLS`` changes the class of a transport in place, and sets ``TLS``.
+    Unnecessary when ``ITCPTransport`` exposes it.
     """
     # This imports OpenSSL, unless `without_openssl` has prevented it in the reactor.
     from twisted.internet.tcp import Connection
@@ -67,9 +66,8 @@ def send_now(transport: Any, data: bytes) -> bytes:
 def pause_until_writable(transport: Any) -> None:
     """Request that the producer of a transport is resumed when the system accepts bytes again.
 
-    Twisted 26.10: a transport resumes its producer once its own buffer is empty, if the transport
-    has paused the producer. A caller that bypasses the buffer with ``sendfile`` has no public way
-    to request this. Unnecessary when transports send files.
+    Twisted 26.10: only a full buffer of the transport does that, which ``sendfile`` bypasses.
+    Unnecessary when transports send files.
     """
     transport.producerPaused = True
     transport.startWriting()
@@ -78,8 +76,8 @@ def pause_until_writable(transport: Any) -> None:
 def set_send_buffer(transport: Any, size: int) -> None:
     """Set how many bytes a transport buffers before its producer is paused.
 
-    Twisted 26.10: the class attribute ``bufferSize`` of ``FileDescriptor``, 64 KiB, decides this.
-    It is also the size of each read. Unnecessary when transports have such a setting.
+    Twisted 26.10: the attribute ``bufferSize`` of ``FileDescriptor``, 64 KiB, decides this, and the
+    size of each read. Unnecessary when transports have such a setting.
     """
     transport.bufferSize = size
 
@@ -87,9 +85,9 @@ def set_send_buffer(transport: Any, size: int) -> None:
 def limit_accepts(port: Any, count_room: Callable[[], int]) -> None:
     """Make a listening port accept only as many connections in a row as there is room for.
 
-    Twisted 26.10: ``Port.doRead`` accepts ``numberAccepts`` connections in a row, a number that it
-    sets itself. It closes those for which the factory has no protocol. Unnecessary when ``Port``
-    has a limit of connections, and leaves others in the system's queue.
+    Twisted 26.10: ``Port.doRead`` accepts ``numberAccepts`` connections in a row, which it sets
+    itself, and closes those for which the factory has no protocol. Unnecessary when ``Port`` has a
+    limit, and leaves other connections in the system's queue.
 
     :param count_room: called when clients wait to be accepted.
     """
@@ -105,9 +103,9 @@ def limit_accepts(port: Any, count_room: Callable[[], int]) -> None:
 def keep_path(port: Any) -> None:
     """Make the port of a Unix socket leave its path alone when it closes.
 
-    Twisted 26.10: such a port removes its path, even if another process has replaced the socket,
-    and ``stopListening`` fails or never ends if the path cannot be removed. Unnecessary when
-    ``Port.connectionLost`` compares the path with its socket, and ignores such an error.
+    Twisted 26.10: the port removes its path, even if that is another process's socket by now, and
+    ``stopListening`` fails or never ends where it cannot. Unnecessary when ``Port.connectionLost``
+    compares the path with its socket, and ignores such an error.
     """
     # A name that begins with a zero is not in the file system.
     port._bindPath = b"\0"
@@ -117,10 +115,9 @@ def keep_path(port: Any) -> None:
 def without_openssl() -> Iterator[None]:
     """Import the reactor in this block, for a process that does not use TLS.
 
-    Twisted 26.10: the reactor imports OpenSSL if it is installed. Only ``listenSSL``,
-    ``connectSSL`` and ``startTLS`` need it. An idle node with local sources takes 44 MB without it
-    and 56 MB with it, more than its 50 MB in docs/benchmarks.md. Unnecessary when the reactor
-    imports OpenSSL with the first use of these methods.
+    Twisted 26.10: the reactor imports OpenSSL if it is installed. An idle node with local sources
+    takes 44 MB without it and 56 MB with it, more than its 50 MB in docs/benchmarks.md. Unnecessary
+    when ``listenSSL``, ``connectSSL`` and ``startTLS`` import it.
     """
     if "OpenSSL" in sys.modules:
         yield
@@ -136,10 +133,9 @@ def without_openssl() -> Iterator[None]:
 def skip_log_prefixes() -> None:
     """Stop the reactor from setting a log prefix for each event of a descriptor.
 
-    Twisted 26.10: ``epollreactor`` handles each event in ``log.callWithLogger``. It sets the prefix
-    of lines that do not state their origin, which `audioproxy.observe.logs` never shows. Without
-    this, a core serves 8 % fewer stored variants, measured in turn beside the same service. Other
-    reactors are not affected. Unnecessary when the reactor sets no prefix, or when this is cheap.
+    Twisted 26.10: ``epollreactor`` handles each event in ``log.callWithLogger``, whose prefix
+    `audioproxy.observe.logs` never shows. With it, a core serves 8 % fewer stored variants.
+    Unnecessary when the reactor sets no prefix, or when this is cheap.
     """
     try:
         module: Any = import_module("twisted.internet.epollreactor")
@@ -149,23 +145,19 @@ def skip_log_prefixes() -> None:
 
 
 def forget_exit_signal(reactor: Any) -> None:
-    """Make twistd exit with 0 after a signal.
+    """Make twistd exit with 0 after a signal and a clean stop.
 
-    Twisted 26.10: when the reactor has stopped for a signal, twistd sends itself that signal again.
-    So its exit status is not 0, even after a clean stop. Unnecessary when a service can set the
-    exit status of twistd.
+    Twisted 26.10: twistd sends itself again the signal for which the reactor has stopped.
+    Unnecessary when a service can set the exit status of twistd.
     """
     reactor._exitSignal = None
 
 
 def first_environment(fallback: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment that the process was started with.
+    """Return the environment that the process was started with, or else ``fallback``.
 
     Twisted 26.10: importing ``twisted.internet.endpoints`` removes the variables of systemd's
-    socket activation from ``os.environ``, to use them for endpoints of its own. Unnecessary when
-    the import keeps these variables.
-
-    :param fallback: returned where the system does not provide the environment.
+    socket activation from ``os.environ``. Unnecessary when the import keeps them.
     """
     try:
         pairs = os.fsdecode(Path("/proc/self/environ").read_bytes()).split("\0")
@@ -179,8 +171,6 @@ def write_to_log_file(file: LogFile, write: Callable[[int, bytes], bytes], data:
 
     Twisted 26.10: ``LogFile.write`` ignores that the system has written only a part. Unnecessary
     when it reports that.
-
-    :param write: writes lines to a descriptor, and returns the rest.
     """
     if file.shouldRotate():
         file.rotate()
@@ -192,8 +182,8 @@ def write_to_log_file(file: LogFile, write: Callable[[int, bytes], bytes], data:
 def use_monotonic_clock(reactor: Any) -> None:
     """Make a reactor's timers independent of the wall clock; to be called before its first timer.
 
-    Twisted 26.10: ``reactor.seconds`` is ``time.time``. If the clock of the machine is set back by
-    an hour, every timer fires an hour late. Unnecessary when the reactor uses a monotonic clock.
+    Twisted 26.10: ``reactor.seconds`` is ``time.time``, so that steps of the wall clock move every
+    timer. Unnecessary when the reactor uses a monotonic clock.
     """
     reactor.seconds = time.monotonic
 
@@ -212,14 +202,12 @@ def monotonic_clock(reactor: Any) -> IReactorTime:
 def own_process_group() -> Iterator[None]:
     """Make the reactor start processes as leaders of process groups of their own.
 
-    SIGHUP does not reach them: it does not end this process, and ``systemctl kill -s HUP`` sends it
-    to every process of a unit.
+    A terminal's Ctrl-C does not reach them, since a drain waits for renders. Nor does SIGHUP, which
+    ``systemctl kill -s HUP`` sends to every process of a unit.
 
-    Twisted 26.10: ``spawnProcess`` has no such parameters. Without a group, Ctrl-C would end the
-    children that a drain waits for. The program ``setsid`` would do the same, and nearly double the
-    time of a spawn: 1.5 ms instead of 0.8. Unnecessary when ``spawnProcess`` accepts a group.
-    Where the reactor forks instead of calling ``posix_spawnp``, the child stays in the group of
-    this process.
+    Twisted 26.10: ``spawnProcess`` has no such parameters. The program ``setsid`` would nearly
+    double the time of a spawn: 1.5 ms instead of 0.8. Unnecessary when ``spawnProcess`` accepts a
+    group. Where the reactor forks instead, the child stays in the group of this process.
     """
     module: Any = os
     spawn = module.posix_spawnp
@@ -233,8 +221,8 @@ def own_process_group() -> Iterator[None]:
 class ForkedProcess(Process):
     """A child of this process that the reactor does not start itself.
 
-    Twisted 26.10: ``Process`` opens the pipes of a child, reads them, and reaps it. Its ``_fork``
-    starts the child, and sets ``pid``. Unnecessary when ``spawnProcess`` accepts a way to start.
+    Twisted 26.10: ``Process._fork`` starts the child between its opened pipes, and sets ``pid``.
+    Unnecessary when ``spawnProcess`` accepts a way to start.
     """
 
     def __init__(
@@ -247,8 +235,8 @@ class ForkedProcess(Process):
     ) -> None:
         """Start the child, and connect its protocol.
 
-        :param fork: starts the child with descriptors of this process, and returns its process ID.
-            What it raises is raised here, and no pipe stays open.
+        :param fork: starts the child with descriptors of this process, and returns its process ID,
+            or raises: then no pipe stays open.
         :param exited: called with the status of waitpid(2).
         """
         self._start = fork
@@ -265,43 +253,32 @@ class ForkedProcess(Process):
 
 
 class HookedChannel(HTTPChannel, ABC):
-    """An `HTTPChannel` with names for the private parts that its subclass reads or overrides.
+    """An `HTTPChannel` with names for private parts of Twisted 26.10.
 
-    Twisted 26.10: none of these parts is public.
+    Unnecessary when they are public: requests have ``method`` and ``clientproto`` only when their
+    body is complete, and a response to bytes that are no request has no headers and no log line.
     """
 
     def set_read_ahead(self, size: int) -> None:
         """Set how many pipelined bytes are read while a request is processed.
 
-        Beyond them reading stops, and a disconnect is not noticed. Unnecessary when there is such a
-        setting.
+        Beyond them reading stops, and a disconnect is not noticed.
         """
         self._optimisticEagerReadSize = size
 
     @property
     def unparsed(self) -> bytes:
-        """The received bytes that are not yet a complete line.
-
-        Unnecessary when ``LineReceiver`` exposes its buffer.
-        """
+        """The received bytes that are not yet a complete line."""
         return self._buffer
 
     @property
     def command(self) -> bytes:
-        """The method of the request whose body is received.
-
-        The request has no ``method`` before its body is complete. Unnecessary when it has one
-        earlier.
-        """
+        """The method of the request whose body is received."""
         return self._command
 
     @property
     def http_version(self) -> bytes:
-        """The version of the request whose headers were received.
-
-        The request has no ``clientproto`` before its body is complete. Unnecessary when it has one
-        earlier.
-        """
+        """The version of the request whose headers were received."""
         return self._version
 
     def _respondToBadRequestAndDisconnect(self) -> None:
@@ -309,8 +286,4 @@ class HookedChannel(HTTPChannel, ABC):
 
     @abstractmethod
     def reject(self) -> None:
-        """Respond to bytes that are not an HTTP request.
-
-        Twisted's own response has no headers and no log line. Unnecessary when there is a public
-        hook.
-        """
+        """Respond to bytes that are not an HTTP request."""

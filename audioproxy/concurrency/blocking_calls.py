@@ -1,4 +1,4 @@
-"""Runner of a store's blocking calls. The caller has a timeout; the call in its thread has none."""
+"""System calls in threads: the caller has a timeout; the call in its thread has none."""
 
 from __future__ import annotations
 
@@ -18,21 +18,16 @@ _MAX_CALLS = 64
 
 
 class BlockingCalls:
-    """Runner of system calls that may block for an unlimited time, each in a thread.
+    """Runner of system calls that may hang, each in a thread, which cannot be stopped.
 
-    A thread that hangs in a system call cannot be stopped. So no caller waits longer than its
-    timeout. While a call is overdue, or ``most`` are running, new calls are refused, so that
-    no more threads hang.
+    While a call is overdue, or ``most`` are running, new calls are refused.
     """
 
     def __init__(
         self, clock: IReactorTime, run_in_thread: ThreadRunner, most: int = _MAX_CALLS
     ) -> None:
-        self._clock = clock
-        self._run_in_thread = run_in_thread
-        self._most = most
-        self._overdue = 0
-        self._in_flight = 0
+        self._clock, self._run_in_thread, self._most = clock, run_in_thread, most
+        self._overdue = self._in_flight = 0
 
     async def run(
         self,
@@ -40,11 +35,10 @@ class BlockingCalls:
         seconds: float,
         undo: Callable[[T], object] = lambda result: None,
     ) -> T:
-        """Run a call in a thread and return its result.
+        """Run a call in a thread and return its result, or raise OSError, as it does.
 
         :param undo: called with a result that arrives after the caller has left.
         :raises TimeoutError: after ``seconds``, or at once while new calls are refused.
-        :raises OSError: raised by the call, or where no thread can be started.
         """
         if self._overdue:
             raise TimeoutError("an earlier call has not returned")

@@ -13,18 +13,13 @@ T = TypeVar("T")
 
 
 class Deadline:
-    """The time by which work has to be over.
-
-    :param error: makes what is raised past the deadline.
-    """
+    """The time by which work has to be over; ``error`` makes what is raised past it."""
 
     def __init__(
         self, clock: IReactorTime, seconds: float, error: Callable[[], BaseException] = TimeoutError
     ) -> None:
-        self._clock = clock
-        self._seconds = seconds
+        self._clock, self._seconds, self._error = clock, seconds, error
         self._end = clock.seconds() + seconds
-        self._error = error
 
     @property
     def remaining(self) -> float:
@@ -64,17 +59,13 @@ class Deadline:
 
 
 class ProgressTimeout:
-    """Calls a function once if it is not reset for a number of seconds.
-
-    ``Deferred.addTimeout`` is not suitable, since it cannot be extended.
-    """
+    """Calls a function once if it is not reset in time; ``addTimeout`` cannot be extended."""
 
     def __init__(
         self, clock: IReactorTime, seconds: float, on_timeout: Callable[[], object]
     ) -> None:
         self.expired = False
-        self._seconds = seconds
-        self._on_timeout = on_timeout
+        self._seconds, self._on_timeout = seconds, on_timeout
         self._delayed_call: IDelayedCall = clock.callLater(seconds, self._expire)
 
     def reset(self) -> None:

@@ -18,8 +18,7 @@ T = TypeVar("T")
 class SharedResult(Generic[T]):
     """A result that is set once, with a separate Deferred for each waiter.
 
-    A single Deferred is not enough: if two coroutines await it, the second gets None. Cancelling
-    one waiter does not affect the others.
+    The second waiter of a shared Deferred would get None. Cancelling one affects no other waiter.
 
     :param abandoned: called when the last waiter is cancelled before the result is set.
     """
@@ -47,8 +46,7 @@ class SharedResult(Generic[T]):
         if self._outcome is not None:
             return
         self._outcome = (outcome,)
-        # The callback mostly refers to this object. Such a cycle would be freed by the garbage
-        # collector only, which would run more often.
+        # The callback mostly refers to this object: a cycle, for the garbage collector only.
         self._abandoned = lambda: None
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -71,9 +69,9 @@ class SharedCalls(Generic[K, T]):
         self._joinable: dict[K, SharedResult[T]] = {}
 
     def join(self, key: K, start: Callable[[], Coroutine[Any, Any, T]]) -> Deferred[T]:
-        """Return the result of the call of ``key``, which is started if none is in flight.
+        """Return the result of the call of ``key``; start it if none is in flight.
 
-        Cancelling one caller does not affect the others. The last one cancels the call.
+        Cancelling the last caller cancels the call.
         """
         shared = self._joinable.get(key)
         if shared is None:

@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left, insort_right
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from operator import attrgetter
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -21,10 +21,7 @@ _NEWEST_WEIGHT = 0.3
 
 @dataclass(eq=False, slots=True)
 class Claim:
-    """A claim to a slot.
-
-    :ivar is_low: whether other claims go first (D65); `Slots.lift` changes it.
-    """
+    """A claim to a slot. Others go before a low one (D65), until `Slots.lift`."""
 
     is_low: bool = False
 
@@ -39,42 +36,32 @@ class _Waiter:
 _is_low = attrgetter("claim.is_low")
 
 
+@dataclass(eq=False)
 class Slots:
     """A pool with a bounded number of slots, and a queue of two lanes, each with its bound.
 
     Each lane is served in order. A low claim gets a slot only if no normal claim waits (D65).
 
-    :param low_capacity: the number of slots that low claims may hold.
-    :param low_queue_size: the number of low claims that may wait, besides the others.
-    :param depth_changed: called with the number of normal waiters whenever it changes.
-    :param rejected: called whenever a normal claim is rejected.
-    :param timed: called with the lane of each claim that takes a slot or a place in the queue
-        (True for the low one); measures the wait for the slot.
+    :ivar depth_changed: called with the number of normal waiters whenever it changes.
+    :ivar rejected: called whenever a normal claim is rejected.
+    :ivar timed: measures the wait of a claim that is not rejected; called with ``is_low``.
+    :ivar low_capacity: the number of slots that low claims may hold.
+    :ivar low_queue_size: the number of low claims that may wait, besides the others.
     """
 
-    def __init__(
-        self,
-        clock: IReactorTime,
-        capacity: int,
-        queue_size: int,
-        longest_wait: float,
-        depth_changed: Callable[[int], object] = lambda depth: None,
-        rejected: Callable[[], object] = lambda: None,
-        timed: Callable[[bool], AbstractContextManager[None]] = lambda is_low: nullcontext(),
-        *,
-        low_capacity: int = 1,
-        low_queue_size: int = 0,
-    ) -> None:
-        self.capacity = capacity
-        self.queue_size = queue_size
+    clock: IReactorTime
+    capacity: int
+    queue_size: int
+    longest_wait: float
+    depth_changed: Callable[[int], object] = lambda depth: None
+    rejected: Callable[[], object] = lambda: None
+    timed: Callable[[bool], AbstractContextManager[None]] = lambda is_low: nullcontext()
+    _: KW_ONLY
+    low_capacity: int = 1
+    low_queue_size: int = 0
+
+    def __post_init__(self) -> None:
         self.held = 0
-        self._clock = clock
-        self._longest_wait = longest_wait
-        self._depth_changed = depth_changed
-        self._rejected = rejected
-        self._timed = timed
-        self._low_capacity = low_capacity
-        self._low_queue_size = low_queue_size
         # In the order in which they are served: first the normal lane, then the low one.
         self._queue: list[_Waiter] = []
         # Low waiters that are to be normal ones, in order.
@@ -87,7 +74,7 @@ class Slots:
 
     @property
     def depth(self) -> int:
-        """Normal waiters."""
+        # Of the normal lane.
         return bisect_left(self._queue, True, key=_is_low)
 
     @property
@@ -96,18 +83,17 @@ class Slots:
 
     @asynccontextmanager
     async def hold(self, claim: Claim | None = None) -> AsyncIterator[None]:
-        """Hold a slot for the length of a block, after waiting for one if none is free.
+        """Hold a slot for the length of a block; wait for one, or raise `QueueFull`.
 
         :param claim: used for one hold at a time; by default, a normal one.
-        :raises QueueFull: if the queue is full, or the wait exceeds its limit.
         """
         claim = claim or Claim()
         await self._acquire(claim)
-        since = self._clock.seconds()
+        since = self.clock.seconds()
         try:
             yield
         finally:
-            held_for = self._clock.seconds() - since
+            held_for = self.clock.seconds() - since
             self._mean_hold += _NEWEST_WEIGHT * (held_for - self._mean_hold)
             self._release(claim)
 
@@ -116,16 +102,14 @@ class Slots:
         if self._queue:
             return 0
         spare = self.capacity - self.held
-        return min(spare, self._low_capacity - len(self._low_holders)) if claim.is_low else spare
+        return min(spare, self.low_capacity - len(self._low_holders)) if claim.is_low else spare
 
     @contextmanager
     def hold_spare(self, claim: Claim, count: int) -> Iterator[Callable[[], None]]:
-        """Hold slots besides that of a claim, for the length of a block at most.
+        """Hold as many spare slots besides that of a claim, for the length of a block at most.
 
         A normal claim that would wait gets one of them at once. Yields a function that releases
         one, if any is left.
-
-        :param count: at most as many as are spare.
         """
         taken = self._spares[claim] = [Claim(claim.is_low) for _ in range(count)]
         for extra in taken:
@@ -145,8 +129,8 @@ class Slots:
     def lift(self, claim: Claim) -> None:
         """Make a low claim a normal one, before, during or after its wait.
 
-        A waiter moves to the end of the normal queue as soon as that has a place. There, the limit
-        of its wait starts again, as for a new request.
+        A waiter moves to the end of the normal queue as soon as that has a place, and the limit of
+        its wait starts again.
         """
         waiter = next((each for each in self._queue if each.claim is claim), None)
         if waiter is not None and claim.is_low:
@@ -162,9 +146,9 @@ class Slots:
         """Return an estimate of the whole seconds until a slot is free (D21)."""
         waiters, slots = self.depth, self.capacity
         if is_low:
-            waiters, slots = waiters + self.low_depth, self._low_capacity
+            waiters, slots = waiters + self.low_depth, self.low_capacity
         estimate = math.ceil(self._mean_hold * (waiters + 1) / slots)
-        return max(1, min(estimate, math.floor(self._longest_wait)))
+        return max(1, min(estimate, math.floor(self.longest_wait)))
 
     async def _acquire(self, claim: Claim) -> None:
         spares = next((taken for taken in self._spares.values() if taken), None)
@@ -172,11 +156,11 @@ class Slots:
             self._release(spares.pop())
         ahead, size = self.depth, self.queue_size
         if claim.is_low:
-            ahead, size = self.low_depth, self._low_queue_size
+            ahead, size = self.low_depth, self.low_queue_size
         waits = ahead > 0 or not self._may_take(claim)
         if waits and ahead >= size:
             raise self._reject(claim)
-        with self._timed(claim.is_low):
+        with self.timed(claim.is_low):
             if waits:
                 await self._wait(claim)
             else:
@@ -184,7 +168,7 @@ class Slots:
 
     async def _wait(self, claim: Claim) -> None:
         granted: Deferred[None] = Deferred()
-        timeout = ProgressTimeout(self._clock, self._longest_wait, granted.cancel)
+        timeout = ProgressTimeout(self.clock, self.longest_wait, granted.cancel)
         waiter = _Waiter(claim, granted, timeout)
         self._enqueue(waiter)
         try:
@@ -198,7 +182,7 @@ class Slots:
             timeout.cancel()
 
     def _may_take(self, claim: Claim) -> bool:
-        if claim.is_low and (self.depth or len(self._low_holders) >= self._low_capacity):
+        if claim.is_low and (self.depth or len(self._low_holders) >= self.low_capacity):
             return False
         return self.held < self.capacity
 
@@ -213,15 +197,14 @@ class Slots:
         self._serve()
 
     def _enqueue(self, waiter: _Waiter) -> None:
-        """Add a waiter at the end of its lane."""
         insort_right(self._queue, waiter, key=_is_low)
         if not waiter.claim.is_low:
-            self._depth_changed(self.depth)
+            self.depth_changed(self.depth)
 
     def _dequeue(self, waiter: _Waiter) -> None:
         self._queue.remove(waiter)
         if not waiter.claim.is_low:
-            self._depth_changed(self.depth)
+            self.depth_changed(self.depth)
             self._move_lifted()
         elif waiter in self._lifted:
             self._lifted.remove(waiter)
@@ -240,7 +223,7 @@ class Slots:
 
     def _reject(self, claim: Claim) -> QueueFull:
         if not claim.is_low:
-            self._rejected()
+            self.rejected()
         return QueueFull(self.retry_after(is_low=claim.is_low))
 
     def _serve(self) -> None:

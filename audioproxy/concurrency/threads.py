@@ -36,9 +36,8 @@ class ThreadRunner(Protocol):
 def thread_per_call(reactor: IReactorFromThreads) -> ThreadRunner:
     """Return a runner with a thread for each call that has not ended.
 
-    The reactor's pool is small and has other work, while these calls may last as long as a render.
-    The process does not wait for these threads when it ends. A thread whose call has ended takes
-    the next one for a while: the start of a thread would wait until it runs.
+    The reactor's pool is small, and these calls may last as long as a render. The process does not
+    wait for these threads when it ends. They are reused, since starting one waits until it runs.
     """
     lock = Lock()
     idle: list[SimpleQueue[Call]] = []
@@ -116,9 +115,8 @@ def run_detached(run_in_thread: ThreadRunner, work: Callable[[], object]) -> Non
 async def await_uncancelled(running: Deferred[T], stop: Callable[[], object] = lambda: None) -> T:
     """Wait for work that cannot be cancelled; raise CancelledError only after it has ended.
 
-    A caller that returned earlier would close files that the work still uses.
-
-    :param stop: called on cancellation, to let the work end soon.
+    A caller that returned earlier would close files that the work still uses. On cancellation,
+    ``stop`` lets the work end soon.
     """
     result: SharedResult[T] = SharedResult()
     running.addBoth(result.fire)

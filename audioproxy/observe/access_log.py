@@ -17,10 +17,8 @@ _log = Logger()
 
 
 class AccessLogEntry(NamedTuple):
-    """The fields of the access log line of one completed request.
+    """The fields of the access log line of one completed request; options and source canonical.
 
-    :ivar options: canonical.
-    :ivar source: canonical.
     :ivar cache: the X-Audio-Proxy state.
     :ivar sent: bytes of the body that were written.
     :ivar milliseconds: from the request's arrival to its end.

@@ -17,10 +17,7 @@ from prometheus_client.registry import Collector
 
 
 class ResponseCounts(Collector):
-    """The counters of responses: by exact status, by family (``2xx``), and of bytes.
-
-    :ivar cells: the number of responses and the bytes of their bodies, by endpoint and status.
-    """
+    """Counters of responses, from their number and the bytes of bodies by endpoint and status."""
 
     def __init__(self, endpoints: Iterable[str], statuses: Iterable[int]) -> None:
         self.cells = {key: [0, 0] for key in product(endpoints, statuses)}
@@ -50,12 +47,10 @@ class Info(Collector):
     def __init__(
         self, name: str, documentation: str, read: Callable[[], Mapping[str, str]]
     ) -> None:
-        self._name = name
-        self._documentation = documentation
-        self._read = read
+        self._described, self._read = (name, documentation), read
 
     def collect(self) -> Iterator[Metric]:
-        yield InfoMetricFamily(self._name, self._documentation, value=dict(self._read()))
+        yield InfoMetricFamily(*self._described, value=dict(self._read()))
 
 
 class Durations(Histogram):

@@ -14,8 +14,7 @@ from threading import Condition, Thread
 
 # Bytes of lines that wait for the reader of the log (D68).
 _LIMIT = 8 << 20
-# After a loss, lines are accepted again when the buffer is half empty: so there is one line about
-# it for thousands of lost ones.
+# After a loss, lines are accepted again from here, so that one line tells of thousands.
 _ACCEPTED_AGAIN = _LIMIT // 2
 # Bytes that are written at once: the default capacity of a pipe.
 _MOST_AT_ONCE = 64 * 1024
@@ -24,12 +23,10 @@ _PAUSE = 0.1
 
 
 class LogWriter:
-    """A text stream whose writes never block.
+    """A text stream whose writes never block, from `start` on: twistd may fork before that.
 
     What waits is bounded: further lines are lost, as are those that the system refuses, for example
     on a full disk. A line says how many they were, as soon as the next one is accepted.
-
-    Until `start`, and so before twistd may fork, text is written at once.
 
     :param write: writes whole lines, and returns what the system refused of them. It may block.
     :param lost_line: returns the line that says how many lines were lost.
@@ -43,11 +40,9 @@ class LogWriter:
         self._lost_line = lost_line
         self._changed = Condition()
         self._waiting: deque[bytes] = deque()
-        self._size = 0
-        self._lost = 0
-        self._full = False
-        self._started = False
-        # Where the last write ended within a line.
+        self._size = self._lost = 0
+        self._full = self._started = False
+        # Whether the last write ended within a line.
         self._torn = False
 
     def start(self) -> None:
@@ -122,11 +117,10 @@ class LogWriter:
 
 
 def write_lines(descriptor: int, data: bytes) -> bytes:
-    """Write whole lines to a descriptor, and return the rest that the system refused.
+    """Write whole lines to a descriptor, which may not block; return what the system refused.
 
-    The descriptor may be one that does not block. A process may end while it waits for the reader
-    of a pipe. So each write is then one that the system does completely or not at all (PIPE_BUF),
-    and ends with a line.
+    The process may end while it waits for the reader of a pipe. So each write is then one that the
+    system does completely or not at all (PIPE_BUF), and ends with a line.
     """
     while data:
         end = len(data)

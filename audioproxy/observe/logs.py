@@ -23,7 +23,9 @@ LEVELS = {
     "error": LogLevel.error,
 }
 
-_NAMES = {LogLevel.warn: "warning", LogLevel.critical: "error"}
+# The name of each level in a line.
+_NAMES: dict[Any, str] = {level: name for name, level in LEVELS.items()}
+_NAMES[LogLevel.critical] = "error"
 
 # Priorities of syslog(3), by which `journalctl -p` selects.
 _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3}
@@ -58,15 +60,14 @@ class LineObserver:
         *,
         journal: bool = False,
     ) -> None:
-        self._stream = stream
+        self._stream, self._later = stream, later
         # The start of a line, and the name of the level in it, for each level that is written.
         self._shown = {
-            each: (journal_prefix(_name(each)) if journal else "", f"[{_name(each)}]")
-            for each in LogLevel.iterconstants()
+            each: (journal_prefix(name) if journal else "", f"[{name}]")
+            for each, name in _NAMES.items()
             if each >= LEVELS[level]
         }
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
-        self._later = later
         self._waiting: list[tuple[float, Any, AccessLogEntry]] = []
         self._flush_scheduled = False
 
@@ -84,10 +85,7 @@ class LineObserver:
         self.flush(f"{prefix}{stamp} {request_id}{name} {text}\n")
 
     def request(self, entry: AccessLogEntry) -> None:
-        """Write an access log line: soon if its level is info, else at once.
-
-        The line equals that of an event with the same text, but skips the event's formatting.
-        """
+        """Write the line of an event with this text, unformatted: soon, or at once if not info."""
         level = entry.level
         if level not in self._shown:
             return
@@ -107,20 +105,16 @@ class LineObserver:
         self.flush()
 
     def flush(self, line: str = "") -> None:
-        """Write the waiting lines, and then one more.
-
-        Lines that the stream refuses, as on a full disk, are lost.
-        """
+        """Write the waiting lines, and then one more; those that the stream refuses are lost."""
         waiting, self._waiting = self._waiting, []
         if not (waiting or line):
             return
-        # A character that the stream cannot encode would lose the whole line, and twisted.logger
-        # hides the error.
         lines = [
             f"{prefix}{_stamp(seconds)} request_id={entry.request_id} {name} {entry}\n"
             for seconds, level, entry in waiting
             for prefix, name in (self._shown[level],)
         ]
+        # A character that the stream cannot encode would lose the whole line.
         data = "".join((*lines, line)).encode(self._encoding, "backslashreplace")
         # A request must not fail because of its log line. A closed stream is a ValueError.
         with suppress(OSError, ValueError):
@@ -134,10 +128,8 @@ class LineObserver:
 
 def lost_lines(count: int, *, journal: bool = False) -> str:
     """Return the line about lines that were lost, since they could not be written (D68)."""
-    prefix, stamp = journal_prefix("warning") if journal else "", _stamp(time.time())
-    return (
-        f"{prefix}{stamp} [warning] {count} lines of the log could not be written, and are lost\n"
-    )
+    start = (journal_prefix("warning") if journal else "") + _stamp(time.time())
+    return f"{start} [warning] {count} lines of the log could not be written, and are lost\n"
 
 
 def is_journal(environ: Mapping[str, str], stream: TextIO) -> bool:
@@ -164,7 +156,3 @@ def _stamp(seconds: float) -> str:
 @lru_cache(1)
 def _format_second(second: int) -> str:
     return datetime.fromtimestamp(second, UTC).isoformat().removesuffix("+00:00")
-
-
-def _name(level: Any) -> str:
-    return _NAMES.get(level) or str(level.name)

@@ -192,12 +192,8 @@ class Metrics:
 
     def watch_store(self, max_bytes: int, size: Callable[[], int | None]) -> None:
         """Expose the size of a store with a bound; None is one that is not known yet."""
-
-        def read() -> float:
-            found = size()
-            return math.nan if found is None else found
-
-        self._gauge("variant_store_bytes").set_function(read)
+        gauge = self._gauge("variant_store_bytes")
+        gauge.set_function(lambda: math.nan if (found := size()) is None else found)
         self._gauge("variant_store_max_bytes").set(max_bytes)
 
     def watch_disks(self, spaces: Mapping[str, Space | None]) -> None:
@@ -254,11 +250,7 @@ class Metrics:
     def request_ended(
         self, endpoint: str, status: int, pair: int | None = None, sent: int = 0
     ) -> None:
-        """Count a request.
-
-        :param pair: the index of the pair that made its signature.
-        :param sent: bytes of the response's body.
-        """
+        """Count a request, the bytes of its response, and the pair that made its signature."""
         cell = self._responses[endpoint, status]
         cell[0] += 1
         cell[1] += sent

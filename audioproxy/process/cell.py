@@ -2,12 +2,11 @@
 
 Decoders read hostile input. Code that takes one over finds one open source, one open output and CPU
 time: the table below is all that it can use. The program ``audioproxy-cell`` (``cell.c``) has the
-kernel enforce that, with Landlock and a seccomp filter, and then replaces itself with the child's
-program. It also sets the limits and the parent-death signal of each child.
+kernel enforce that, with Landlock and a seccomp filter, and then executes the child's program. It
+also sets the limits and the parent-death signal of each child.
 
-``setpriv`` of util-linux 2.40 can use Landlock too. But Debian 12 has an older one, and what
-Landlock does not confine, such as sockets, needs a filter. ``bwrap`` needs user namespaces, which
-many containers and distributions forbid, and starts a further process.
+``setpriv`` has Landlock since util-linux 2.40, which Debian 12 lacks, and no filter for sockets.
+``bwrap`` needs user namespaces, which many containers forbid, and starts a further process.
 """
 
 from __future__ import annotations
@@ -20,23 +19,7 @@ from dataclasses import dataclass
 from audioproxy.media.inputs import MAP_DESCRIPTOR, SOURCE_DESCRIPTOR
 from audioproxy.process.child_limits import Limits, resource_number
 from audioproxy.process.executables import find_interpreters
-from audioproxy.process.starters import NICENESS, CommandLineStarter
-
-
-@dataclass(frozen=True, slots=True)
-class Rights:
-    """What one kind of child may do, besides computing, and reading and writing what it inherits.
-
-    It can start threads, but no other program, no process and no socket. It can signal only itself.
-    It may open the file of its source again, for reading.
-
-    :ivar readable: files, and folders with all files in them.
-    :ivar writable: files that it may also write.
-    """
-
-    readable: tuple[str, ...]
-    writable: tuple[str, ...] = ("/dev/null",)
-
+from audioproxy.process.starters import NICENESS, Starter
 
 # What each dynamically linked program reads.
 _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
@@ -46,10 +29,13 @@ _LOADERS = (
     "/lib/ld-musl-x86_64.so.1",
     "/lib/ld-musl-aarch64.so.1",
 )
-#: A program that is started.
-STARTED = Rights(readable=(*_LIBRARIES, "/etc/ld.so.cache", "/dev/urandom"))
-#: A program that is linked already. Some muxers read random numbers.
-LINKED = Rights(readable=("/dev/urandom",))
+# What a child may do, besides computing, and reading and writing what it inherits. It can start
+# threads, but no other program, no process and no socket. It can signal only itself. It may open
+# the file of its source again, for reading, and it may read these files, and files in these
+# folders. Programs that are linked already read random numbers, for some muxers.
+_READABLE_WHEN_STARTED = (*_LIBRARIES, "/etc/ld.so.cache", "/dev/urandom")
+_READABLE_WHEN_LINKED = ("/dev/urandom",)
+_WRITABLE = "/dev/null"
 
 # A server cannot have limits of time, output and threads: its children have their own.
 _COMMON_LIMITS = ("core", "memlock", "data", "as", "nofile", "stack")
@@ -57,10 +43,7 @@ _COMMON_LIMITS = ("core", "memlock", "data", "as", "nofile", "stack")
 
 @dataclass(frozen=True, slots=True)
 class ConfinedProgram:
-    """A program that runs in a cell.
-
-    :ivar executable: the paths of the program, its interpreters and the dynamic loaders.
-    """
+    """A program in a cell: the paths of itself, its interpreters and the dynamic loaders."""
 
     executable: tuple[str, ...]
     is_script: bool
@@ -79,10 +62,9 @@ class ConfinedProgram:
 
 
 @dataclass(frozen=True, slots=True)
-class CellStarter(CommandLineStarter):
+class CellStarter(Starter):
     """Starter that confines ffmpeg and ffprobe, each in a cell, and no other program.
 
-    :ivar binary: the path of ``audioproxy-cell``.
     :ivar programs: by the path that starts them.
     """
 
@@ -100,7 +82,8 @@ class CellStarter(CommandLineStarter):
             if path != program:
                 # It was missing at the start of the service, and has been installed since then.
                 confined = ConfinedProgram.of(path)
-            words += _grant(STARTED, descriptors, confined.libraries())
+            readable = (*_READABLE_WHEN_STARTED, *confined.libraries())
+            words += _grant(readable, descriptors)
             if confined.is_script:
                 words.append("-s")
             for executable in confined.executable:
@@ -109,7 +92,7 @@ class CellStarter(CommandLineStarter):
 
     @property
     def library(self) -> str:
-        # It makes a fork server of a program.
+        """The path of what makes a fork server of a program."""
         return f"{self.binary}.so"
 
     def server_command(self, program: str, limits: Limits) -> list[str]:
@@ -121,7 +104,7 @@ class CellStarter(CommandLineStarter):
         self, command: Sequence[str], descriptors: Container[int], limits: Limits
     ) -> list[str]:
         """Return the words that start a child of a linked program: see ``cell.c``."""
-        words = [*_settings(limits), *_grant(LINKED, descriptors)]
+        words = [*_settings(limits), *_grant(_READABLE_WHEN_LINKED, descriptors)]
         if MAP_DESCRIPTOR in descriptors:
             words.append("-m")
         return [*words, "--", _find(command[0]), *command[1:]]
@@ -143,13 +126,12 @@ def _limit(limits: Limits) -> list[str]:
     return words
 
 
-def _grant(rights: Rights, descriptors: Container[int], more: Iterable[str] = ()) -> list[str]:
-    """Return the options of a cell, which may read some more files and folders."""
+def _grant(readable: Iterable[str], descriptors: Container[int]) -> list[str]:
+    """Return the options of a cell."""
     words = ["-c"]
-    for path in (*rights.readable, *more):
+    for path in readable:
         words += ["-r", path]
-    for path in rights.writable:
-        words += ["-w", path]
+    words += ["-w", _WRITABLE]
     if SOURCE_DESCRIPTOR in descriptors:
         words += ["-d", str(SOURCE_DESCRIPTOR)]
     return words

@@ -54,10 +54,7 @@ _log = Logger()
 
 @dataclass(eq=False)
 class ChildTimeout(Exception):
-    """The child exceeded its timeout and is dead.
-
-    :ivar status: the last report of an encoder.
-    """
+    """The child exceeded its timeout and is dead; ``status`` is the last report of an encoder."""
 
     cpu_seconds: float
     status: bytes
@@ -68,8 +65,8 @@ class Exit:
     """How a child ended.
 
     :ivar code: its exit status, or None where a signal ended it.
-    :ivar stdout: everything that it wrote to a captured stdout, up to the limit.
-    :ivar stderr: the last 8 KiB of its stderr, after the earlier lines that were kept.
+    :ivar stdout: the captured output, up to the limit.
+    :ivar stderr: the last 8 KiB, after the earlier lines that were kept.
     :ivar overflowed: it was stopped because it wrote more to stdout than the limit.
     :ivar status: the last report of an encoder, which is no part of its stderr.
     """
@@ -100,29 +97,24 @@ class Exit:
         return self.code == 0 and not self.overflowed
 
 
+@dataclass(eq=False)
 class Child:
     """A running child process. It is always reaped, whether it is awaited or stopped."""
 
-    def __init__(
-        self,
-        clock: IReactorTime,
-        timeout: float,
-        stdout_limit: int = 0,
-        keep_pattern: re.Pattern[bytes] | None = None,
-        on_spawn_failure: Callable[[], object] = lambda: None,
-        source: SourceFile | None = None,
-    ) -> None:
-        self._timeout = timeout
-        self._source = source
-        self._on_spawn_failure = on_spawn_failure
-        self.protocol = _ChildProtocol(clock, self, stdout_limit, keep_pattern)
-        self._clock = clock
+    clock: IReactorTime
+    timeout: float
+    stdout_limit: int = 0
+    keep_pattern: re.Pattern[bytes] | None = None
+    on_spawn_failure: Callable[[], object] = lambda: None
+    source: SourceFile | None = None
+
+    def __post_init__(self) -> None:
+        self.protocol = _ChildProtocol(self)
         self._reaped: SharedResult[Exit] = SharedResult()
         self._exit: Exit | None = None
         self._escalation: IDelayedCall | None = None
         self._cpu_seconds = 0.0
-        # Timers and pipes call back outside of this context, but their log lines belong to the
-        # request that started the child (D54).
+        # Of the request that started the child: timers and pipes call back outside of it (D54).
         self._context = copy_context()
 
     async def wait(self) -> Exit:
@@ -131,11 +123,10 @@ class Child:
         After its timeout, or if the caller is cancelled, the child is stopped. The call still ends
         only when the child is dead.
 
-        :raises Refusal: why the source could not be read, whatever else became of the child: it
-            takes a failed read for the end of its source.
+        :raises Refusal: why the source could not be read, which the child takes for its end.
         :raises ChildTimeout: after the timeout.
         """
-        deadline = self._clock.callLater(self._timeout, self.stop)
+        deadline = self.clock.callLater(self.timeout, self.stop)
         try:
             ended = await self._reaped.wait()
         except CancelledError:
@@ -149,8 +140,8 @@ class Child:
             expired = not deadline.active()
             if not expired:
                 deadline.cancel()
-        if self._source is not None and self._source.failure is not None:
-            raise self._source.failure
+        if self.source is not None and self.source.failure is not None:
+            raise self.source.failure
         if expired:
             raise ChildTimeout(self._cpu_seconds, ended.status)
         return ended
@@ -169,10 +160,9 @@ class Child:
         return self.is_running or (self._exit is not None and self._exit.ok)
 
     def read_stderr(self) -> bytes | None:
-        """Return the end of its stderr up to now, after the earlier lines that were kept.
+        """Return the end of what it has printed to stderr, after the earlier lines that were kept.
 
-        Reads what the child has printed before the call. Returns None while reading pauses, because
-        the child prints too much.
+        Returns None while reading pauses, because the child prints too much.
         """
         self.protocol.read_stderr_pipe()
         return None if self.protocol.is_stderr_paused else self.protocol.stderr
@@ -193,13 +183,13 @@ class Child:
     def ended(self, how: Exit) -> None:
         self._cancel_escalation()
         if how.never_ran:
-            self._on_spawn_failure()
+            self.on_spawn_failure()
         self._exit = how
         self._reaped.fire(how)
 
     def _schedule_escalation(self, seconds: float, otherwise: Callable[[], None]) -> None:
         self._cancel_escalation()
-        self._escalation = self._clock.callLater(seconds, otherwise)
+        self._escalation = self.clock.callLater(seconds, otherwise)
 
     def _cancel_escalation(self) -> None:
         if self._escalation is not None and self._escalation.active():
@@ -220,21 +210,6 @@ class Child:
             pass
         except OSError as error:
             self._log_error("cannot signal a child: {error}", error=error)
-
-
-@dataclass(slots=True, eq=False)
-class _Captured:
-    """The beginning of a child's output, up to a limit."""
-
-    limit: int
-    data: bytearray = field(default_factory=bytearray)
-    overflowed: bool = False
-
-    def add(self, more: bytes) -> None:
-        self.data += more
-        if len(self.data) > self.limit:
-            self.overflowed = True
-            del self.data[self.limit :]
 
 
 @dataclass(slots=True, eq=False)
@@ -267,26 +242,17 @@ class _StderrTail:
             del self.kept[_KEPT_LIMIT:]
         del self.data[:excess]
 
-    def kept_output(self) -> bytes:
-        return bytes(self.kept + self.data)
-
 
 class _ChildProtocol(ProcessProtocol):
     """Collects the output of a child, and reports its end."""
 
     transport: IProcessTransport | None = None
 
-    def __init__(
-        self,
-        clock: IReactorTime,
-        child: Child,
-        stdout_limit: int,
-        keep_pattern: re.Pattern[bytes] | None,
-    ) -> None:
-        self._clock = clock
+    def __init__(self, child: Child) -> None:
         self._child = child
-        self._stdout = _Captured(stdout_limit)
-        self._stderr = _StderrTail(keep_pattern)
+        self._stdout = bytearray()
+        self._overflowed = False
+        self._stderr = _StderrTail(child.keep_pattern)
         self.exited = False
         self.group: int | None = None
         self._close_pipes_call: IDelayedCall | None = None
@@ -302,7 +268,7 @@ class _ChildProtocol(ProcessProtocol):
 
     @property
     def stderr(self) -> bytes:
-        return self._stderr.kept_output()
+        return bytes(self._stderr.kept + self._stderr.data)
 
     @property
     def is_stderr_paused(self) -> bool:
@@ -322,8 +288,12 @@ class _ChildProtocol(ProcessProtocol):
             pipe.doRead()
 
     def outReceived(self, data: bytes) -> None:
-        self._stdout.add(data)
-        if self._stdout.overflowed and self.transport is not None:
+        self._stdout += data
+        limit = self._child.stdout_limit
+        if len(self._stdout) > limit:
+            self._overflowed = True
+            del self._stdout[limit:]
+        if self._overflowed and self.transport is not None:
             self._child.stop()
             # It may ignore the signal, and print on.
             self.transport.closeStdout()
@@ -333,7 +303,7 @@ class _ChildProtocol(ProcessProtocol):
         if self._stderr.received >= self._next_pause and not self.exited:
             self._next_pause = self._stderr.received + _STDERR_PIECE
             self._stderr_pipe.stopReading()
-            self._resume_call = self._clock.callLater(_STDERR_PAUSE, self._resume_stderr)
+            self._resume_call = self._child.clock.callLater(_STDERR_PAUSE, self._resume_stderr)
 
     def _resume_stderr(self) -> None:
         self._resume_call = None
@@ -347,7 +317,7 @@ class _ChildProtocol(ProcessProtocol):
             self._resume_stderr()
         # Twisted reports the end when every pipe is closed. A process that the child left behind
         # may hold a pipe open forever.
-        self._close_pipes_call = self._clock.callLater(_PIPE_GRACE, self._close_pipes)
+        self._close_pipes_call = self._child.clock.callLater(_PIPE_GRACE, self._close_pipes)
         # What a wrapper or the child has started, and left behind. It may be of another user.
         if self.group is not None:
             with suppress(PermissionError):
@@ -361,9 +331,9 @@ class _ChildProtocol(ProcessProtocol):
             Exit(
                 code=getattr(value, "exitCode", None),
                 signal=getattr(value, "signal", None),
-                stdout=bytes(self._stdout.data),
+                stdout=bytes(self._stdout),
                 stderr=self.stderr,
-                overflowed=self._stdout.overflowed,
+                overflowed=self._overflowed,
                 status=self._stderr.status,
             )
         )

@@ -9,7 +9,7 @@ import struct
 import termios
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
 from io import RawIOBase
 from threading import Event
 from typing import TypeVar
@@ -34,13 +34,12 @@ T = TypeVar("T")
 
 
 class DecoderPipe:
-    """The read end of a decoder's stdout."""
+    """The read end of a decoder's stdout.
+
+    :param ended: set when the child is dead. What it left behind may hold the pipe open.
+    """
 
     def __init__(self, pipe: RawIOBase, ended: Event) -> None:
-        """Begin at the start of the output.
-
-        :param ended: set when the child is dead. What it left behind may hold the pipe open.
-        """
         self._pipe = pipe
         self._ended = ended
         self._poll = select.poll()
@@ -55,24 +54,20 @@ class DecoderPipe:
         while True:
             ended = self._ended.is_set()
             if self._poll.poll(_POLL_TIMEOUT):
-                if self._available() < min(len(room), self._plenty):
+                available = fcntl.ioctl(self._pipe, termios.FIONREAD, bytes(_INT.size))
+                if _INT.unpack(available)[0] < min(len(room), self._plenty):
                     self._ended.wait(_FILLING)
                 return self._pipe.readinto(room) or 0
             if ended:
                 return 0
 
-    def _available(self) -> int:
-        count = fcntl.ioctl(self._pipe, termios.FIONREAD, bytes(_INT.size))
-        return int(_INT.unpack(count)[0])
 
-
+@dataclass(frozen=True, slots=True)
 class Decoder:
     """Runs ffmpeg with a pipe as its stdout, and a function that reads the pipe in a thread."""
 
-    def __init__(self, ffmpeg: Ffmpeg, in_thread: ThreadRunner) -> None:
-        # Each run takes one thread for as long as its child runs.
-        self._ffmpeg = ffmpeg
-        self._in_thread = in_thread
+    ffmpeg: Ffmpeg
+    in_thread: ThreadRunner
 
     async def decode(
         self,
@@ -89,15 +84,25 @@ class Decoder:
         """
         readable, writable = open_pipe()
         ended, failed = Event(), Event()
+
+        def read_pipe() -> T:
+            # Any failure here closes the pipe, which ends the decoder.
+            with open(readable, "rb", buffering=0) as pipe:
+                try:
+                    return read(DecoderPipe(pipe, ended))
+                except BaseException:
+                    failed.set()
+                    raise
+
         try:
-            reading = self._in_thread(partial(_read_pipe, readable, ended, failed, read))
+            reading = self.in_thread(read_pipe)
         except OSError:
             os.close(readable)
             os.close(writable)
             raise
         refusal: Refusal | None = None
         try:
-            await self._ffmpeg.run_to_pipe(pipeline, source, writable, deadline, failed.is_set)
+            await self.ffmpeg.run_to_pipe(pipeline, source, writable, deadline, failed.is_set)
         except Refusal as error:
             refusal = error
         finally:
@@ -110,13 +115,3 @@ class Decoder:
         if refusal is not None:
             raise refusal
         return result
-
-
-def _read_pipe(readable: int, ended: Event, failed: Event, read: Callable[[DecoderPipe], T]) -> T:
-    # Any failure here closes the pipe, which ends the decoder.
-    with open(readable, "rb", buffering=0) as pipe:
-        try:
-            return read(DecoderPipe(pipe, ended))
-        except BaseException:
-            failed.set()
-            raise

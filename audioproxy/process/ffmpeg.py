@@ -79,10 +79,7 @@ class Encoding:
     """A running encoder, whose stdout is a file."""
 
     def __init__(self, child: Child, run: _Run, source: SourceFile, decoder: Child | None) -> None:
-        self._child = child
-        self._source = source
-        self._decoder = decoder
-        self._run = run
+        self._child, self._run, self._source, self._decoder = child, run, source, decoder
         self._is_stopped = False
         self._printed: tuple[bytes | None, ...] = ()
         self._is_readable = False
@@ -111,22 +108,17 @@ class Encoding:
             return False
         # This is asked each millisecond until there is audio, and a search takes as long.
         if (printed := (decoder_stderr, stderr)) != self._printed:
-            self._is_readable = self._allows_readers(stderr)
+            self._run.pipeline.check(stderr)
+            lacks_audio = lacks_silence(stderr) or filled_disk(stderr)
+            self._is_readable = self._run.pipeline.has_checked(stderr) and not lacks_audio
             self._printed = printed
         return self._is_readable
-
-    def _allows_readers(self, stderr: bytes) -> bool:
-        pipeline = self._run.pipeline
-        pipeline.check(stderr)
-        lacks_audio = lacks_silence(stderr) or filled_disk(stderr)
-        return pipeline.has_checked(stderr) and not lacks_audio
 
     def wait(self) -> Deferred[bytes]:
         """Return the end of its stderr, when it has succeeded. Cancelling this stops nothing.
 
         :raises IrregularSource: where the source needs another pipeline.
-        :raises Refusal: why the source could not be read, whatever else happened; or else that of
-            `verdict`, or RenderFailed.
+        :raises Refusal: why the source could not be read, or else that of `verdict`.
         """
         return self._ended.wait()
 
@@ -143,20 +135,20 @@ class Encoding:
             ended = await self._child.wait()
         except ChildTimeout as error:
             # A child that was stopped may die only after the deadline.
-            raise (
-                RenderTimeout if self._is_stopped else _timed_out(error.status, self._run)
-            ) from None
+            if self._is_stopped:
+                raise RenderTimeout from None
+            raise _timed_out(error.status, self._run) from None
         if self._is_stopped:
             raise RenderFailed
         _check(ended, self._run)
         return ended.stderr
 
 
+@dataclass(frozen=True, slots=True)
 class Ffmpeg:
     """Runs ffmpeg, and maps each of its possible ends to a return value or a refusal."""
 
-    def __init__(self, launcher: Launcher) -> None:
-        self._launcher = launcher
+    launcher: Launcher
 
     @asynccontextmanager
     async def encode(
@@ -195,10 +187,9 @@ class Ffmpeg:
     ) -> None:
         """Run ffmpeg with a pipe as its stdout, and return when it has succeeded.
 
-        :param pipe: the write end. It is closed here, so that the reader sees the end of the pipe
-            when the child has ended.
-        :param has_reader_failed: called when the child has ended. A child that has lost its reader
-            reports only a broken pipe, so its failure is neither logged nor raised.
+        :param pipe: the write end. It is closed here, so that the reader sees the end of the pipe.
+        :param has_reader_failed: called when the child has ended. If so, the child reports only a
+            broken pipe, and its failure is neither logged nor raised.
         :raises Refusal: as `Encoding.wait`.
         """
         with ExitStack() as held:
@@ -239,11 +230,9 @@ class Ffmpeg:
     async def _decoder(
         self, pipeline: Pipeline, source: SourceFile, deadline: Deadline
     ) -> AsyncIterator[tuple[SourceFile | None, Mapping[int, int], Child | None]]:
-        """Run the decoder of an irregular source.
+        """Run the decoder of an irregular source, and raise its failure, whatever the encoder did.
 
-        Yield the source of its encoder or else the encoder's stdin, and the decoder. An encoder
-        takes the end of a decoder that failed for the end of the source. So the failure of the
-        decoder is raised, whatever became of the encoder.
+        Yield the source of its encoder or else the encoder's stdin, and the decoder.
         """
         if pipeline.decoder is None:
             yield source, {}, None
@@ -277,7 +266,7 @@ class Ffmpeg:
         output_limit: int | None = None,
     ) -> Child:
         try:
-            return self._launcher.launch(
+            return self.launcher.launch(
                 arguments,
                 stdio or {},
                 deadline.left(),
@@ -312,8 +301,7 @@ def _stopped(refusal: Refusal, more: str | None = None) -> Refusal:
 def _check(ended: Exit, run: _Run | None = None) -> None:
     """Raise a refusal if the encoder failed.
 
-    ffmpeg exits with 0 if it had no memory for silence. ffmpeg 5 does so, too, if it could not
-    write its last bytes.
+    It exits with 0 without memory for silence, and ffmpeg 5 also where its last bytes are lost.
     """
     if run is not None:
         run.pipeline.check(ended.stderr, succeeded=ended.ok)

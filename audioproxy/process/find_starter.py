@@ -10,7 +10,7 @@ from pathlib import Path
 
 from audioproxy.process.cell import CellStarter, ConfinedProgram
 from audioproxy.process.child_limits import Limits
-from audioproxy.process.starters import CommandLineStarter, UtilLinuxStarter, run_briefly
+from audioproxy.process.starters import Starter, UtilLinuxStarter, run_briefly
 
 #: The source of ``audioproxy-cell`` and of its library, and the path where the program is expected.
 #: The library is beside it. An upgrade may turn a link to another version while this one runs.
@@ -23,12 +23,10 @@ _WITH_FILES, _WITH_PORTS = 1, 4
 
 def find_starter(
     programs: Iterable[str], limits: Limits, environment: Mapping[str, str]
-) -> tuple[CommandLineStarter, list[str]]:
+) -> tuple[Starter, list[str]]:
     """Return the best starter of this machine, and its shortcomings: sentences with a remedy each.
 
-    This blocks while it runs ``audioproxy-cell`` and tries programs.
-
-    :param environment: of the children that are tried; it has no secret (D45).
+    This blocks while it tries the programs, in an environment without secrets (D45).
     """
     binary = str(BINARY) if BINARY.exists() else shutil.which(BINARY.name)
     versions = _query(binary) if binary is not None else None
@@ -89,18 +87,6 @@ def _kernel_shortcomings(landlock: int, *, has_filters: bool) -> list[str]:
     return shortcomings
 
 
-def _needs_trial(program: str, confined: ConfinedProgram) -> bool:
-    """Return whether a program has to show that it runs in a cell.
-
-    Not the system's own ffmpeg: trials would delay each start by a tenth of a second. Nor one that
-    is installed later, which runs in a cell or not at all.
-    """
-    if confined.is_script:
-        return True
-    is_of_system = os.path.realpath(program) == f"/usr/bin/{os.path.basename(program)}"
-    return os.path.exists(program) and not is_of_system
-
-
 def _runs_in_cell(
     binary: str,
     program: str,
@@ -109,16 +95,20 @@ def _runs_in_cell(
     limits: Limits,
     environment: Mapping[str, str],
 ) -> bool:
-    # A program that is broken now, or too slow on a busy machine, keeps its cell.
-    if not _needs_trial(program, confined):
-        return True
-    if confined.is_script and landlock < _WITH_FILES:
+    of_system = f"/usr/bin/{os.path.basename(program)}"
+    if confined.is_script:
         # Only Landlock confines what a script executes: without it, a trial proves nothing.
-        return False
+        if landlock < _WITH_FILES:
+            return False
+    elif not os.path.exists(program) or os.path.realpath(program) == of_system:
+        # Trials of the system's own ffmpeg would delay each start by a tenth of a second. One that
+        # is installed later runs in a cell or not at all.
+        return True
 
     def fails(programs: Mapping[str, ConfinedProgram]) -> bool:
         command = CellStarter(binary, programs).command_line([program, "-version"], (), limits)
         ended = run_briefly(command, environment)
         return ended is not None and ended.returncode != 0
 
+    # A program that is broken now, or too slow on a busy machine, keeps its cell.
     return not fails({program: confined}) or fails({})

@@ -5,10 +5,9 @@ render. Here a preloaded library, the second output of ``cell.c``, takes the pla
 library's ``__libc_start_main``: it waits for requests when everything is linked, before ``main``.
 
 Its children are children of this process, by CLONE_PARENT of clone(2): they are signalled and
-reaped as any other, and a server that dies takes no render with it. With fork(3), the server would
-have to report their ends, and they would die with it. The price: no handler of pthread_atfork(3)
-runs. Those protect locks, and the state of random generators. There is no second thread whose locks
-could be held, and generators are seeded in the child (``tests.process.test_warm_live``).
+reaped as any other, and a server that dies takes no render with it. The price: no handler of
+pthread_atfork(3) runs. Those protect locks, which no second thread could hold, and the state of
+random generators, which are seeded in the child (``tests.process.test_warm_live``).
 """
 
 from __future__ import annotations
@@ -52,12 +51,10 @@ _STDERR_LIMIT = 1000
 
 
 class NotForked(Exception):
-    """The child was not started: nothing has read or written its descriptors.
-
-    :ivar is_lost: whether the server is useless from now on.
-    """
+    """The child was not started: nothing has read or written its descriptors."""
 
     def __init__(self, reason: str, *, is_lost: bool) -> None:
+        # Whether the server is useless from now on.
         self.is_lost = is_lost
         super().__init__(reason)
 
@@ -65,17 +62,14 @@ class NotForked(Exception):
 class ForkServer(ProcessProtocol):
     """The connection to a server, from its start until it is reaped.
 
-    :param ended: called with a reason when the process has ended.
     :ivar cpu_seconds: what linking took, once it is ready.
     """
 
     def __init__(
         self, ready: Callable[[ForkServer], object], ended: Callable[[ForkServer, str], object]
     ) -> None:
-        self._ready = ready
-        self._ended = ended
-        self._output = b""
-        self._errors = b""
+        self._ready, self._ended = ready, ended
+        self._output = self._errors = b""
         self._reason: str | None = None
         self.pid: int | None = None
         self.cpu_seconds = 0.0
@@ -99,13 +93,10 @@ class ForkServer(ProcessProtocol):
             raise
 
     def fork(self, words: Sequence[str], descriptors: Mapping[int, int]) -> int:
-        """Start a child of this process, and return its process ID.
-
-        This waits for the server, as a start without it waits until the program is executed.
+        """Start a child of this process, and return its process ID. This waits for the server.
 
         :param words: options of ``audioproxy-cell``, and the command line.
         :param descriptors: of this process, by their numbers in the child.
-        :raises NotForked: where that is impossible, or the server does not answer.
         """
         # Such a word would be two words.
         if any("\0" in word for word in words):
@@ -121,7 +112,7 @@ class ForkServer(ProcessProtocol):
                 sent = [theirs.fileno(), *(descriptors[number] for number in numbers)]
                 data = b"".join(os.fsencode(word) + b"\0" for word in request)
                 self._send(data, sent)
-            # The server and this process have closed the other end if there is no child.
+            # Without a child, nothing has the other end any more.
             ours.settimeout(_ANSWER_TIMEOUT)
             try:
                 answer = ours.recv(_ANSWER.size)
@@ -186,21 +177,15 @@ class ForkServer(ProcessProtocol):
         self._errors = (self._errors + data)[-_STDERR_LIMIT:]
 
     def processExited(self, reason: Failure) -> None:
-        """End the children that were never claimed: they hold the pipes of the server."""
-        pid, self.pid = self.pid, None
-        if pid is not None:
-            _reap_unclaimed(pid)
+        """End and reap the children that were never claimed: they hold the pipes of the server."""
+        group, self.pid = self.pid, None
+        with suppress(ChildProcessError):
+            while group is not None:
+                if os.waitpid(-group, os.WNOHANG) == (0, 0):
+                    os.killpg(group, signal.SIGKILL)
+                    os.waitpid(-group, 0)
 
     def processEnded(self, reason: Failure) -> None:
         self._control.close()
         errors = self._errors.decode("utf-8", "replace").strip()
         self._ended(self, self._reason or errors or f"it has ended: {reason.getErrorMessage()}")
-
-
-def _reap_unclaimed(group: int) -> None:
-    """End and reap the children of a server that nobody has claimed."""
-    with suppress(ChildProcessError):
-        while True:
-            if os.waitpid(-group, os.WNOHANG) == (0, 0):
-                os.killpg(group, signal.SIGKILL)
-                os.waitpid(-group, 0)

@@ -50,14 +50,12 @@ _log = Logger()
 
 
 class _Run(NamedTuple):
-    """The output of a program, or the reason why it could not be run."""
-
     output: bytes = b""
     failure: str = ""
 
 
 class _Examined(NamedTuple):
-    """What is known of the ffmpeg that was examined last; nothing before that."""
+    """What is known of the ffmpeg that was examined last."""
 
     identity: object = None
     version: str = ""
@@ -82,10 +80,10 @@ class Programs:
 
     @property
     def build_name(self) -> str:
-        """What names this build of ffmpeg in records; empty before the first examination.
+        """The version, and a digest of what ``ffmpeg -version`` prints; empty before that is known.
 
-        It is the version, and a digest of what ``ffmpeg -version`` prints: the configuration, the
-        compiler and the libraries of FFmpeg, but not those of encoders, such as libopus.
+        It shows the configuration, the compiler and the libraries of FFmpeg, but not those of
+        encoders, such as libopus.
         """
         return self._examined.build_name
 
@@ -112,21 +110,16 @@ class Programs:
 
     async def probe_versions(self) -> dict[str, str]:
         """Return the version that each program reports, by path; empty where it reports none."""
-        versions = {}
-        for program in (self.ffmpeg, self.ffprobe):
-            versions[program] = _read_version((await self._run_for_version(program)).output)
-        return versions
+        return {
+            program: _read_version((await self._run_for_version(program)).output)
+            for program in (self.ffmpeg, self.ffprobe)
+        }
 
     async def probe_resampler(self) -> str:
-        """Return the options of the best resampler of ffmpeg (D60).
-
-        ffmpeg is examined again after it was replaced. If it cannot be run, the render that needs
-        the options reports that.
-        """
-        if not self._examined.resampler or self._examined.identity != identify(self.ffmpeg):
-            run = await self._run_for_version(self.ffmpeg)
-            if run.failure:
-                return SOXR
+        """Return the options of the best resampler (D60); renders report an unusable ffmpeg."""
+        is_known = self._examined.resampler and self._examined.identity == identify(self.ffmpeg)
+        if not is_known and (await self._run_for_version(self.ffmpeg)).failure:
+            return SOXR
         return self._examined.resampler
 
     async def probe_shortcoming(self) -> str | None:
@@ -169,24 +162,19 @@ def _read_version(output: bytes) -> str:
     return match[1].decode("ascii") if match else ""
 
 
+@dataclass(eq=False)
 class ProgramsMonitor:
     """Checks the programs at the start, and whenever one of them could not be started (D34).
 
-    :param report: called after each check with whether both programs can be run.
-    :param settle: what a check waits for, so that it runs no program in a slower way.
+    :ivar report: called after each check with whether both programs can be run.
+    :ivar settle: what a check waits for, so that it runs no program in a slower way.
     """
 
-    def __init__(
-        self,
-        programs: Programs,
-        report: Callable[[bool], object],
-        settle: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
-        self._settle = settle
-        self._programs = programs
-        self._report = report
-        self._running: Deferred[None] | None = None
-        self._wanted: SharedResult[None] = SharedResult()
+    programs: Programs
+    report: Callable[[bool], object]
+    settle: Callable[[], Awaitable[None]] | None = None
+    _running: Deferred[None] | None = field(default=None, init=False)
+    _wanted: SharedResult[None] = field(default_factory=SharedResult, init=False)
 
     def start(self) -> None:
         self.check()
@@ -206,8 +194,8 @@ class ProgramsMonitor:
             try:
                 await self._wanted.wait()
                 self._wanted = SharedResult()
-                if self._settle is not None:
-                    await self._settle()
+                if self.settle is not None:
+                    await self.settle()
                 await self._check_until_usable()
                 if self._wanted.fired:
                     await self._pause()
@@ -219,20 +207,20 @@ class ProgramsMonitor:
     async def _check_until_usable(self) -> None:
         """Check until both programs can be run, and log once what is missing."""
         logged = False
-        while unusable := await self._programs.probe_unusable():
-            self._report(False)
+        while unusable := await self.programs.probe_unusable():
+            self.report(False)
             if not logged:
                 _log_missing(unusable)
-                logged = True
+            logged = True
             await self._pause()
-        self._report(True)
-        if lacking := await self._programs.probe_missing_features():
+        self.report(True)
+        if lacking := await self.programs.probe_missing_features():
             _log_missing(lacking)
-        elif shortcoming := await self._programs.probe_shortcoming():
+        elif shortcoming := await self.programs.probe_shortcoming():
             _log.warn("{shortcoming}; Debian's ffmpeg has it", shortcoming=shortcoming)
 
     async def _pause(self) -> None:
-        await deferLater(self._programs.launcher.clock, _RETRY)
+        await deferLater(self.programs.launcher.clock, _RETRY)
 
 
 def _log_missing(missing: list[str]) -> None:

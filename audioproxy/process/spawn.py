@@ -28,9 +28,7 @@ class SpawnFailed(Exception):
 class Launcher:
     """The settings that all children share.
 
-    :ivar environment: the children's whole environment; it has none of the service's own settings
-        (D45).
-    :ivar starter: starts the children with their limits, and confines them.
+    :ivar environment: the children's whole environment, without the service's settings (D45).
     :ivar limits: None for children that need none.
     :ivar on_spawn_failure: called where a program could not be started.
     """
@@ -55,8 +53,7 @@ class Launcher:
     ) -> Child:
         """Start a program with an empty stdin and a captured stderr.
 
-        :param descriptors: by the child's numbers, descriptors of this process that it inherits.
-            The caller closes its own descriptors.
+        :param descriptors: of this process, by the child's numbers; the caller closes its own.
         :param timeout: seconds for which `Child.wait` waits at most. The kernel ends a child that
             has used that much time of every CPU.
         :param stdout_limit: bytes of stdout to capture; 0 where ``descriptors`` sets stdout.
@@ -64,9 +61,8 @@ class Launcher:
         :param output_limit: bytes to which the child's writes may grow a file.
         :raises SpawnFailed: where the program cannot be started.
         """
-        child = Child(
-            self.clock, timeout, stdout_limit, keep_pattern, self.on_spawn_failure, source
-        )
+        failed = self.on_spawn_failure
+        child = Child(self.clock, timeout, stdout_limit, keep_pattern, failed, source)
         limits = {} if self.limits is None else self.limits.of_child(timeout, output_limit)
         # Tags are UTF-8 in any locale. Python encodes all words as the locale does names of files.
         program, *words = arguments
@@ -84,6 +80,6 @@ class Launcher:
                 self.starter.start(spawn, child.protocol, [program, *words], wanted, limits)
         except OSError as error:
             if error.errno in _PERSISTENT_ERRORS:
-                self.on_spawn_failure()
+                failed()
             raise SpawnFailed(f"{program}: {error.strerror}") from error
         return child

@@ -1,6 +1,5 @@
-"""Command lines that start a child with its settings, by programs of util-linux.
+"""What starts a child with its settings: programs that change them, and then execute the next one.
 
-Such a program changes a setting and then replaces itself with the next one of the command line.
 `audioproxy.process.cell` has the starter that confines a child too.
 """
 
@@ -45,11 +44,7 @@ class Spawner(Protocol):
 
 
 def spawn_by(spawner: Spawner, environment: Mapping[str, str]) -> Spawn:
-    """Return what executes command lines, each as the leader of a process group.
-
-    So a signal reaches what a child has started, and Ctrl-C on a terminal does not reach it: a
-    drain waits for renders.
-    """
+    """Return what executes command lines, each as the leader of a process group."""
 
     def spawn(
         protocol: ProcessProtocol, command: Sequence[str], descriptors: Mapping[int, int | str]
@@ -60,7 +55,7 @@ def spawn_by(spawner: Spawner, environment: Mapping[str, str]) -> Spawn:
     return spawn
 
 
-class Starter(Protocol):
+class Starter(ABC):
     """Starts a child with its limits, and so that the kernel kills it with this process (D40)."""
 
     def start(
@@ -71,43 +66,22 @@ class Starter(Protocol):
         descriptors: Mapping[int, int | str],
         limits: Limits,
     ) -> None:
-        """Start a child.
-
-        :param spawn: starts a program that applies the settings.
-        :raises OSError: where it cannot be started.
-        """
-        ...
-
-
-class CommandLineStarter(ABC):
-    """Starter that wraps the command line of a child."""
-
-    def start(
-        self,
-        spawn: Spawn,
-        protocol: ProcessProtocol,
-        command: Sequence[str],
-        descriptors: Mapping[int, int | str],
-        limits: Limits,
-    ) -> None:
+        """Start a child, or raise OSError; ``spawn`` starts a program that applies the settings."""
         spawn(protocol, self.command_line(command, descriptors, limits), descriptors)
 
     @abstractmethod
     def command_line(
         self, command: Sequence[str], descriptors: Container[int], limits: Limits
     ) -> list[str]:
-        """Return a command line that starts a child with all settings.
-
-        :param descriptors: those that the child inherits, by its own numbers.
-        """
+        """Return a command line that starts a child with its settings and descriptors."""
 
 
 @dataclass(frozen=True, slots=True)
-class UtilLinuxStarter(CommandLineStarter):
+class UtilLinuxStarter(Starter):
     """Starter that uses ``prlimit`` and ``setpriv``, where they exist. It confines nothing.
 
-    A broken pipe would not end an encoder, which writes into a file. So without setpriv, a child of
-    a killed service runs to its own end, and writes into a file without a name.
+    Without setpriv, a child of a killed service runs to its own end: an encoder writes into a file
+    without a name, and no broken pipe ends it.
     """
 
     prlimit: str | None = None
@@ -145,7 +119,7 @@ class UtilLinuxStarter(CommandLineStarter):
         return [*words, *command]
 
 
-def _works(starter: CommandLineStarter, limits: Limits) -> bool:
+def _works(starter: Starter, limits: Limits) -> bool:
     ended = run_briefly(starter.command_line(["true"], (), limits))
     return ended is not None and ended.returncode == 0
 
@@ -153,10 +127,7 @@ def _works(starter: CommandLineStarter, limits: Limits) -> bool:
 def run_briefly(
     command: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes] | None:
-    """Run a program, and return how it ended; None if it takes more than 10 seconds.
-
-    This blocks. A program that cannot be started ends with the status 127.
-    """
+    """Return how a program ended: None after 10 seconds, status 127 where it cannot be started."""
     try:
         return subprocess.run(command, capture_output=True, timeout=_TIMEOUT, env=environment)
     except subprocess.TimeoutExpired:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import signal
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -33,15 +34,7 @@ from audioproxy.process.starters import spawn_by
 MOST_FORKS = 500
 # Signals of a child that has crashed. The next ones get another layout of memory, so that nobody
 # learns it from crash to crash.
-_CRASHES = {
-    signal.SIGABRT,
-    signal.SIGBUS,
-    signal.SIGFPE,
-    signal.SIGILL,
-    signal.SIGSEGV,
-    signal.SIGSYS,
-    signal.SIGTRAP,
-}
+_CRASHES = {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP}
 # Seconds within which a program is linked, and has shown that it works.
 _START_TIMEOUT = 20.0
 # Seconds until a server that has failed is started again: at once, then doubled each time.
@@ -58,27 +51,23 @@ _FAR_WORDS = ["-i", f"file:/dev/fd/{SOURCE_DESCRIPTOR}"]
 _log = Logger()
 
 
+@dataclass(eq=False)
 class WarmProgram:
     """Keeps a fork server of one program, where that is possible.
 
-    :param limits: of the first children, which have to show that the program works.
+    :ivar limits: of the first children, which have to show that the program works.
     :ivar obstacle: why there is none; None while there is one.
     """
 
-    def __init__(
-        self,
-        program: str,
-        cells: CellStarter,
-        reactor: Any,
-        environment: Mapping[str, str],
-        limits: Limits,
-    ) -> None:
+    program: str
+    cells: CellStarter
+    reactor: Any
+    environment: Mapping[str, str]
+    limits: Limits
+
+    def __post_init__(self) -> None:
         self.obstacle: str | None = "not started yet"
-        self._program = program
-        self._cells = cells
-        self._reactor = reactor
-        self._spawn = spawn_by(reactor, {**environment, **VARIABLES})
-        self._limits = limits
+        self._spawn = spawn_by(self.reactor, {**self.environment, **VARIABLES})
         self._is_open = False
         # The server that forks, the one that will replace it, the first child of that, and all of
         # these that have not ended.
@@ -93,10 +82,15 @@ class WarmProgram:
         # What is found at paths that decide what is linked, as of the start of the server.
         self._linked: dict[str, object] = {}
         self._delay = 0.0
+        # The limit of a server's start, or the next start.
         self._call: IDelayedCall | None = None
         self._warned: str | None = None
         self._settled: SharedResult[None] = SharedResult()
         self._stopped: SharedResult[None] = SharedResult()
+
+    @property
+    def _path(self) -> str:
+        return shutil.which(self.program) or self.program
 
     @property
     def cpu_seconds(self) -> float:
@@ -150,7 +144,7 @@ class WarmProgram:
         server = self._current
         if server is None or (MAP_DESCRIPTOR in descriptors and not self._asks):
             return False
-        words = self._cells.request(command, descriptors, limits)
+        words = self.cells.request(command, descriptors, limits)
         if self.replace_outdated():
             return False
         try:
@@ -174,14 +168,12 @@ class WarmProgram:
         words: Sequence[str],
         descriptors: Mapping[int, int | str],
     ) -> None:
-        fork = partial(server.fork, words)
-        exited = partial(self._note_end, server)
-        ForkedProcess(self._reactor, protocol, descriptors, fork, exited)
+        def exited(status: int) -> None:
+            has_crashed = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _CRASHES
+            if has_crashed and server is self._current:
+                self._lose(server, "a child has crashed")
 
-    def _note_end(self, server: ForkServer, status: int) -> None:
-        has_crashed = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _CRASHES
-        if has_crashed and server is self._current:
-            self._lose(server, "a child has crashed")
+        ForkedProcess(self.reactor, protocol, descriptors, partial(server.fork, words), exited)
 
     def _lose(self, server: ForkServer, reason: str) -> None:
         self._current = None
@@ -206,33 +198,29 @@ class WarmProgram:
         if self._next is not None:
             return
         self._cancel_call()
-        path = shutil.which(self._program) or self._program
+        path = self._path
         if (obstacle := find_obstacle(path)) is not None:
             self._fail(obstacle, is_fault=False)
             return
-        self._next = server = ForkServer(self._start_proof, self._end)
+        self._next = server = ForkServer(
+            lambda ready: Deferred.fromCoroutine(self._prove(ready)), self._end
+        )
         self._running.add(server)
-        self._call = self._reactor.callLater(_START_TIMEOUT, server.kill, "it takes too long")
+        self._call = self.reactor.callLater(_START_TIMEOUT, server.kill, "it takes too long")
         try:
-            command = self._cells.server_command(path, self._limits)
-            server.start(self._spawn, self._cells.library, command)
+            command = self.cells.server_command(path, self.limits)
+            server.start(self._spawn, self.cells.library, command)
         except FileNotFoundError as error:
-            remedy = library_command(self._cells.library)
+            remedy = library_command(self.cells.library)
             self._end(server, f"{error.filename} is missing; build it: `{remedy}`")
         except OSError as error:
             self._end(server, str(error))
 
-    def _start_proof(self, server: ForkServer) -> None:
-        Deferred.fromCoroutine(self._prove(server))
-
     async def _prove(self, server: ForkServer) -> None:
-        """Start a child that prints the program's version, and one that reads a source.
-
-        The server is used if the first one succeeds.
-        """
+        """Use a server if its first child prints a version, and try whether one reads a source."""
         try:
             folders = read_folders(server.pid)
-            program = shutil.which(self._program) or self._program
+            program = self._path
             linked = {path: identify(path) for path in (program, *folders, *_LOADER_FILES)}
             if linked[program] != identify(f"/proc/{server.pid}/exe"):
                 raise ValueError("it was replaced while it was linked")
@@ -273,7 +261,7 @@ class WarmProgram:
         self, server: ForkServer, command: Sequence[str], descriptors: Mapping[int, int]
     ) -> _Trial:
         trial = _Trial()
-        words = self._cells.request(command, descriptors, self._limits)
+        words = self.cells.request(command, descriptors, self.limits)
         with open(os.devnull, "rb") as null:
             wanted: dict[int, int | str] = {0: null.fileno(), 1: "r", 2: "r", **descriptors}
             self._fork(server, trial, words, wanted)
@@ -289,9 +277,9 @@ class WarmProgram:
         if former is not None:
             former.kill("replaced")
         self._linked, self._forks, self._asks = linked, 0, asks
-        self._ready_since = self._reactor.seconds()
+        self._ready_since = self.reactor.seconds()
         if self.obstacle is not None:
-            _log.info("{program} is linked once, and forked", program=self._program)
+            _log.info("{program} is linked once, and forked", program=self.program)
         self.obstacle = self._warned = None
         self._settled.fire(None)
 
@@ -322,13 +310,13 @@ class WarmProgram:
             self.obstacle = reason
         if is_fault:
             self._warn(f"started anew for each child until it is linked again: {reason}")
-        if self._reactor.seconds() - self._ready_since > _PROVEN:
+        if self.reactor.seconds() - self._ready_since > _PROVEN:
             self._delay = 0.0
         self._ready_since = math.inf
         is_starting = self._next is not None
         if self._call is None:
             is_starting = not self._delay
-            self._call = self._reactor.callLater(self._delay, self._start)
+            self._call = self.reactor.callLater(self._delay, self._start)
         self._delay = min(max(_FIRST_DELAY, 2 * self._delay), _MOST_DELAY)
         settled = self._settled
         if is_starting and self._current is None:
@@ -338,7 +326,7 @@ class WarmProgram:
     def _warn(self, reason: str) -> None:
         if reason != self._warned:
             self._warned = reason
-            _log.warn("{program} is {reason}", program=self._program, reason=reason)
+            _log.warn("{program} is {reason}", program=self.program, reason=reason)
 
     def _cancel_call(self) -> None:
         call, self._call = self._call, None
@@ -347,12 +335,7 @@ class WarmProgram:
 
 
 class _Trial(ProcessProtocol):
-    """One of the first children of a server.
-
-    :ivar ended: fires when it has ended.
-    :ivar fault: why it has failed; None if it has ended well, with output.
-    :ivar has_crashed: whether a signal has ended it.
-    """
+    """One of the first children of a server; ``fault`` is None if it ends well, with output."""
 
     transport: IProcessTransport
     fault: str | None = None

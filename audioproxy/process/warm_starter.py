@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from twisted.internet.protocol import ProcessProtocol
@@ -18,37 +19,27 @@ from audioproxy.process.warm import WarmProgram
 _log = Logger()
 
 
-class WarmStarter:
+@dataclass(eq=False)
+class WarmStarter(Starter):
     """Starter that uses fork servers wherever that is possible, unless they are not wanted.
 
-    :param cold: the starter of everything else.
-    :param programs: by the path that starts them.
-    :param obstacle: why another program has no server; None if all have one.
+    :ivar programs: by the path that starts them.
+    :ivar obstacle: why another program has no server; empty if all have one.
     """
 
-    def __init__(
-        self,
-        cold: Starter,
-        programs: Mapping[str, WarmProgram],
-        *,
-        is_wanted: bool,
-        obstacle: str | None = None,
-    ) -> None:
-        self._cold = cold
-        self.programs = programs
-        self.is_wanted = is_wanted
-        self._obstacle = obstacle
-        self._is_closed = False
-        self._has_warned = False
+    _cold: Starter
+    programs: Mapping[str, WarmProgram]
+    is_wanted: bool
+    obstacle: str = ""
+    _is_closed: bool = field(default=False, init=False)
+    _has_warned: bool = field(default=False, init=False)
 
     @property
     def far_obstacles(self) -> list[str]:
         """Why some children cannot read sources whose blocks arrive on demand."""
-        obstacles = [] if self._obstacle is None else [self._obstacle]
-        for name, program in self.programs.items():
-            if (obstacle := program.far_obstacle) is not None:
-                obstacles.append(f"{name}: {obstacle}")
-        return obstacles
+        found = {name: program.far_obstacle for name, program in self.programs.items()}
+        obstacles = [f"{name}: {obstacle}" for name, obstacle in found.items() if obstacle]
+        return [self.obstacle, *obstacles] if self.obstacle else obstacles
 
     def open(self) -> None:
         self._is_closed = False
@@ -67,8 +58,8 @@ class WarmStarter:
     async def can_preload(self) -> bool:
         """Return whether children of all programs can read sources whose blocks arrive on demand.
 
-        This starts the servers, unless they are open already, and waits for those that are being
-        started. Where it is impossible, one warning says that remote sources are copied.
+        This starts servers, and waits for them. Where it is impossible, one warning says that
+        remote sources are copied.
         """
         if not self._is_closed:
             self.open()
@@ -115,6 +106,11 @@ class WarmStarter:
             raise OSError(errno.EAGAIN, "the program is not linked now")
         self._cold.start(spawn, protocol, command, descriptors, limits)
 
+    def command_line(
+        self, command: Sequence[str], descriptors: Container[int], limits: Limits
+    ) -> list[str]:
+        return self._cold.command_line(command, descriptors, limits)
+
 
 def warm_starter(
     cold: Starter,
@@ -124,13 +120,9 @@ def warm_starter(
     *,
     is_wanted: bool = True,
 ) -> WarmStarter:
-    """Return a starter with a server for each program that runs in a cell.
-
-    :param cold: the starter where there is no server.
-    :param limits: of the first children of each server.
-    """
+    """Return a starter with a server for each program that runs in a cell."""
     programs: dict[str, WarmProgram] = {}
-    obstacle = None
+    obstacle = ""
     if not is_wanted:
         obstacle = "AP_WARM_PROGRAMS is 0"
     elif not isinstance(cold, CellStarter):
@@ -141,4 +133,4 @@ def warm_starter(
         programs = {
             name: WarmProgram(name, cold, reactor, environment, limits) for name in cold.programs
         }
-    return WarmStarter(cold, programs, is_wanted=is_wanted, obstacle=obstacle)
+    return WarmStarter(cold, programs, is_wanted, obstacle)

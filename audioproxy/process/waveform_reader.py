@@ -1,35 +1,37 @@
-"""The work of threads for one waveform: from samples to pixels, and from pixels to a document."""
+"""The work of threads for one waveform: reads samples, reduces them, and writes the document."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable
+from threading import Event
 from typing import IO, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from audioproxy.errors import OutputTooLarge
+from audioproxy.concurrency.deadlines import Deadline
+from audioproxy.errors import OutputTooLarge, RenderFailed
+from audioproxy.media.lengths.pcm import sample_bytes
 from audioproxy.media.waveform import SAMPLE, Reduction, Waveform, serialize
-from audioproxy.media.waveform_spec import WaveformSpec
+from audioproxy.media.waveform_spec import PcmSamples, UnusualSamples, WaveformSpec
 
 # Bytes that are reduced at a time: whole frames, and few enough for a CPU's cache.
 _CHUNK = 1024 * 1024
+# Values of 16 bits from which ffmpeg's results depend on the machine.
+_OVERFLOW = 2.0**31
 
 
 class SampleStream(Protocol):
-    """A decoder's pipe, or the samples of a file: native samples of 16 bits."""
+    """Native samples of 16 bits, from a decoder or a file; ``readinto`` returns 0 at the end."""
 
-    def readinto(self, room: memoryview) -> int:
-        """Read into ``room``, and return the number of bytes; 0 at the end."""
-        ...
+    def readinto(self, room: memoryview) -> int: ...
 
 
 def reduce_samples(
     spec: WaveformSpec, spool: IO[bytes], frames_in_block: int, stream: SampleStream
 ) -> Reduction:
-    """Return the reduction of all samples of a stream: see `Reduction`.
-
-    :raises OSError: where the blocks cannot be stored.
-    """
+    """Return the reduction of all samples of a stream, or raise OSError as its spool does."""
     reduction = Reduction(spec, spool, frames_in_block)
     buffer = bytearray(_CHUNK)
     room = memoryview(buffer)
@@ -43,14 +45,6 @@ def reduce_samples(
     filled -= filled % reduction.frame_bytes
     reduction.add(np.frombuffer(room[:filled], SAMPLE))
     return reduction
-
-
-def join_parts(parts: Sequence[Reduction], pixel: int) -> Waveform:
-    """Return the waveform of consecutive parts, each of which begins with a pixel.
-
-    :param pixel: in frames.
-    """
-    return Waveform(pixel, np.concatenate([part.pixels(pixel) for part in parts]))
 
 
 def write_document(
@@ -67,3 +61,69 @@ def write_document(
             if size > limit:
                 raise OutputTooLarge
             document.write(piece)
+
+
+class PcmReader:
+    """Reads the samples of an open file, in the place of a decoder's pipe."""
+
+    def __init__(
+        self, samples: PcmSamples, descriptor: int, deadline: Deadline, stop: Event
+    ) -> None:
+        self._codec, self._width = samples.codec, sample_bytes(samples.codec)
+        self._descriptor = descriptor
+        self._offset = samples.offset
+        self._left = samples.frames * samples.channels
+        self._deadline = deadline
+        self._stop = stop
+
+    def readinto(self, room: memoryview) -> int:
+        """Read samples of 16 bits; raise `UnusualSamples` for those that ffmpeg must convert."""
+        if self._stop.is_set():
+            return 0
+        self._deadline.left()
+        wanted = min(self._left, len(room) // SAMPLE.itemsize)
+        if not wanted:
+            return 0
+        if self._codec == "pcm_s16le":
+            count = self._read(room[: wanted * self._width])
+        else:
+            raw = bytearray(wanted * self._width)
+            count = self._read(memoryview(raw))
+            np.frombuffer(room, SAMPLE, count)[:] = _convert(self._codec, raw, count)
+        self._left -= count
+        return count * SAMPLE.itemsize
+
+    def _read(self, room: memoryview) -> int:
+        # Fewer samples only at the end of the file.
+        filled = 0
+        try:
+            while count := os.preadv(self._descriptor, [room[filled:]], self._offset):
+                filled += count
+                self._offset += count
+        except OSError as error:
+            raise RenderFailed("The source could not be read.") from error
+        return filled // self._width
+
+
+def _convert(codec: str, raw: bytearray, count: int) -> NDArray[np.int16]:
+    """Return samples with 16 bits, as libswresample converts them (libswresample/audioconvert.c).
+
+    Integers of more bits lose the lower ones; floats are rounded to even, and cut off.
+    """
+    kind, bits = codec[4], int(codec[5:].rstrip("bel"))
+    order = ">" if codec.endswith("be") else "<"
+    if kind == "u":
+        return (np.frombuffer(raw, np.uint8, count).astype(np.int16) - 128) << 8
+    if kind == "f":
+        samples: NDArray[np.floating] = np.frombuffer(raw, f"{order}f{bits // 8}", count)
+        scaled = samples * samples.dtype.type(1 << 15)
+        # NaN is not smaller than anything.
+        if not np.all(np.abs(scaled) < _OVERFLOW):
+            raise UnusualSamples
+        return np.rint(scaled).clip(-(1 << 15), (1 << 15) - 1).astype(np.int16)
+    if bits == 8:
+        return np.frombuffer(raw, np.int8, count).astype(np.int16) << 8
+    # The two most significant bytes of each sample.
+    width = bits // 8
+    offset = width - 2 if order == "<" else 0
+    return np.ndarray(count, f"{order}i2", raw, offset, (width,))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from tempfile import SpooledTemporaryFile
 from threading import Event
-from typing import IO, TYPE_CHECKING, TypeAlias
+from typing import IO, TYPE_CHECKING
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled, run_detached
@@ -24,9 +23,6 @@ from audioproxy.sources.interfaces import SourceFile
 if TYPE_CHECKING:
     from audioproxy.media.waveform import Reduction, Waveform
     from audioproxy.process.waveform_reader import SampleStream
-
-    #: Writes the document of the waveform that a function returns.
-    _Write: TypeAlias = Callable[[Callable[[], Waveform]], Awaitable[None]]
 
 # Bytes of blocks that are kept in memory. More blocks, for many pixels, go into a file.
 _MAX_MEMORY_BYTES = 4 * 1024 * 1024
@@ -46,24 +42,12 @@ class _UnevenPart(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """What all passes of one waveform share."""
-
-    source: SourceFile
-    descriptor: int | None
-    spec: WaveformSpec
-    deadline: Deadline
-
-
 class Waveforms:
     """Renders waveforms, of sources that ffmpeg decodes and of uncompressed samples."""
 
-    def __init__(
-        self, decoder: Decoder, in_thread: ThreadRunner, folder: str = DEFAULT_FOLDER
-    ) -> None:
-        self._decoder = decoder
-        self._in_thread = in_thread
-        self._folder = folder
+    decoder: Decoder
+    in_thread: ThreadRunner
+    folder: str = DEFAULT_FOLDER
 
     async def write(
         self,
@@ -79,28 +63,25 @@ class Waveforms:
     ) -> None:
         """Reduce a source, and then write the document of its waveform.
 
-        It takes one pass, or a second one if the first has another number of frames than expected.
-
-        :param whole: the pass over all samples.
+        :param whole: the pass over all samples. It is repeated if the number of frames is another
+            one than expected.
         :param descriptor: of the file that has the samples that need no decoder, if there are any.
-        :param output: the descriptor that the document is written to.
         :param limit: bytes of the document.
-        :param parts: passes over parts of the samples, in order, which run side by side in place of
-            the pass over all. If one has other samples than it should have, all are discarded.
+        :param parts: passes over consecutive parts, which run side by side in place of that over
+            all. If one has other samples than it should have, all are discarded.
         :param part_ended: called when one of the parts has ended in any way.
         :raises InvalidOptions: for a waveform that its serialization cannot hold.
         :raises Refusal: as `Encoding.wait`, and for a larger document, or one without a sample.
         """
-        run = _Run(source, descriptor, spec, deadline)
-        write = partial(self._write_document, spec, output, limit)
+        run = _Run(self, source, descriptor, spec, output, limit, deadline)
         try:
             if parts:
                 try:
-                    await self._write_parts(run, parts, write, part_ended)
+                    await run.write_parts(parts, part_ended)
                     return
                 except (_UnevenPart, UnusualSamples) as error:
                     _log.debug("the parts of a waveform are not used: {why}", why=repr(error))
-            await self._write_whole(run, whole, write)
+            await run.write_whole(whole)
         except _SpoolError as error:
             # This disk may be another one than that of the output.
             _log.warn("the samples of a waveform cannot be written to TMPDIR: {error}", error=error)
@@ -114,35 +95,46 @@ class Waveforms:
                 raise DiskFull from error
             raise RenderFailed("The waveform could not be written to the disk.") from error
 
-    async def _write_whole(self, run: _Run, whole: Pass, write: _Write) -> None:
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The passes of one waveform."""
+
+    waveforms: Waveforms
+    source: SourceFile
+    descriptor: int | None
+    spec: WaveformSpec
+    output: int
+    limit: int
+    deadline: Deadline
+
+    async def write_whole(self, whole: Pass) -> None:
         try:
-            await self._write_pass(run, whole, write)
+            await self._write_pass(whole)
         except UnusualSamples:
             # ffmpeg converts them.
-            await self._write_whole(run, replace(whole, samples=None), write)
+            await self.write_whole(replace(whole, samples=None))
         except CoarseBlocks as coarse:
             try:
-                await self._write_pass(run, replace(whole, frames=coarse.frames), write)
+                await self._write_pass(replace(whole, frames=coarse.frames))
             except CoarseBlocks:
                 raise RenderFailed("Two passes had different numbers of samples.") from None
 
-    async def _write_pass(self, run: _Run, whole: Pass, write: _Write) -> None:
+    async def _write_pass(self, whole: Pass) -> None:
         # Nothing is written where this raises CoarseBlocks or UnusualSamples.
         block = 1 if whole.frames is None else frames_per_pixel(whole.frames, whole.pixels)
         with self._spool() as spool:
-            reduction = await self._reduce(run, whole, block, spool)
-            await write(reduction.finish)
+            reduction = await self._reduce(whole, block, spool)
+            await self._write_document(reduction.finish)
 
-    async def _write_parts(
-        self, run: _Run, parts: Sequence[Pass], write: _Write, part_ended: Callable[[], object]
-    ) -> None:
+    async def write_parts(self, parts: Sequence[Pass], part_ended: Callable[[], object]) -> None:
         first = parts[0]
         assert first.frames is not None
         pixel = first.frames // first.pixels
 
         async def reduce(part: Pass, spool: IO[bytes]) -> Reduction:
             try:
-                reduction = await self._reduce(run, part, pixel, spool)
+                reduction = await self._reduce(part, pixel, spool)
             except NothingDecoded:
                 raise _UnevenPart from None
             finally:
@@ -156,15 +148,17 @@ class Waveforms:
             reductions = await all_results(map(reduce, parts, spools))
 
             def join() -> Waveform:
-                from audioproxy.process.waveform_reader import join_parts
+                import numpy as np
 
-                return join_parts(reductions, pixel)
+                from audioproxy.media.waveform import Waveform
 
-            await write(join)
+                return Waveform(pixel, np.concatenate([part.pixels(pixel) for part in reductions]))
 
-    async def _reduce(self, run: _Run, taken: Pass, block: int, spool: IO[bytes]) -> Reduction:
-        spec = replace(run.spec, pixels=taken.pixels)
-        samples, descriptor, stop = taken.samples, run.descriptor, Event()
+            await self._write_document(join)
+
+    async def _reduce(self, taken: Pass, block: int, spool: IO[bytes]) -> Reduction:
+        spec = replace(self.spec, pixels=taken.pixels)
+        samples, descriptor, stop = taken.samples, self.descriptor, Event()
 
         def reduce(stream: SampleStream) -> Reduction:
             from audioproxy.process.waveform_reader import reduce_samples
@@ -175,30 +169,29 @@ class Waveforms:
                 raise _SpoolError(reason_of(error)) from error
 
         if samples is None or descriptor is None:
-            return await self._decoder.decode(taken.pipeline, run.source, run.deadline, reduce)
+            decoder = self.waveforms.decoder
+            return await decoder.decode(taken.pipeline, self.source, self.deadline, reduce)
 
         def read_samples() -> Reduction:
-            from audioproxy.process.pcm_reader import PcmReader
+            from audioproxy.process.waveform_reader import PcmReader
 
-            return reduce(PcmReader(samples, descriptor, run.deadline, stop))
+            return reduce(PcmReader(samples, descriptor, self.deadline, stop))
 
-        return await await_uncancelled(self._in_thread(read_samples), stop.set)
+        return await await_uncancelled(self.waveforms.in_thread(read_samples), stop.set)
 
-    async def _write_document(
-        self, spec: WaveformSpec, output: int, limit: int, finish: Callable[[], Waveform]
-    ) -> None:
+    async def _write_document(self, finish: Callable[[], Waveform]) -> None:
         def write() -> None:
             from audioproxy.process.waveform_reader import write_document
 
-            write_document(finish, spec, output, limit)
+            write_document(finish, self.spec, self.output, self.limit)
 
-        await await_uncancelled(self._in_thread(write))
+        await await_uncancelled(self.waveforms.in_thread(write))
 
     @contextmanager
     def _spool(self) -> Iterator[IO[bytes]]:
-        spool = SpooledTemporaryFile(_MAX_MEMORY_BYTES, dir=self._folder)  # noqa: SIM115
+        spool = SpooledTemporaryFile(_MAX_MEMORY_BYTES, dir=self.waveforms.folder)  # noqa: SIM115
         try:
             yield spool
         finally:
             # The removal of a large file takes time.
-            run_detached(self._in_thread, spool.close)
+            run_detached(self.waveforms.in_thread, spool.close)

@@ -97,8 +97,8 @@ class SpawnTests(RealCase):
         self.patch(child_module, "_TERM_GRACE", 0.1)
         for wrapper in ('trap "" TERM; sleep 1000 & echo $!; wait', "sleep 1000 & echo $!; wait"):
             child = self.launch("sh", "-c", wrapper)
-            await until(lambda child=child: child.protocol._stdout.data.endswith(b"\n"), "a pid")
-            pid = int(child.protocol._stdout.data)
+            await until(lambda child=child: child.protocol._stdout.endswith(b"\n"), "a pid")
+            pid = int(child.protocol._stdout)
             self.assertTrue(is_running(pid))
             waiting = Deferred.fromCoroutine(child.wait()).addErrback(lambda _: None)
             waiting.cancel()

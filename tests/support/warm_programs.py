@@ -152,7 +152,7 @@ class WarmCase(TestCase):
             await child.wait()
 
         self.addCleanup(kill)
-        await until(lambda: child.protocol._stdout.data == b"waiting\n", "the child to wait")
+        await until(lambda: child.protocol._stdout == b"waiting\n", "the child to wait")
         assert child.protocol.pid is not None
         return child.protocol.pid
 

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import RenderFailed, RenderTimeout
 from audioproxy.media.waveform_spec import PcmSamples, UnusualSamples
-from audioproxy.process.pcm_reader import PcmReader
+from audioproxy.process.waveform_reader import PcmReader
 
 
 def deadline(seconds: float = 60) -> Deadline:
