@@ -32,7 +32,6 @@ class SourceFilter:
 
     @classmethod
     def of(cls, sources: Iterable[Source], prefixes: Iterable[str]) -> SourceFilter:
-        """Return the filter of a command line."""
         raw = tuple(map(to_bytes, prefixes))
         for prefix in raw:
             # An empty prefix would select every source.
@@ -62,7 +61,6 @@ def whole_source(record: VariantRecord) -> Source | None:
 
 
 def format_of(record: VariantRecord) -> str:
-    """Return the output format of a variant, such as ``mp3``."""
     segments = record.options.split("/")
     return next((each[2:] for each in segments if each.startswith("f:")), "unknown")
 
@@ -72,14 +70,12 @@ def build_of(record: VariantRecord | None) -> str:
 
 
 def source_text(record: VariantRecord) -> str:
-    """Return the address of a variant's source, or its digest where no address is recorded."""
     if record.source is None:
         return f"sha256:{record.source_sha256}"
     return record.source.decode("utf-8", "surrogateescape")
 
 
 def variant_values(entry: Entry, record: VariantRecord | None) -> dict[str, Any]:
-    """Return what is known of a variant, for JSON; unknown values are ``null``."""
     return {
         "key": entry.key,
         "bytes": entry.size,
@@ -97,7 +93,6 @@ def known_text(record: VariantRecord | None) -> str:
 
 
 def variant_text(entry: Entry, record: VariantRecord | None) -> str:
-    """Return what is known of a variant in one line."""
     return f"{entry.key}  {format_bytes(entry.size):>7}  {known_text(record)}"
 
 
