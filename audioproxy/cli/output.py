@@ -46,7 +46,6 @@ class Output:
 
     @classmethod
     def of(cls, arguments: Namespace, bar: Any = None) -> Output:
-        """Return the output of a command with the option ``--json``."""
         return cls(Form.JSON if arguments.json else Form.TEXT, bar)
 
     def line(self, text: str, head: str = "", colour: Colour | None = None) -> None:
@@ -64,18 +63,15 @@ class Output:
             self.line(line)
 
     def headings(self, names: Iterable[str], line: str) -> None:
-        """Print the headings of rows, of which JSON has none."""
         if self.form is Form.CSV:
             self._print(_csv(names))
         self.line(line)
 
     def document(self, values: Mapping[str, Any]) -> None:
-        """Print the only JSON document of a command, on several lines."""
         if self.form is Form.JSON:
             self._print(_json(values, indent=2))
 
     def error(self, *lines: str) -> None:
-        """Print error messages."""
         with self._above_bar():
             print_errors(*lines)
 
@@ -111,7 +107,6 @@ def progress_bar(unit: str, quiet: bool, total: int | None = None) -> Any:
 
 
 def print_errors(*lines: str) -> None:
-    """Print error messages to stderr, separate from the results on stdout."""
     for line in lines:
         print(f"{paint('audioproxy:', Colour.RED, sys.stderr)} {printable(line)}", file=sys.stderr)
 

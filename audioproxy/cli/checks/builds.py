@@ -26,7 +26,6 @@ _TIMEOUT = 10.0
 
 
 async def check_builds(reactor: Any, config: Config, engine: Engine) -> AsyncIterator[CheckResult]:
-    """Compare the build of ffmpeg with those that made a sample of the stored variants."""
     if engine.store is None:
         return
     catalog = open_catalog(config, engine, reactor, _AT_A_TIME)
@@ -45,10 +44,7 @@ async def check_builds(reactor: Any, config: Config, engine: Engine) -> AsyncIte
 
 
 async def sample_builds(catalog: VariantCatalog, builds: list[str], most: int = _SAMPLE) -> None:
-    """Append the builds of at most so many variants to a list, as `build_of` names them.
-
-    :raises CatalogError, OSError: where the store fails, or none of the variants can be read.
-    """
+    """Append the builds of some variants to a list; raise the error if none can be read."""
     failures: list[Exception] = []
 
     def skip(entry: Entry, error: Exception) -> None:
@@ -68,7 +64,6 @@ async def sample_builds(catalog: VariantCatalog, builds: list[str], most: int = 
 
 
 def compare_builds(own: str, builds: Sequence[str]) -> CheckResult:
-    """Compare the build of this machine, empty where it is unknown, with those of some variants."""
     if not builds:
         return good("builds", "the store has no variants yet")
     counts = Counter(builds)
