@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from audioproxy.cli.checks.settings import place_of_variants
 from audioproxy.cli.env_file import load_config, read_keys
 from audioproxy.cli.exit_status import REFUSED, SUCCESS
-from audioproxy.cli.formatting import format_time
-from audioproxy.cli.output import Colour, Output, printable
+from audioproxy.cli.output import Colour, Output, format_time, printable
 from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import describe_presigned, parse_url
 from audioproxy.cli.verify import verify_path

@@ -10,8 +10,7 @@ from typing import Any
 
 from audioproxy.cli.env_file import read_keys
 from audioproxy.cli.exit_status import EXPIRED, FAILURE, REFUSED, SUCCESS, USAGE_ERROR, UsageError
-from audioproxy.cli.formatting import format_time
-from audioproxy.cli.output import Colour, Output
+from audioproxy.cli.output import Colour, Output, format_time
 from audioproxy.cli.url_input import parse_url, percent_encode_typed, read_lines
 from audioproxy.errors import Expired, InvalidSignature, Refusal
 from audioproxy.grammar.option_parser import parse_expiry

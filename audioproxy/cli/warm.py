@@ -27,8 +27,7 @@ from audioproxy.cli.fetcher import (
     FetchFailed,
     redact_url,
 )
-from audioproxy.cli.formatting import format_bytes, format_count
-from audioproxy.cli.output import Output, progress_bar
+from audioproxy.cli.output import Output, format_bytes, format_count, progress_bar
 from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import standard_input
 from audioproxy.cli.warm_report import ReportingFetcher, probing_engine

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 from audioproxy.cli.checks.results import CheckResult, good, note
-from audioproxy.cli.formatting import format_count
+from audioproxy.cli.output import format_count
 from audioproxy.cli.store.command import open_catalog
 from audioproxy.cli.store.variant_rows import UNKNOWN_BUILD, build_of
 from audioproxy.concurrency.deadlines import Deadline

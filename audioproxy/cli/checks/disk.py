@@ -11,7 +11,7 @@ from pathlib import Path
 from audioproxy.cli.checks.results import CheckResult, bad, good, note
 from audioproxy.cli.checks.settings import place_of_variants
 from audioproxy.cli.env_file import read_environment
-from audioproxy.cli.formatting import format_bytes
+from audioproxy.cli.output import format_bytes
 from audioproxy.config import Config
 from audioproxy.config.values import listed
 from audioproxy.files.disk_space import DiskSpace

@@ -13,7 +13,7 @@ from typing import Any
 from audioproxy.cli.checks.disk import filesystem_of
 from audioproxy.cli.checks.results import CheckResult, bad, good, note
 from audioproxy.cli.checks.settings import UsableSettings
-from audioproxy.cli.formatting import format_count
+from audioproxy.cli.output import format_count
 from audioproxy.config import Config
 from audioproxy.config.values import listed
 from audioproxy.engine import Engine

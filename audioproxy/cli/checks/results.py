@@ -9,8 +9,7 @@ from enum import Enum
 from functools import partial
 
 from audioproxy.cli.exit_status import CRASHED
-from audioproxy.cli.formatting import format_count
-from audioproxy.cli.output import Colour, printable
+from audioproxy.cli.output import Colour, format_count, printable
 from audioproxy.config import Problem
 
 # The length of the longest name of a check that always runs.

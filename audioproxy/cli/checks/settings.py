@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from audioproxy.cli.checks.results import CheckResult, Verdict, bad, good
-from audioproxy.cli.formatting import format_count
+from audioproxy.cli.output import format_count
 from audioproxy.config import VARIABLES, BucketStore, Config, ConfigError, FileStore, load
 from audioproxy.config.values import listed
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from audioproxy.cli.checks.disk import check_free_space
 from audioproxy.cli.checks.results import CheckResult, bad, good, note
 from audioproxy.cli.checks.settings import UsableSettings, place_of_variants
-from audioproxy.cli.formatting import format_bytes
+from audioproxy.cli.output import format_bytes
 from audioproxy.config import Config, S3Config
 from audioproxy.engine import Engine
 from audioproxy.files.disk_space import DiskSpace

@@ -6,7 +6,7 @@ import time
 from argparse import ArgumentParser, Namespace
 
 from audioproxy.cli.arguments import add_repeatable
-from audioproxy.cli.formatting import format_bytes
+from audioproxy.cli.output import format_bytes
 from audioproxy.cli.store.command import OpenStore, StoreCommand, add_common_arguments
 from audioproxy.cli.store.variant_rows import (
     SourceFilter,
@@ -62,15 +62,10 @@ class Listing(StoreCommand):
         self.out.line(f"{'key':<64}  {'bytes':>7}  {'age':>7}  {'unused':>7}  options  source")
 
     async def work(self, store: OpenStore) -> None:
-        async for entry, record in store.records(self.fail):
-            if self._selects(record):
-                self.add(entry, record)
-
-    def _selects(self, record: VariantRecord | None) -> bool:
         form = self.arguments.format
-        if record is None:
-            return form is None and self._wanted.is_all
-        return self._wanted.accepts(record) and form in (None, format_of(record))
+        async for entry, record in store.records(self.fail):
+            if self._wanted.accepts(record) and form in (None, record and format_of(record)):
+                self.add(entry, record)
 
     def add(self, entry: Entry, record: VariantRecord | None) -> None:
         unused = "unknown" if entry.used is None else age_text(self._now - entry.used)

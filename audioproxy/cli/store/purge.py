@@ -12,11 +12,10 @@ from twisted.internet.task import deferLater
 
 from audioproxy.cli.arguments import add_repeatable
 from audioproxy.cli.exit_status import UsageError
-from audioproxy.cli.formatting import format_count
-from audioproxy.cli.output import Form
+from audioproxy.cli.output import Form, format_count
 from audioproxy.cli.purge_calls import calls_for
 from audioproxy.cli.store.command import OpenStore, StoreCommand, add_common_arguments
-from audioproxy.cli.store.source_states import LEFT, SourceStates, State
+from audioproxy.cli.store.source_states import LEFT, STALE, SourceStates, State
 from audioproxy.cli.store.variant_rows import (
     SourceFilter,
     amount_text,
@@ -192,7 +191,7 @@ class Purge(StoreCommand):
 
         async def look_up(variant: _Stored) -> None:
             state = await states.state(variant[1])
-            if state.is_stale:
+            if state in STALE:
                 stale.append(variant)
             else:
                 self._left[state] += 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from audioproxy.cli.exit_status import UsageError
-from audioproxy.cli.formatting import format_bytes, format_count
+from audioproxy.cli.output import format_bytes, format_count
 from audioproxy.grammar.sources import SCHEMES, Source, parse_source
 from audioproxy.urls.sources import to_bytes
 from audioproxy.variants.catalog import Amount, Entry
@@ -44,9 +44,9 @@ class SourceFilter:
     def is_all(self) -> bool:
         return not (self.sources or self.prefixes)
 
-    def accepts(self, record: VariantRecord) -> bool:
-        if self.is_all:
-            return True
+    def accepts(self, record: VariantRecord | None) -> bool:
+        if self.is_all or record is None:
+            return self.is_all
         address = record.source or b""
         return record.source_sha256 in self.sources or address.startswith(self.prefixes)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from audioproxy.cli.arguments import size
 from audioproxy.cli.exit_status import FAILURE, UsageError
-from audioproxy.cli.formatting import format_bytes, format_count
+from audioproxy.cli.output import format_bytes, format_count
 from audioproxy.cli.store.command import OpenStore, StoreCommand, add_common_arguments
 from audioproxy.concurrency.workers import for_each
 from audioproxy.variants.catalog import CatalogError, Entry, Finding, Pace, Verdict

@@ -23,7 +23,7 @@ from audioproxy.cli.checks.bucket.trial import (
     require,
     require_equal,
 )
-from audioproxy.cli.formatting import format_count
+from audioproxy.cli.output import format_count
 from audioproxy.s3.listing import list_page, list_uploads
 from audioproxy.s3.multipart_upload import create_upload, put_multipart
 from audioproxy.s3.objects import Denied, UploadRange
