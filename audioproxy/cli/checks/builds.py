@@ -64,6 +64,7 @@ async def sample_builds(catalog: VariantCatalog, builds: list[str], most: int = 
 
 
 def compare_builds(own: str, builds: Sequence[str]) -> CheckResult:
+    """Compare this machine's build, empty if unknown, with those of stored variants."""
     if not builds:
         return good("builds", "the store has no variants yet")
     counts = Counter(builds)

@@ -85,7 +85,7 @@ def _explain_failure(variable: str, port: int, bind: str, error: OSError) -> Che
 
 
 def _signed_question(settings: UsableSettings) -> str | None:
-    """Return the path of an expired URL: 410 with the same key, 401 with another one."""
+    """Return an expired path, 410 with the same key and else 401; None without a valid key."""
     path, config = "/exp:0/plain/local://doctor", settings.config
     if config.key is not None and config.salt is not None:
         return f"/{sign(config.key, config.salt, path.encode()).decode()}{path}"

@@ -46,7 +46,7 @@ class OpenStore:
     bar: Any
 
     async def pages(self, *, counted: bool = True) -> AsyncIterator[Page]:
-        """Yield all variants, page by page, and count them in the bar if nothing else does."""
+        """Yield all variants, page by page. If ``counted``, the bar counts those of each."""
         self.bar.reset()
         seen = 0
         async with aclosing(self.catalog.pages()) as pages:

@@ -33,11 +33,10 @@ class SourceFilter:
     @classmethod
     def of(cls, sources: Iterable[Source], prefixes: Iterable[str]) -> SourceFilter:
         raw = tuple(map(to_bytes, prefixes))
-        for prefix in raw:
-            # An empty prefix would select every source.
-            if not prefix.startswith(tuple(f"{scheme}://".encode() for scheme in SCHEMES)):
-                schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
-                raise UsageError(f"--prefix: an address begins with {schemes}")
+        schemes = [f"{scheme}://" for scheme in SCHEMES]
+        # An empty prefix would select every source.
+        if not all(prefix.startswith(tuple(map(str.encode, schemes))) for prefix in raw):
+            raise UsageError(f"--prefix: an address begins with {', '.join(schemes)}")
         return cls({digest_of(each): each for each in sources}, raw)
 
     @property
