@@ -1,8 +1,4 @@
-"""The ``audioproxy`` subcommand of twistd: reads the environment, sets up the log, starts.
-
-Socket activation and the notification of readiness, sd_listen_fds(3) and sd_notify(3), use a few
-environment variables, and need no library.
-"""
+"""The ``audioproxy`` subcommand of twistd: reads the environment, sets up the log, starts."""
 
 from __future__ import annotations
 
@@ -109,7 +105,7 @@ class Options(UsageOptions):
 
 
 class _TwistdService(AudioProxy):
-    """The service in a process of its own: with twistd's log, signal handlers and limits."""
+    """The service in a process of its own, with twistd's log."""
 
     def __init__(self, options: Options) -> None:
         with nullcontext() if options.config.has_outbound_requests else without_openssl():
@@ -138,7 +134,6 @@ class _TwistdService(AudioProxy):
         )
 
     def setServiceParent(self, parent: Any) -> None:
-        """Add the service to the application, and set the application's log format."""
         Service.setServiceParent(self, parent)
         if isinstance(parent, Componentized) and self._lines is not None:
             parent.setComponent(ILogObserver, self._lines)
@@ -174,7 +169,6 @@ class _TwistdService(AudioProxy):
         return super().stopService()
 
     def _conclude(self, failures: list[Failure]) -> None:
-        """Report readiness, or end the process for an error found after the reactor started."""
         if not failures:
             # With Python's defaults the garbage collector takes an eighth of the CPU time of a
             # redirect. A full collection visits the objects of the code too, for tens of
@@ -212,7 +206,6 @@ class _TwistdService(AudioProxy):
 
 
 def makeService(options: Options) -> AudioProxy:
-    """Return the service for the environment that the options have read."""
     with _plain_exit(_WRONG_SETTINGS):
         return _TwistdService(options)
 
@@ -220,18 +213,16 @@ def makeService(options: Options) -> AudioProxy:
 def find_sockets(
     environ: Mapping[str, str], pid: int
 ) -> tuple[socket.socket | None, socket.socket | None]:
-    """Return the listening sockets that systemd passed, for clients and for metrics.
+    """Return the listening sockets that systemd passed to ``pid``, for clients and for metrics.
 
-    :param pid: of this process; sockets for another process are ignored.
-    :raises ConfigError: for anything except one listening TCP socket, and one more with the name
-        ``metrics``.
+    This is sd_listen_fds(3). ``twisted.python.systemd.ListenFDs`` ignores what is refused here, and
+    sockets without names, which old versions of systemd pass.
     """
     count = environ.get("LISTEN_FDS") or "0"
     if environ.get("LISTEN_PID") != str(pid) or count == "0":
         return None, None
     if not count.isdecimal():
         raise _refused_socket("not a number", "systemd sets it; remove it from the environment")
-    # The names are absent in old versions of systemd.
     names = [*environ.get("LISTEN_FDNAMES", "").split(":"), ""][: min(int(count), 3)]
     kinds = [_METRICS_NAME if name == _METRICS_NAME else "clients" for name in names]
     if len(kinds) != len(set(kinds)) or len(kinds) != int(count):
@@ -264,7 +255,7 @@ def _open_socket(descriptor: int) -> socket.socket:
 
 
 def find_notifier(environ: Mapping[str, str]) -> Callable[[str], None]:
-    """Return a function that sends a state to systemd, such as ``READY=1``, if systemd wants it."""
+    """Return a function that sends a state, such as ``READY=1``, as sd_notify(3) does."""
     name = environ.get("NOTIFY_SOCKET", "")
     # The name of an abstract socket begins with a NUL, which a variable cannot contain.
     address = name.replace("@", "\0", 1) if name.startswith("@") else name
@@ -296,8 +287,7 @@ def raise_descriptor_limit() -> None:
 def hide_from_children() -> None:
     """Protect the memory and the environment of this process from other processes of its user.
 
-    Encoders run as the same user. Code that exploits a decoder must not find the keys. A program
-    that this process executes is not protected, and root can read everything.
+    Encoders run as the same user: code that exploits a decoder must not find the keys.
     """
     # Only Linux has prctl.
     with suppress(AttributeError, OSError):
@@ -305,7 +295,6 @@ def hide_from_children() -> None:
 
 
 def _set_handlers(handler: Any) -> None:
-    """Set the handlers of the signals that stop the process."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handler)
 
@@ -332,7 +321,7 @@ def _complain(error: BaseException | None, stream: TextIO | None) -> None:
 def _find_log(twistd: Any, level: str, clock: Any) -> tuple[LogWriter | None, LineObserver | None]:
     """Return what writes the log; None if twistd uses another logger.
 
-    This must be called before twistd replaces stdout with its log.
+    It must be called before twistd replaces stdout.
     """
     if twistd.get("logger") or twistd.get("syslog"):
         return None, None

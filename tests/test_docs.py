@@ -25,16 +25,17 @@ from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.segments import split_target
 from audioproxy.grammar.signature import verify
 from audioproxy.grammar.sources import SCHEMES, LocalSource, read_source
-from audioproxy.media.command.trim import needs_point, trim_range
+from audioproxy.media.command.needs import Needs
+from audioproxy.media.command.trim import trim_range
 from audioproxy.media.inputs import DEMUXERS
 from audioproxy.media.lengths.containers import READERS
-from audioproxy.media.probe import Probe
 from audioproxy.process.warm import MOST_FORKS
 from audioproxy.web.metrics_resource import exposition
 from bench.blocks import BLOCK
 from tests.observe.test_metrics import full
 from tests.support.ceph import Ceph
 from tests.support.juicefs import JuiceFS
+from tests.support.probes import Probe
 from tests.support.rclone import Rclone
 from tests.support.s3 import Gateway
 from tests.support.swift import Swift
@@ -151,7 +152,7 @@ class ReferenceTests(SynchronousTestCase):
                 codec = codecs.get(word, word.replace("-", ""))
                 probe = Probe(container, codec, Decimal(1000), exact=True, seekable=True)
                 seeks = "seeks" if trim_range(trim, probe).seek > 0 else "decodes"
-                found = "finds" if needs_point(trim, probe) else seeks
+                found = "finds" if Needs.of(trim, probe).point else seeks
                 self.assertEqual(found, start, (container, codec))
                 kind = codec.partition("_")[0]
                 reader = READERS.get((container, kind)) or READERS.get((container, None))

@@ -22,7 +22,7 @@ from audioproxy.config import BucketStore, S3Config
 from audioproxy.process import child as child_module
 from audioproxy.service import AudioProxy, BootError, make_resource
 from audioproxy.urls import Signer, Variant
-from audioproxy.variants.headers import VariantHeaders
+from audioproxy.variants.response_headers import VariantHeaders
 from tests.support.http import KEY, MEDIA_CACHE_CONTROL, SALT, Log, key_of
 from tests.support.service import (
     ServiceCase,

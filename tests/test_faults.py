@@ -37,8 +37,9 @@ from audioproxy.files.scratch_files import AnonymousSpace
 from audioproxy.grammar.sources import S3Source, parse_https
 from audioproxy.http_client.client import HttpClient
 from audioproxy.s3 import listing
+from audioproxy.s3.errors import Denied, StoreError
 from audioproxy.s3.listing import list_uploads
-from audioproxy.s3.objects import Denied, ObjectStore, StoreError
+from audioproxy.s3.objects import ObjectStore
 from audioproxy.sources.far_files import FarFiles
 from audioproxy.sources.far_source import FarReading, FarSource
 from audioproxy.sources.https import HttpsSources

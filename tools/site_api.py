@@ -9,7 +9,13 @@ from textwrap import dedent
 _PROJECT = Path(__file__).parent.parent
 
 #: What applications import.
-MODULES = ("audioproxy.urls", "audioproxy.service", "audioproxy.config", "audioproxy.loudness")
+MODULES = (
+    "audioproxy.urls",
+    "audioproxy.service",
+    "audioproxy.config",
+    "audioproxy.loudness",
+    "audioproxy.testing",
+)
 
 #: A field of a docstring. Groups: its kind, its name if any, and its text.
 _FIELD = re.compile(r"^:(\w+)(?: ([\w.]+))?: (.*(?:\n +.*)*)\n?", re.MULTILINE)

@@ -28,7 +28,7 @@ from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import read_lines
 from audioproxy.cli.verify import verify_url
 from audioproxy.config import Config
-from audioproxy.engine import BootError, Engine
+from audioproxy.engine import BootError, Engine, build
 from audioproxy.errors import reason_of
 from audioproxy.grammar.sources import S3Source, parse_source
 
@@ -247,7 +247,7 @@ def _build(reactor: Any, environment: Mapping[str, str]) -> tuple[UsableSettings
     refused, results = settings.refused, settings.results
     while True:
         try:
-            engine = Engine(settings.config, reactor)
+            engine = Engine(build(settings.config, reactor))
             results += tuple(CheckResult.of_setting(Verdict.NOTE, each) for each in engine.warnings)
             return UsableSettings(settings.config, refused | settings.refused, results), engine
         except BootError as error:

@@ -17,7 +17,7 @@ from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import describe_presigned, parse_url
 from audioproxy.cli.verify import verify_path
 from audioproxy.config import Config, ConfigError
-from audioproxy.engine import BootError, Engine
+from audioproxy.engine import BootError, Engine, build
 from audioproxy.errors import Refusal
 from audioproxy.grammar.option_parser import parse_expiry, parse_options
 from audioproxy.grammar.options import describe_defaults, describe_options
@@ -27,10 +27,11 @@ from audioproxy.grammar.sources import LocalSource, Source
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.encoding import encoder_arguments
+from audioproxy.media.ffprobe import probe_arguments
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
-from audioproxy.media.probe import Probe, describe_choice, probe_arguments
+from audioproxy.media.probe import AudioStream, Container, Probe
 from audioproxy.media.reading import SourceLength
-from audioproxy.media.seeking.point import SeekPoint
+from audioproxy.media.seek_point import SeekPoint
 from audioproxy.media.waveform_spec import PcmSamples
 from audioproxy.variants.files import variant_path
 
@@ -184,17 +185,22 @@ def _explain_options(target: Target) -> Iterator[Fact]:
 def _explain_commands(commands: Commands, config: Config, source: Source) -> Iterator[Fact]:
     probe, lines, samples, point = commands
     length = "?" if probe.duration is None else print_decimal(probe.duration)
-    names = ("codec", "container", "sample_rate", "channels", "bit_depth")
-    values = {name: getattr(probe, name) for name in names}
-    values["seconds"] = None if probe.duration is None else float(probe.duration)
+    values = {
+        "codec": probe.codec,
+        "container": probe.container,
+        "sample_rate": probe.sample_rate,
+        "channels": probe.channels,
+        "bit_depth": probe.audio.bit_depth,
+        "seconds": None if probe.duration is None else float(probe.duration),
+    }
     yield Fact(
         "read as",
         "{codec} in {container}, {sample_rate} Hz, channels: {channels}, bits: {bit_depth},"
         " seconds: {length}".format(**values, length=length),
         values,
     )
-    if (text := describe_choice(probe)) is not None:
-        marked = {"audio_streams": probe.audio_streams, "marked": probe.marked_stream}
+    if (text := probe.audio.choice) is not None:
+        marked = {"audio_streams": probe.audio.streams, "marked": probe.audio.marked}
         yield Fact("stream", text, {"rendered": 1, **marked})
     path = "FILE"
     if isinstance(source, LocalSource):
@@ -223,7 +229,7 @@ def _explain_commands(commands: Commands, config: Config, source: Source) -> Ite
 async def _commands_of_source(
     reactor: Any, config: Config, request: VariantRequest | InfoRequest
 ) -> Commands:
-    engine = Engine(config, reactor)
+    engine = Engine(build(config, reactor))
     ffprobe = engine.programs.ffprobe
     try:
         if isinstance(request, InfoRequest):
@@ -242,7 +248,9 @@ async def _commands_of_source(
 
 
 def _commands_of_assumed_source(request: VariantRequest | InfoRequest) -> Commands:
-    probe = Probe("wav", "pcm_s16le", None, False, sample_rate=44100)
+    probe = Probe(
+        Container("wav"), AudioStream("pcm_s16le", 44100, 2, 16, 16), duration=None, exact=False
+    )
     probe = probe.with_length(SourceLength(180 * 44100))
     opened = local_input()
     lines: dict[str, list[str] | None] = {"ffprobe": probe_arguments("ffprobe", opened)}

@@ -17,7 +17,7 @@ from audioproxy.cli.fetcher import Fetched, Fetcher, FetchFailed, normalize_url,
 from audioproxy.cli.output import Form, Output
 from audioproxy.cli.url_input import parse_url
 from audioproxy.config import Config
-from audioproxy.engine import Engine
+from audioproxy.engine import Engine, build
 from audioproxy.errors import Refusal, UndecodableSource, VideoSource
 from audioproxy.grammar.option_parser import parse_expiry
 from audioproxy.grammar.segments import split_target
@@ -30,7 +30,7 @@ _ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
 def probing_engine(folder: str, reactor: Any, concurrency: int) -> Engine:
     """Return an engine that probes the files of a folder."""
     config = Config(allow_insecure=True, local_root=folder, max_probe_concurrency=concurrency)
-    return Engine(config, reactor)
+    return Engine(build(config, reactor))
 
 
 @dataclass(frozen=True, slots=True)

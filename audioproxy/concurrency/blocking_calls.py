@@ -21,10 +21,8 @@ class BlockingCalls:
     """Runner of system calls that may block for an unlimited time, each in a thread.
 
     A thread that hangs in a system call cannot be stopped. So no caller waits longer than its
-    timeout. While a call is overdue, or 64 are running, new calls are refused, so that no more
-    threads hang.
-
-    :param most: the most simultaneous calls.
+    timeout. While a call is overdue, or ``most`` are running, new calls are refused, so that
+    no more threads hang.
     """
 
     def __init__(
@@ -44,8 +42,7 @@ class BlockingCalls:
     ) -> T:
         """Run a call in a thread and return its result.
 
-        :param undo: called with a result that arrives after the timeout, or after the caller was
-            cancelled.
+        :param undo: called with a result that arrives after the caller has left.
         :raises TimeoutError: after ``seconds``, or at once while new calls are refused.
         :raises OSError: raised by the call, or where no thread can be started.
         """
@@ -77,5 +74,4 @@ class BlockingCalls:
         return await waiter.addTimeout(seconds, self._clock, on_timeout)
 
     def run_detached(self, work: Callable[[], object]) -> None:
-        """Run a call without waiting for its end."""
         run_detached(self._run_in_thread, work)

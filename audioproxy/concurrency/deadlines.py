@@ -15,14 +15,11 @@ T = TypeVar("T")
 class Deadline:
     """The time by which work has to be over.
 
-    :param error: returns what is raised past the deadline.
+    :param error: makes what is raised past the deadline.
     """
 
     def __init__(
-        self,
-        clock: IReactorTime,
-        seconds: float,
-        error: Callable[[], BaseException] = TimeoutError,
+        self, clock: IReactorTime, seconds: float, error: Callable[[], BaseException] = TimeoutError
     ) -> None:
         self._clock = clock
         self._seconds = seconds
@@ -31,36 +28,26 @@ class Deadline:
 
     @property
     def remaining(self) -> float:
-        """The remaining seconds, or 0."""
         return max(0.0, self._end - self._clock.seconds())
 
     @property
     def elapsed(self) -> float:
-        """The seconds that are over, at most all of them."""
+        """The seconds that are over, at most those of the whole deadline."""
         return self._seconds - self.remaining
 
     def left(self) -> float:
-        """Return the remaining seconds.
-
-        :raises BaseException: the error of the deadline, where none remain.
-        """
+        """Return the remaining seconds, or raise the error of the deadline."""
         if not self.remaining:
             raise self._error()
         return self.remaining
 
     async def limit(self, work: Coroutine[Any, Any, T] | Deferred[T]) -> T:
-        """Return the result of work; at the deadline, cancel it and wait for its cleanup.
-
-        :raises BaseException: the error of the deadline.
-        """
+        """Return the result of work; at the deadline, cancel it and wait for its cleanup."""
         running = work if isinstance(work, Deferred) else Deferred.fromCoroutine(work)
         return await running.addTimeout(self.remaining, self._clock, self._replace_cancellation)
 
     async def exempt(self, work: Coroutine[Any, Any, T] | Deferred[T], seconds: float) -> T:
-        """Return the result of work that has a limit of its own and takes no time from this one.
-
-        :raises BaseException: the error of the deadline, after so many seconds.
-        """
+        """Return the result of work that has a limit of its own and takes no time from this one."""
         left = self.left()
         self._end = self._clock.seconds() + seconds
         try:
@@ -80,8 +67,6 @@ class ProgressTimeout:
     """Calls a function once if it is not reset for a number of seconds.
 
     ``Deferred.addTimeout`` is not suitable, since it cannot be extended.
-
-    :ivar expired: the function was called.
     """
 
     def __init__(
@@ -98,7 +83,6 @@ class ProgressTimeout:
             self._delayed_call.reset(self._seconds)
 
     def cancel(self) -> None:
-        """Stop the timer. Calling this again has no effect."""
         if self._delayed_call.active():
             self._delayed_call.cancel()
 

@@ -31,7 +31,6 @@ class SharedResult(Generic[T]):
 
     @property
     def fired(self) -> bool:
-        """Whether the result is set."""
         return self._outcome is not None
 
     def wait(self) -> Deferred[T]:
@@ -66,10 +65,7 @@ class SharedResult(Generic[T]):
 
 
 class SharedCalls(Generic[K, T]):
-    """Calls in flight: one for each key, shared by all callers with that key.
-
-    Nothing is remembered: once a call has ended, the next caller starts another one.
-    """
+    """Calls in flight: one for each key, shared by all callers with that key."""
 
     def __init__(self) -> None:
         self._joinable: dict[K, SharedResult[T]] = {}
@@ -78,8 +74,6 @@ class SharedCalls(Generic[K, T]):
         """Return the result of the call of ``key``, which is started if none is in flight.
 
         Cancelling one caller does not affect the others. The last one cancels the call.
-
-        :returns: a new Deferred, which fails with the exception of the call.
         """
         shared = self._joinable.get(key)
         if shared is None:
@@ -112,28 +106,22 @@ class SharedCalls(Generic[K, T]):
 
 
 class InFlightCounter:
-    """The number of operations that have begun and not ended.
-
-    :ivar count: operations in flight.
-    """
+    """The number of operations that have begun and not ended."""
 
     def __init__(self) -> None:
         self.count = 0
         self._idle: SharedResult[None] = SharedResult()
 
     def begin(self) -> None:
-        """Count an operation that begins."""
         self.count += 1
 
     def end(self) -> None:
-        """Count an operation that ends."""
         self.count -= 1
         if not self.count:
             idle, self._idle = self._idle, SharedResult()
             idle.fire(None)
 
     async def wait_until_idle(self, deadline: Deadline) -> None:
-        """Wait until nothing is in flight, or until a deadline."""
         if self.count:
             with suppress(TimeoutError):
                 await deadline.limit(self._idle.wait())

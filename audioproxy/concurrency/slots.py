@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from bisect import bisect_left, insort_right
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
+from operator import attrgetter
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -20,7 +21,7 @@ _NEWEST_WEIGHT = 0.3
 
 @dataclass(eq=False, slots=True)
 class Claim:
-    """A claim to a slot, and its lane.
+    """A claim to a slot.
 
     :ivar is_low: whether other claims go first (D65); `Slots.lift` changes it.
     """
@@ -28,14 +29,18 @@ class Claim:
     is_low: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class _Waiter:
+    claim: Claim
     granted: Deferred[None]
     timeout: ProgressTimeout
 
 
+_is_low = attrgetter("claim.is_low")
+
+
 class Slots:
-    """A pool with a bounded number of slots, and a bounded queue for each of two lanes.
+    """A pool with a bounded number of slots, and a queue of two lanes, each with its bound.
 
     Each lane is served in order. A low claim gets a slot only if no normal claim waits (D65).
 
@@ -70,31 +75,28 @@ class Slots:
         self._timed = timed
         self._low_capacity = low_capacity
         self._low_queue_size = low_queue_size
-        self._queue: OrderedDict[Claim, _Waiter] = OrderedDict()
-        self._low_queue: OrderedDict[Claim, _Waiter] = OrderedDict()
+        # In the order in which they are served: first the normal lane, then the low one.
+        self._queue: list[_Waiter] = []
+        # Low waiters that are to be normal ones, in order.
+        self._lifted: list[_Waiter] = []
         self._low_holders: set[Claim] = set()
         # Additional slots of holders, by their claims.
         self._spares: dict[Claim, list[Claim]] = {}
-        # Low waiters that are to be normal ones, in order.
-        self._lifted: OrderedDict[Claim, None] = OrderedDict()
         self._mean_hold = 1.0
         self._is_serving = False
 
     @property
     def depth(self) -> int:
-        """The number of normal waiters."""
-        return len(self._queue)
+        """Normal waiters."""
+        return bisect_left(self._queue, True, key=_is_low)
 
     @property
     def low_depth(self) -> int:
-        """The number of low waiters."""
-        return len(self._low_queue)
+        return len(self._queue) - self.depth
 
     @asynccontextmanager
     async def hold(self, claim: Claim | None = None) -> AsyncIterator[None]:
         """Hold a slot for the length of a block, after waiting for one if none is free.
-
-        A waiter that is cancelled leaves the queue at once.
 
         :param claim: used for one hold at a time; by default, a normal one.
         :raises QueueFull: if the queue is full, or the wait exceeds its limit.
@@ -111,7 +113,7 @@ class Slots:
 
     def spare(self, claim: Claim) -> int:
         """Return how many more slots the holder of a claim may take; none while others wait."""
-        if self._queue or self._low_queue:
+        if self._queue:
             return 0
         spare = self.capacity - self.held
         return min(spare, self._low_capacity - len(self._low_holders)) if claim.is_low else spare
@@ -120,10 +122,10 @@ class Slots:
     def hold_spare(self, claim: Claim, count: int) -> Iterator[Callable[[], None]]:
         """Hold slots besides that of a claim, for the length of a block at most.
 
-        A normal claim that would wait gets one of them at once.
+        A normal claim that would wait gets one of them at once. Yields a function that releases
+        one, if any is left.
 
         :param count: at most as many as are spare.
-        :returns: a function that releases one of them, if any is left.
         """
         taken = self._spares[claim] = [Claim(claim.is_low) for _ in range(count)]
         for extra in taken:
@@ -146,8 +148,10 @@ class Slots:
         A waiter moves to the end of the normal queue as soon as that has a place. There, the limit
         of its wait starts again, as for a new request.
         """
-        if claim in self._low_queue:
-            self._lifted[claim] = None
+        waiter = next((each for each in self._queue if each.claim is claim), None)
+        if waiter is not None and claim.is_low:
+            if waiter not in self._lifted:
+                self._lifted.append(waiter)
         else:
             for held in (claim, *self._spares.get(claim, ())):
                 self._low_holders.discard(held)
@@ -163,14 +167,14 @@ class Slots:
         return max(1, min(estimate, math.floor(self._longest_wait)))
 
     async def _acquire(self, claim: Claim) -> None:
-        queue, size = self._queue, self.queue_size
-        if claim.is_low:
-            queue, size = self._low_queue, self._low_queue_size
         spares = next((taken for taken in self._spares.values() if taken), None)
         if spares and not claim.is_low and self.held >= self.capacity:
             self._release(spares.pop())
-        waits = bool(queue) or not self._may_take(claim)
-        if waits and len(queue) >= size:
+        ahead, size = self.depth, self.queue_size
+        if claim.is_low:
+            ahead, size = self.low_depth, self._low_queue_size
+        waits = ahead > 0 or not self._may_take(claim)
+        if waits and ahead >= size:
             raise self._reject(claim)
         with self._timed(claim.is_low):
             if waits:
@@ -181,11 +185,12 @@ class Slots:
     async def _wait(self, claim: Claim) -> None:
         granted: Deferred[None] = Deferred()
         timeout = ProgressTimeout(self._clock, self._longest_wait, granted.cancel)
-        self._enqueue(claim, _Waiter(granted, timeout))
+        waiter = _Waiter(claim, granted, timeout)
+        self._enqueue(waiter)
         try:
             await granted
         except CancelledError:
-            self._dequeue(claim)
+            self._dequeue(waiter)
             if timeout.expired:
                 raise self._reject(claim) from None
             raise
@@ -193,8 +198,7 @@ class Slots:
             timeout.cancel()
 
     def _may_take(self, claim: Claim) -> bool:
-        """Return whether the first claim of its lane may take a slot now."""
-        if claim.is_low and (self._queue or len(self._low_holders) >= self._low_capacity):
+        if claim.is_low and (self.depth or len(self._low_holders) >= self._low_capacity):
             return False
         return self.held < self.capacity
 
@@ -208,34 +212,31 @@ class Slots:
         self._low_holders.discard(claim)
         self._serve()
 
-    def _enqueue(self, claim: Claim, waiter: _Waiter) -> None:
-        if claim.is_low:
-            self._low_queue[claim] = waiter
-        else:
-            self._queue[claim] = waiter
+    def _enqueue(self, waiter: _Waiter) -> None:
+        """Add a waiter at the end of its lane."""
+        insort_right(self._queue, waiter, key=_is_low)
+        if not waiter.claim.is_low:
             self._depth_changed(self.depth)
 
-    def _dequeue(self, claim: Claim) -> _Waiter:
-        if claim.is_low:
-            if claim in self._lifted:
-                del self._lifted[claim]
-                self._low_holders.discard(claim)
-                claim.is_low = False
-            return self._low_queue.pop(claim)
-        waiter = self._queue.pop(claim)
-        self._depth_changed(self.depth)
-        self._move_lifted()
-        return waiter
+    def _dequeue(self, waiter: _Waiter) -> None:
+        self._queue.remove(waiter)
+        if not waiter.claim.is_low:
+            self._depth_changed(self.depth)
+            self._move_lifted()
+        elif waiter in self._lifted:
+            self._lifted.remove(waiter)
+            self._low_holders.discard(waiter.claim)
+            waiter.claim.is_low = False
 
     def _move_lifted(self) -> None:
-        """Move lifted waiters to the normal queue, while that has places or slots are free."""
+        """Move lifted waiters to the normal lane, while that has places or slots are free."""
         places = max(self.queue_size, self.capacity - self.held)
-        while self._lifted and len(self._queue) < places:
-            claim, _ = self._lifted.popitem(last=False)
-            waiter = self._low_queue.pop(claim)
-            claim.is_low = False
+        while self._lifted and self.depth < places:
+            waiter = self._lifted.pop(0)
+            self._queue.remove(waiter)
+            waiter.claim.is_low = False
             waiter.timeout.reset()
-            self._enqueue(claim, waiter)
+            self._enqueue(waiter)
 
     def _reject(self, claim: Claim) -> QueueFull:
         if not claim.is_low:
@@ -243,16 +244,16 @@ class Slots:
         return QueueFull(self.retry_after(is_low=claim.is_low))
 
     def _serve(self) -> None:
-        """Give the free slots to waiters."""
         if self._is_serving:
-            # This call is nested in the callback below: the holder that was just resumed has
-            # released its slot at once. The loop in the outer call passes the slot on. Recursion
-            # would exceed Python's limit for a long queue of such holders.
+            # This call is nested in the callback below: a holder has released its slot at once, and
+            # the outer loop passes it on. Recursion would exceed Python's limit for a long queue.
             return
         self._is_serving = True
         self._move_lifted()
-        while (claim := next(iter(self._queue or self._low_queue), None)) and self._may_take(claim):
+        while self._queue and self._may_take(self._queue[0].claim):
+            waiter = self._queue[0]
             # The slot is taken before the waiter is resumed, so no later claim can take it.
-            self._take(claim)
-            self._dequeue(claim).granted.callback(None)
+            self._take(waiter.claim)
+            self._dequeue(waiter)
+            waiter.granted.callback(None)
         self._is_serving = False

@@ -28,10 +28,7 @@ Call: TypeAlias = tuple[Callable[[], Any], Deferred[Any]]
 
 
 class ThreadRunner(Protocol):
-    """Runs a function in a thread.
-
-    It raises OSError where no thread can be started.
-    """
+    """Runs a function in a thread; raises OSError where none can be started."""
 
     def __call__(self, work: Callable[[], T]) -> Deferred[T]: ...
 
@@ -142,12 +139,8 @@ async def await_uncancelled(running: Deferred[T], stop: Callable[[], object] = l
 async def read_in_thread(
     run_in_thread: ThreadRunner, descriptor: int, offset: int, count: int
 ) -> bytes:
-    """Return up to ``count`` bytes of a file.
-
-    If the caller is cancelled, the thread reads on from a descriptor of its own.
-
-    :raises OSError: where the file cannot be read, or no thread can be started.
-    """
+    """Return up to ``count`` bytes of a file, or raise OSError."""
+    # If the caller is cancelled, the thread reads on.
     own = os.dup(descriptor)
 
     def read() -> bytes:

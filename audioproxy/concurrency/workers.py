@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
-from twisted.internet.defer import Deferred, FirstError, gatherResults
+from twisted.internet.defer import Deferred, gatherResults
 from twisted.python.failure import Failure
 
 from audioproxy.concurrency.threads import await_uncancelled
@@ -16,9 +16,7 @@ T = TypeVar("T")
 async def all_results(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Return the results of several works, which run side by side, when all of them have ended.
 
-    If the caller is cancelled, the works are cancelled.
-
-    :raises Exception: the first that a work raises; the others are cancelled then.
+    The first failure, or a cancellation of the caller, cancels the other works.
     """
     failures: list[Failure] = []
 
@@ -43,9 +41,7 @@ async def for_each(
 ) -> None:
     """Do some work for each item, for at most ``most`` of them at a time.
 
-    If the caller is cancelled, the work under way is cancelled too.
-
-    :raises Exception: the first that the work raises; the other work under way is cancelled then.
+    The first failure, or a cancellation of the caller, cancels the work under way.
     """
     waiting = iter(items)
 
@@ -53,11 +49,4 @@ async def for_each(
         for item in waiting:
             await work(item)
 
-    workers = [Deferred.fromCoroutine(run_worker()) for _ in range(most)]
-    try:
-        await gatherResults(workers, consumeErrors=True)
-    except FirstError as error:
-        error.subFailure.raiseException()
-    finally:
-        for worker in workers:
-            worker.cancel()
+    await all_results(run_worker() for _ in range(most))

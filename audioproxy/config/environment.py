@@ -1,8 +1,4 @@
-"""Parser of environment variables: returns one `Config`, or reports every problem in them.
-
-Nothing here reads ``os.environ``: the variables are an argument. Whether a store is writable is
-tested elsewhere, by writing.
-"""
+"""Parser of environment variables: returns one `Config`, or reports every problem in them."""
 
 from __future__ import annotations
 
@@ -13,15 +9,9 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
 
-from audioproxy.config.model import (
-    BucketStore,
-    Config,
-    ConfigError,
-    FileStore,
-    Problem,
-    S3Config,
-    missing_beside,
-)
+from audioproxy.config.model import Config
+from audioproxy.config.problems import ConfigError, Problem
+from audioproxy.config.settings import S3Config
 from audioproxy.config.source_headers import InvalidHeaders
 from audioproxy.config.values import listed, quote
 from audioproxy.errors import InvalidValue
@@ -146,7 +136,7 @@ def _incomplete(present: AbstractSet[str]) -> Iterator[Problem]:
     for group in identities.values():
         if some := [name for name in group if name in present]:
             for name in [name for name in group if name not in present]:
-                yield missing_beside(name, some, group)
+                yield Problem.missing(name, some, group)
     for prefix, group in identities.items():
         # It belongs to the key pair that it was issued with.
         token = f"{prefix}SESSION_TOKEN"
@@ -155,26 +145,27 @@ def _incomplete(present: AbstractSet[str]) -> Iterator[Problem]:
 
 
 def _conflicts(config: Config, present: AbstractSet[str]) -> Iterator[Problem]:
-    """Yield conflicts between settings that are valid separately."""
     # Port 0 means any free port, so two of them are different ports.
     if (port := config.metrics_port) == config.port != 0 and config.socket_path is None:
         fault = f"{port} is the port of the main listener, AP_PORT, as well"
         yield Problem("AP_METRICS_PORT", fault, "two different ports are required", ("AP_PORT",))
-    if config.serve_mode == "redirect" and isinstance(config.variant_store, FileStore):
+    where = config.variant_store
+    folder, bucket = (None, None) if where is None else (where.path, where.bucket)
+    if config.serve_mode == "redirect" and folder is not None:
         mode = "redirect" if "AP_SERVE_MODE" in present else "redirect (the default)"
         fault = f"{mode} cannot serve from the file:// store that AP_VARIANT_STORE names"
         wanted = "set AP_SERVE_MODE to proxy, or name an s3:// store"
         yield Problem("AP_SERVE_MODE", fault, wanted, ("AP_VARIANT_STORE",))
-    if "AP_VARIANT_STORE_MAX_BYTES" in present and not isinstance(config.variant_store, FileStore):
-        bucket = isinstance(config.variant_store, BucketStore)
-        fault = "set with an s3:// store" if bucket else "set without a store"
+    if "AP_VARIANT_STORE_MAX_BYTES" in present and folder is None:
+        fault = "set with an s3:// store"
         wanted = "unset it, and limit the bucket by its lifecycle rules"
-        if not bucket:
+        if bucket is None:
+            fault = "set without a store"
             wanted = "unset it, or set AP_VARIANT_STORE to a file:// store"
         yield Problem("AP_VARIANT_STORE_MAX_BYTES", fault, wanted, ("AP_VARIANT_STORE",))
     # A group that is only partly set is already reported with the missing names.
     identities = (*_SHARED_IDENTITY, *_VARIANT_IDENTITY)
-    if isinstance(config.variant_store, BucketStore) and present.isdisjoint(identities):
+    if bucket is not None and present.isdisjoint(identities):
         fault = "an s3:// store needs credentials, and none are set"
         wanted = f"set {listed(_SHARED_IDENTITY)}, or {listed(_VARIANT_IDENTITY)}"
         yield Problem("AP_VARIANT_STORE", fault, wanted, identities)
@@ -192,7 +183,7 @@ def _conflicts(config: Config, present: AbstractSet[str]) -> Iterator[Problem]:
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> Iterator[Problem]:
-    """Yield a warning for each AP_* variable that is not a setting (D33)."""
+    """Warn of AP_* variables that are no settings (D33)."""
     known = [name for name in _PARSERS if name.startswith("AP_")]
     for name, value in environ.items():
         if value and name.startswith("AP_") and name not in known:

@@ -1,16 +1,25 @@
-"""The settings of one service as one frozen value, and their problems.
-
-Each field is one setting: the name of its variable, the parser of its text, and its default.
-"""
+"""The settings of one service as one frozen value: name, parser and default of each."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
 from typing import Any
 
+from audioproxy.config.problems import ConfigError, Problem
+from audioproxy.config.settings import (
+    DERIVED,
+    BucketStore,
+    FileStore,
+    Limits,
+    S3Config,
+    SourceSettings,
+    StoreSettings,
+    setting,
+    variant_store,
+)
 from audioproxy.config.source_headers import (
     InvalidHeaders,
     SourceHeaders,
@@ -21,21 +30,14 @@ from audioproxy.config.values import (
     allowed_origin,
     allowlist,
     bind_address,
-    bucket,
     cache_tag_header,
     choice,
-    credential,
-    endpoint,
     ip_literal,
-    listed,
     readable_directory,
-    readable_file,
-    region,
     switch,
     whole_number,
-    writable_directory,
 )
-from audioproxy.errors import InvalidValue, Unusable
+from audioproxy.errors import InvalidValue
 from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.grammar.signing_secrets import (
     MIN_KEY_BYTES,
@@ -45,9 +47,6 @@ from audioproxy.grammar.signing_secrets import (
     secret_list_parser,
     secret_parser,
 )
-
-#: Marks a default that is derived from other fields; no finished value contains it.
-DERIVED: Any = object()
 
 # Bounds that catch typing mistakes: a petabyte, a day, and numbers of children and waiting renders
 # that no node can have. SigV4 limits the lifetime of a presigned URL to seven days.
@@ -60,110 +59,6 @@ _MAX_RENDERS = 4_096
 _MAX_PROBES = 65_536
 _MAX_QUEUE = 1_000_000
 _MAX_PRESIGN_SECONDS = 604_800
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """An invalid setting, or a warning about a valid one. Its ``str`` is one line.
-
-    :ivar fault: what is wrong; contains no secret.
-    :ivar wanted: what would be right; empty where the fault says it.
-    :ivar related: the variables that a conflict is with.
-    """
-
-    variable: str
-    fault: str
-    wanted: str
-    related: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, variable: str, error: Unusable) -> Problem:
-        """Return the problem of a variable whose value cannot be used."""
-        return cls(variable, error.fault, error.wanted)
-
-    @property
-    def text(self) -> str:
-        """The line without the variable."""
-        return f"{self.fault}; {self.wanted}" if self.wanted else self.fault
-
-    def __str__(self) -> str:
-        return f"{self.variable}: {self.text}"
-
-
-class ConfigError(Exception):
-    """The environment variables are invalid.
-
-    :ivar problems: all problems found, in the order of the variables.
-    :ivar warnings: warnings of the same kind as `load` returns with a valid configuration. A
-        misspelled variable is often the cause of a missing one.
-    """
-
-    def __init__(self, problems: Iterable[Problem], warnings: Iterable[Problem] = ()) -> None:
-        self.problems = tuple(problems)
-        self.warnings = tuple(warnings)
-        super().__init__("\n".join(map(str, self.problems)))
-
-
-@dataclass(frozen=True, slots=True)
-class FileStore:
-    """A variant store in a directory: ``file:///<path>``."""
-
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class BucketStore:
-    """A variant store in a bucket: ``s3://<bucket>``."""
-
-    bucket: str
-
-
-def _variant_store(text: str) -> FileStore | BucketStore:
-    if text.startswith("s3://"):
-        return BucketStore(bucket(text.removeprefix("s3://")))
-    if text.startswith("file:///"):
-        # The path is not percent-decoded: a % is a %.
-        return FileStore(writable_directory(text.removeprefix("file://")))
-    fault = (
-        "a host, or no path, after file://" if text.startswith("file://") else "an unknown scheme"
-    )
-    raise InvalidValue(fault, "file:///<absolute path> or s3://<bucket> is required")
-
-
-def _setting(parse: Callable[[str], object], default: Any = None, *, secret: bool = False) -> Any:
-    """Return the field of a setting.
-
-    :param parse: returns the value for the text of the variable, or raises `InvalidValue`.
-    :param secret: whether the value is left out of the ``repr``.
-    """
-    return field(default=default, repr=not secret, metadata={"parse": parse})
-
-
-@dataclass(frozen=True, slots=True)
-class S3Config:
-    """The endpoint of an object store, and the identity that signs requests to it.
-
-    :ivar endpoint: an origin, or None for the default cloud provider.
-    :ivar addressing: ``virtual`` or ``path``; when omitted, ``path`` where there is an endpoint.
-    :ivar ca_bundle: a PEM file that replaces the system trust store.
-    """
-
-    endpoint: str | None = _setting(endpoint)
-    addressing: str = _setting(choice("virtual", "path"), DERIVED)
-    ca_bundle: str | None = _setting(readable_file)
-    access_key_id: str | None = _setting(credential, secret=True)
-    secret_access_key: str | None = _setting(credential, secret=True)
-    session_token: str | None = _setting(credential, secret=True)
-    region: str | None = _setting(region)
-
-    def __post_init__(self) -> None:
-        if self.addressing is DERIVED:
-            object.__setattr__(self, "addressing", "path" if self.endpoint else "virtual")
-
-    @property
-    def configured(self) -> bool:
-        """Whether there is an identity. Without an identity no request can be signed."""
-        return None not in (self.access_key_id, self.secret_access_key, self.region)
 
 
 def cpu_count() -> int:
@@ -183,32 +78,20 @@ class Config:
     `load` checks the text of the other settings and the conflicts between them.
 
     :ivar key: signs URLs, with ``salt``; None where only the word ``insecure`` is accepted.
-    :ivar salt: prepended to every path that is signed.
     :ivar previous_key: further keys, and ``previous_salt`` the salt of each. Such a pair verifies
         signatures after ``key`` and ``salt``, and never signs (D55).
-    :ivar allow_insecure: whether the word ``insecure`` is accepted as a signature.
-    :ivar port: of the service's own listener; 0 means any free port.
-    :ivar bind: address of that listener, or ``unix:`` and the path of its socket, which has no
-        port; None for every interface.
-    :ivar local_root: directory of local sources, or None for no local sources.
-    :ivar variant_store: where variants are stored, or None for no store.
-    :ivar variant_store_max_bytes: the bound of a `FileStore`, or None for no bound.
+    :ivar port: 0 means any free port.
+    :ivar bind: an address, or ``unix:`` and the path of a socket; None for every interface.
     :ivar serve_mode: ``redirect`` or ``proxy``; a `FileStore` is served in ``proxy`` mode.
     :ivar variant_s3: the variant store's own configuration; when omitted, that of the sources.
-    :ivar source_allowlist: the entries, or None where the variable is unset.
     :ivar source_headers_file: headers by name, by the host of the origin and its port unless that
         is 443; or None.
-    :ivar source_deny_private: whether https sources at private addresses are refused.
     :ivar allow_origin: ``*``, one origin in a browser's spelling, or None for no CORS.
     :ivar cache_tag_header: the response header with the tag of the source, in lower case, or None.
-    :ivar max_src_bytes: larger sources are refused.
     :ivar max_variant_bytes: a render with more output is stopped; when omitted, ``max_src_bytes``.
-    :ivar max_child_memory: bytes of memory of one ffmpeg or ffprobe, see `ChildLimits`.
-    :ivar require_cell: whether a machine that cannot confine ffmpeg is refused.
-    :ivar warm_programs: whether ffmpeg and ffprobe are linked once, and forked.
+    :ivar max_child_memory: bytes, see `ChildLimits`.
     :ivar max_concurrency: simultaneous renders; when omitted, the number of CPUs.
     :ivar max_probe_concurrency: simultaneous probes; when omitted, four times ``max_concurrency``.
-    :ivar queue_size: renders that may wait.
     :ivar ready_queue_threshold: waiting renders that make the node not ready; 0 means never.
     :ivar render_timeout: seconds for a render, and for the wait before it.
     :ivar drain_timeout: seconds that a stop waits for renders and responses (D39).
@@ -218,40 +101,40 @@ class Config:
         unless both are missing, ``allow_insecure`` is set and ``cache_tag_header`` is not.
     """
 
-    key: bytes | None = _setting(secret_parser(MIN_KEY_BYTES), secret=True)
-    salt: bytes | None = _setting(secret_parser(MIN_SALT_BYTES), secret=True)
-    previous_key: tuple[bytes, ...] = _setting(secret_list_parser(MIN_KEY_BYTES), (), secret=True)
-    previous_salt: tuple[bytes, ...] = _setting(secret_list_parser(MIN_SALT_BYTES), (), secret=True)
-    allow_insecure: bool = _setting(switch, False)
-    port: int = _setting(whole_number(0, 65_535), 4000)
-    bind: str | None = _setting(bind_address)
-    local_root: str | None = _setting(readable_directory)
-    variant_store: FileStore | BucketStore | None = _setting(_variant_store)  # noqa: RUF009
-    variant_store_max_bytes: int | None = _setting(whole_number(1, _MAX_BYTES))
-    serve_mode: str = _setting(choice("redirect", "proxy"), "redirect")
-    presign_ttl: int = _setting(whole_number(1, _MAX_PRESIGN_SECONDS), 300)
+    key: bytes | None = setting(secret_parser(MIN_KEY_BYTES), secret=True)
+    salt: bytes | None = setting(secret_parser(MIN_SALT_BYTES), secret=True)
+    previous_key: tuple[bytes, ...] = setting(secret_list_parser(MIN_KEY_BYTES), (), secret=True)
+    previous_salt: tuple[bytes, ...] = setting(secret_list_parser(MIN_SALT_BYTES), (), secret=True)
+    allow_insecure: bool = setting(switch, False)
+    port: int = setting(whole_number(0, 65_535), 4000)
+    bind: str | None = setting(bind_address)
+    local_root: str | None = setting(readable_directory)
+    variant_store: FileStore | BucketStore | None = setting(variant_store)
+    variant_store_max_bytes: int | None = setting(whole_number(1, _MAX_BYTES))
+    serve_mode: str = setting(choice("redirect", "proxy"), "redirect")
+    presign_ttl: int = setting(whole_number(1, _MAX_PRESIGN_SECONDS), 300)
     source_s3: S3Config = S3Config()
     variant_s3: S3Config = DERIVED
-    source_allowlist: tuple[str, ...] | None = _setting(allowlist)
-    source_headers_file: SourceHeaders | None = _setting(read_source_headers, secret=True)  # noqa: RUF009
-    source_deny_private: bool = _setting(switch, False)
-    allow_origin: str | None = _setting(allowed_origin)
-    cache_tag_header: str | None = _setting(cache_tag_header)
-    log_level: str = _setting(choice("debug", "info", "warning", "error"), "info")
-    metrics_bind: str = _setting(ip_literal, "127.0.0.1")
-    metrics_port: int = _setting(whole_number(0, 65_535), 9568)
-    max_src_bytes: int = _setting(whole_number(1, _MAX_BYTES), 2_000_000_000)
-    max_variant_bytes: int = _setting(whole_number(1, _MAX_BYTES), DERIVED)
-    max_child_memory: int = _setting(whole_number(_MIN_CHILD_MEMORY, _MAX_BYTES), 1 << 30)
-    require_cell: bool = _setting(switch, False)
-    warm_programs: bool = _setting(switch, True)
-    max_concurrency: int = _setting(whole_number(1, _MAX_RENDERS), DERIVED)
-    max_probe_concurrency: int = _setting(whole_number(1, _MAX_PROBES), DERIVED)
-    queue_size: int = _setting(whole_number(0, _MAX_QUEUE), 32)
-    ready_queue_threshold: int = _setting(whole_number(0, _MAX_QUEUE), DERIVED)
-    render_timeout: int = _setting(whole_number(1, _MAX_SECONDS), 300)
-    drain_timeout: float = _setting(whole_number(0, _MAX_SECONDS), 30)
-    probe_timeout: float = _setting(whole_number(1, _MAX_SECONDS), DERIVED)
+    source_allowlist: tuple[str, ...] | None = setting(allowlist)
+    source_headers_file: SourceHeaders | None = setting(read_source_headers, secret=True)
+    source_deny_private: bool = setting(switch, False)
+    allow_origin: str | None = setting(allowed_origin)
+    cache_tag_header: str | None = setting(cache_tag_header)
+    log_level: str = setting(choice("debug", "info", "warning", "error"), "info")
+    metrics_bind: str = setting(ip_literal, "127.0.0.1")
+    metrics_port: int = setting(whole_number(0, 65_535), 9568)
+    max_src_bytes: int = setting(whole_number(1, _MAX_BYTES), 2_000_000_000)
+    max_variant_bytes: int = setting(whole_number(1, _MAX_BYTES), DERIVED)
+    max_child_memory: int = setting(whole_number(_MIN_CHILD_MEMORY, _MAX_BYTES), 1 << 30)
+    require_cell: bool = setting(switch, False)
+    warm_programs: bool = setting(switch, True)
+    max_concurrency: int = setting(whole_number(1, _MAX_RENDERS), DERIVED)
+    max_probe_concurrency: int = setting(whole_number(1, _MAX_PROBES), DERIVED)
+    queue_size: int = setting(whole_number(0, _MAX_QUEUE), 32)
+    ready_queue_threshold: int = setting(whole_number(0, _MAX_QUEUE), DERIVED)
+    render_timeout: int = setting(whole_number(1, _MAX_SECONDS), 300)
+    drain_timeout: float = setting(whole_number(0, _MAX_SECONDS), 30)
+    probe_timeout: float = setting(whole_number(1, _MAX_SECONDS), DERIVED)
 
     def __post_init__(self) -> None:
         problems = [
@@ -308,8 +191,42 @@ class Config:
         return (
             self.source_allowlist is not None
             or self.source_s3.configured
-            or isinstance(self.variant_store, BucketStore)
+            or (self.variant_store is not None and self.variant_store.bucket is not None)
         )
+
+    @property
+    def store(self) -> StoreSettings | None:
+        """The settings of the variant store; None for no store."""
+        where, own, shared = self.variant_store, self.variant_s3, self.source_s3
+        if where is None:
+            return None
+        same_endpoint = (own.endpoint, own.addressing) == (shared.endpoint, shared.addressing)
+        # A folder has no URLs for redirects, so `serve_mode` has no effect on it.
+        redirects = self.serve_mode == "redirect" and where.bucket is not None
+        return StoreSettings(
+            where,
+            self.variant_store_max_bytes,
+            self.presign_ttl if redirects else None,
+            own,
+            "AP_S3" if same_endpoint else "AP_VARIANT_S3",
+            "AP_S3" if own.ca_bundle == shared.ca_bundle else "AP_VARIANT_S3",
+        )
+
+    @property
+    def sources(self) -> SourceSettings:
+        """The settings of sources."""
+        return SourceSettings(
+            self.local_root,
+            self.source_s3,
+            self.source_allowlist,
+            self.source_headers_file or {},
+            self.source_deny_private,
+        )
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of renders and probes."""
+        return Limits(**{row.name: getattr(self, row.name) for row in fields(Limits)})
 
 
 _DERIVED_DEFAULTS: dict[str, Callable[[Config], object]] = {
@@ -324,10 +241,7 @@ _DERIVED_DEFAULTS: dict[str, Callable[[Config], object]] = {
 
 
 def _signing_problems(key: Any, salt: Any, allow_insecure: Any) -> Iterator[Problem]:
-    """Yield each problem of the settings that decide which signatures are accepted.
-
-    With an empty key anyone can sign (Authentication, 4; D31, D32).
-    """
+    """Check which signatures are accepted: with an empty key, anyone can sign (D31, D32)."""
     if not isinstance(allow_insecure, bool):
         fault = type(allow_insecure).__name__
         yield Problem("AP_ALLOW_INSECURE", fault, "True or False is required")
@@ -336,7 +250,7 @@ def _signing_problems(key: Any, salt: Any, allow_insecure: Any) -> Iterator[Prob
     for name, (value, min_bytes) in signing.items():
         if value is None:
             if len(missing) == 1:
-                yield missing_beside(name, signing.keys() - {name}, signing)
+                yield Problem.missing(name, signing.keys() - {name}, signing)
             elif not allow_insecure:
                 yield Problem(name, "not set", describe_secret(min_bytes))
         elif not isinstance(value, bytes):
@@ -350,7 +264,7 @@ def _signing_problems(key: Any, salt: Any, allow_insecure: Any) -> Iterator[Prob
 
 
 def _previous_problems(key: Any, keys: Any, salts: Any) -> Iterator[Problem]:
-    """Yield each problem of the previous pairs of key and salt (D55)."""
+    """Check the previous pairs of key and salt (D55)."""
     lists = {"AP_PREVIOUS_KEY": (keys, MIN_KEY_BYTES), "AP_PREVIOUS_SALT": (salts, MIN_SALT_BYTES)}
     for name, (secrets, min_bytes) in lists.items():
         if not isinstance(secrets, tuple) or not all(isinstance(item, bytes) for item in secrets):
@@ -370,9 +284,3 @@ def _previous_problems(key: Any, keys: Any, salts: Any) -> Iterator[Problem]:
     elif keys and key is None:
         wanted = "set AP_KEY and AP_SALT to the current pair"
         yield Problem("AP_PREVIOUS_KEY", "set without AP_KEY", wanted, ("AP_KEY",))
-
-
-def missing_beside(name: str, present: Iterable[str], group: Iterable[str]) -> Problem:
-    """Return the problem of a variable that is missing while others of its group are set."""
-    fault = f"missing beside {listed(present)}"
-    return Problem(name, fault, f"set {listed(group)} together", tuple(group))

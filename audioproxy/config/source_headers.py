@@ -51,7 +51,6 @@ class InvalidHeaders(Exception):
 def read_source_headers(path: str) -> SourceHeaders:
     """Read the headers in a file.
 
-    :raises InvalidValue: for a path that is not a readable file.
     :raises InvalidHeaders: for a file that others may read or change, or with mistakes.
     """
     headers = _Collector("the first word")
@@ -76,10 +75,7 @@ def read_source_headers(path: str) -> SourceHeaders:
 
 
 def check_source_headers(headers: Any) -> SourceHeaders:
-    """Return the headers that an application passes, with each host as it stands in a URL.
-
-    :raises InvalidHeaders: for another type than `SourceHeaders`, or with mistakes.
-    """
+    """Return the headers that an application passes, with each host as it stands in a URL."""
     found = _Collector("the key")
     with found.naming():
         if not isinstance(headers, Mapping):
@@ -95,10 +91,7 @@ def check_source_headers(headers: Any) -> SourceHeaders:
 
 
 class _Collector:
-    """Collects headers, and all mistakes in them.
-
-    :param host_label: what a mistake calls the text of a host.
-    """
+    """Collects headers, and all mistakes in them; ``host_label`` is what these call a host."""
 
     def __init__(self, host_label: str) -> None:
         self._host_label = host_label
@@ -108,7 +101,6 @@ class _Collector:
 
     @contextmanager
     def naming(self, place: str = "") -> Iterator[None]:
-        """Note a mistake in a block, and where it is."""
         try:
             yield
         except InvalidValue as error:
@@ -116,11 +108,7 @@ class _Collector:
             self._mistakes.append(InvalidValue(fault, error.wanted))
 
     def add(self, host: Any, name: Any, value: Any, place: str) -> None:
-        """Add a header.
-
-        :raises InvalidValue: for the first mistake. What is no host or no name is not quoted: it
-            may be a value in a wrong place.
-        """
+        # What is no host or no name is not quoted: it may be a value in a wrong place.
         for text in (host, name, value):
             if not isinstance(text, str):
                 raise InvalidValue(f"{type(text).__name__} in place of text", "str is required")
@@ -140,10 +128,6 @@ class _Collector:
         self._headers[host] = lines
 
     def collect(self) -> SourceHeaders:
-        """Return all headers.
-
-        :raises InvalidHeaders: if there were mistakes.
-        """
         if self._mistakes:
             raise InvalidHeaders(self._mistakes)
         return self._headers
@@ -179,7 +163,6 @@ def _check_access(status: os.stat_result) -> None:
 
 
 def _is_number(host: str) -> bool:
-    """Return whether a host ends in a number, and is not an address."""
     try:
         ipaddress.IPv4Address(host)
     except ValueError:
@@ -195,7 +178,6 @@ def _split(line: str) -> tuple[str, str, str]:
 
 
 def _check_header(name: str, value: str) -> None:
-    """Raise `InvalidValue` for the first mistake of a header."""
     if _NAME.fullmatch(name) is None:
         raise InvalidValue(
             "no header and colon after the host",

@@ -1,8 +1,6 @@
-"""Parsers for the text of one environment variable, one for each kind of value.
+"""Parsers for the text of one environment variable: they return the value or raise `InvalidValue`.
 
-Each parser returns the value or raises `InvalidValue`, whose parts are one line together, without
-a full stop. Text that can contain a secret (keys, and every URL, since a URL can contain a
-password) is never quoted.
+Text that can contain a secret (keys, and URLs, since these can contain a password) is never quoted.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 
 from audioproxy.errors import InvalidValue
+from audioproxy.grammar.sources import format_ipv6
 
 _QUOTE_LIMIT = 200
 # unix(7): the path of a socket has 108 bytes at most, with the zero at its end.
@@ -88,17 +87,15 @@ def whole_number(low: int, high: int) -> Callable[[str], int]:
 
 
 def credential(text: str) -> str:
-    """Parse a storage credential, which is sent in a header. The error does not quote it."""
+    """Parse a storage credential, which is sent in a header."""
     if _VISIBLE.fullmatch(text) is None:
         raise InvalidValue("white space or a character outside ASCII", "visible ASCII is required")
     return text
 
 
 def region(text: str) -> str:
-    """Parse a region, which can become part of a host name.
-
-    The error does not quote it, since users sometimes set the secret here by mistake.
-    """
+    """Parse a region, which can become part of a host name."""
+    # It is not quoted, since users sometimes set the secret here by mistake.
     if _REGION.fullmatch(text) is None:
         raise InvalidValue(
             "not the name of a region",
@@ -148,12 +145,7 @@ def bind_address(text: str) -> str:
 def existing_path(
     exists: Callable[[str], bool], kind: str, mode: int, ability: str
 ) -> Callable[[str], str]:
-    """Return a parser of paths.
-
-    :param exists: returns whether a path names something of this kind. It accepts any text.
-    :param mode: what this process must be permitted to do, for ``os.access``.
-    :param ability: the same in a word.
-    """
+    """Return a parser of paths; ``mode`` is for ``os.access``, and ``ability`` says the same."""
     wanted = f"an existing {kind}, {ability} by this process, is required"
 
     def read(text: str) -> str:
@@ -228,10 +220,9 @@ def endpoint(text: str) -> str:
 
 
 def parse_origin(text: str, wanted: str) -> tuple[str, list[str], list[str]]:
-    """Return the origin of a URL as browsers spell it, and how the text differs from it.
+    """Return the origin of a URL as browsers spell it, other parts, and unusual spellings.
 
     :param wanted: what would be right, for a text that has no recognizable origin.
-    :returns: also the parts that an origin cannot have, and the unusual spellings.
     """
     url = _URL.fullmatch(text)
     if url is None or (scheme := url[1].lower()) not in _DEFAULT_PORTS:
@@ -276,10 +267,7 @@ def _present(parts: Mapping[str, object]) -> list[str]:
 
 
 def _normalize_host(written: str) -> str:
-    """Return a host as browsers spell it (URL standard, 3.5).
-
-    :raises ValueError: with the fault, for an invalid host.
-    """
+    """Return a host as browsers spell it (URL standard, 3.5)."""
     if not written.isascii():
         raise ValueError("a host outside ASCII; its punycode spelling (xn--...) is required")
     if written.startswith("["):
@@ -303,8 +291,4 @@ def _normalize_ipv6(text: str) -> str:
         raise ValueError("a host in brackets that is not an IPv6 address") from None
     if address.scope_id is not None:
         raise ValueError("an IPv6 zone, which an origin cannot have")
-    # Browsers never print the dotted form, which Python 3.13 prints for mapped addresses.
-    if address.ipv4_mapped is not None:
-        mapped = int(address.ipv4_mapped)
-        return f"::ffff:{mapped >> 16:x}:{mapped & 0xFFFF:x}"
-    return address.compressed
+    return format_ipv6(address)

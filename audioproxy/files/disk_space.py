@@ -18,17 +18,13 @@ _MAX_CALLS = 4
 
 
 class DiskSpace(NamedTuple):
-    """The bytes of a disk.
-
-    :ivar free: those that a process without privileges may still write.
-    """
+    """The bytes of a disk, and those ``free`` for a process without privileges."""
 
     free: int
     size: int
 
     @classmethod
     def of(cls, folder: str) -> DiskSpace:
-        """Return the space of the disk that a folder is on. This may block."""
         disk = os.statvfs(folder)
         return cls(disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize)
 
@@ -37,7 +33,7 @@ class DiskMonitor:
     """Measures the space of disks in threads, since a disk may hang.
 
     :param folders: one folder on each disk, by name.
-    :ivar spaces: what was measured last; None where the disk did not respond.
+    :ivar spaces: by name, as measured last; None where the disk did not respond.
     """
 
     def __init__(

@@ -21,10 +21,7 @@ DetachedRunner: TypeAlias = Callable[[Callable[[], object]], object]
 
 
 class ScratchFile(Protocol):
-    """An open file for the output of one render, or for one download.
-
-    :ivar descriptor: the open descriptor, which an encoder inherits as its stdout.
-    """
+    """An open file, whose descriptor an encoder inherits as its stdout."""
 
     @property
     def descriptor(self) -> int: ...
@@ -35,10 +32,7 @@ class ScratchFile(Protocol):
 
 class ScratchSpace(Protocol):
     async def create(self, seconds: float) -> ScratchFile:
-        """Return a new empty file.
-
-        :param seconds: the longest time that the caller can wait.
-        """
+        """Return a new empty file, within so many seconds."""
         ...
 
 
@@ -61,12 +55,7 @@ def temporary_folder(environ: Mapping[str, str]) -> str:
 
 
 def check_folder(folder: str) -> None:
-    """Check that temporary files can be created in a directory.
-
-    A full disk is accepted: it may have room later.
-
-    :raises OSError: where none can be created.
-    """
+    """Raise OSError where no file can be created; a full disk may have room later."""
     try:
         AnonymousFile(folder=folder).close()
     except OSError as error:
@@ -77,8 +66,8 @@ def check_folder(folder: str) -> None:
 class AnonymousFile:
     """A file without a name: the system removes it with its last descriptor.
 
-    Its directory is given. Python's own choice would change to another one without a word: to a
-    small disk, or to a file system in memory.
+    Its directory is given: Python's choice may change to a small disk, or to a file system in
+    memory.
     """
 
     def __init__(

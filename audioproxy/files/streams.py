@@ -11,9 +11,8 @@ from zope.interface import implementer
 
 from audioproxy.errors import Refusal
 
-# Bytes of one read and one write. This is also the size of a chunk of the response, and the memory
-# that a stalled reader holds. Larger reads do not fit into a CPU's cache and are slower; smaller
-# reads cost more calls.
+# Bytes of one read and one write, of a chunk of the response, and of memory that a stalled reader
+# holds. Larger reads do not fit into a CPU's cache and are slower; smaller reads cost more calls.
 _CHUNK_SIZE = 64 * 1024
 # Bytes that are prefetched at a time: enough for the switch to a thread to cost little.
 _PREFETCH_SIZE = 1024 * 1024
@@ -26,10 +25,7 @@ class Readable(Protocol):
 
 
 class GrowingFile(Readable, Protocol):
-    """A file that is still being written.
-
-    :ivar failure: why the writer failed; None where it did not.
-    """
+    """A file that is still being written, and why its writer failed."""
 
     @property
     def size(self) -> int: ...
@@ -44,13 +40,12 @@ class GrowingFile(Readable, Protocol):
 
 
 class ByteStream(Protocol):
-    """Bytes for one consumer, which are either sent once or discarded."""
+    """Bytes for one consumer, which are sent once or discarded."""
 
     def send(self, consumer: IConsumer) -> Deferred[None]:
         """Send the bytes as a push producer, at the consumer's pace.
 
-        :returns: fires when everything is written and the producer is unregistered, or fails.
-            Cancelling it ends the stream.
+        The Deferred fires when the producer is unregistered. Cancelling it ends the stream.
         """
         ...
 
@@ -83,9 +78,9 @@ class FileProducer:
         prefetch: Callable[[int, int], Deferred[object]] | None = None,
     ) -> None:
         self.sent = start
+        self.done: Deferred[None] = Deferred(lambda _: self.stopProducing())
         self._source: Readable | None = source
         self._growing = cast(GrowingFile, source) if stop is None else None
-        self.done: Deferred[None] = Deferred(lambda _: self.stopProducing())
         self._stop = stop
         self._paused = False
         self._writing = False
@@ -96,10 +91,10 @@ class FileProducer:
         self._take_file: Callable[[int, int, int], int | None] | None = None
 
     def send(self, consumer: IConsumer) -> Deferred[None]:
-        """Register with the consumer and send the bytes.
+        """Send the bytes as a `ByteStream`.
 
-        :returns: fires when everything is written, or fails: with the failure of the growing file,
-            with `ConsumerGone`, or with the error of a read. Cancelling it stops the producer.
+        :raises ConsumerGone, Refusal, OSError, EOFError: of the consumer, the growing file, a read,
+            and a file that was shortened.
         """
         self._consumer = consumer
         if self._descriptor >= 0:
@@ -117,7 +112,7 @@ class FileProducer:
         self._paused = True
 
     def resumeProducing(self) -> None:
-        """Resume: the consumer accepts more. The consumer may call this from inside ``write``."""
+        # The consumer may call this from inside `write`.
         self._paused = False
         self._send()
 
@@ -159,23 +154,19 @@ class FileProducer:
     def _send_chunk(self) -> bool:
         """Write one chunk; return False if there is none yet, or the end is reached."""
         assert self._source is not None
-        if self._take_file is not None:
-            available = self._available
-            if available > self.sent:
-                taken = self._take_file(self._descriptor, self.sent, available - self.sent)
-                if taken is not None:
-                    self.sent += taken
-                    return True
-        limit = _CHUNK_SIZE
-        if self._stop is not None:
-            limit = min(_CHUNK_SIZE, self._available - self.sent)
-        data = self._source.read(self.sent, limit) if limit else b""
+        available = max(0, self._available - self.sent)
+        if available and self._take_file is not None:
+            taken = self._take_file(self._descriptor, self.sent, available)
+            if taken is not None:
+                self.sent += taken
+                return True
+        data = self._source.read(self.sent, min(_CHUNK_SIZE, available)) if available else b""
         if data:
             self.sent += len(data)
             self._consumer.write(data)
             return True
         if self._growing is None:
-            self._end(None if not limit else _shortened(self.sent))
+            self._end(_shortened(self.sent) if available else None)
         elif self._growing.ended:
             lost = self.sent < self._growing.size
             self._end(self._growing.failure or (_shortened(self.sent) if lost else None))
@@ -183,7 +174,6 @@ class FileProducer:
 
     @property
     def _descriptor(self) -> int:
-        """The open file that has the bytes at their offsets now; -1 for no file."""
         descriptor: int = getattr(self._source, "descriptor", -1)
         return descriptor
 

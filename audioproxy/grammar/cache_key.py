@@ -10,18 +10,14 @@ from audioproxy.grammar.options import VariantOptions
 def cache_key(options: VariantOptions, canonical_source: bytes) -> str:
     """Return the cache key of a variant: lower-case hex SHA-256 of three lines (D5).
 
-    The lines are the byte revision of the output format, the canonical options and the canonical
-    source. No newline follows the source. Versions of the service that make different bytes share
-    no key.
+    These are the byte revision of the output format, the canonical options, and the canonical
+    source without a newline.
     """
     return _key(options.format.revision, options, canonical_source)
 
 
 def all_cache_keys(options: VariantOptions, canonical_source: bytes) -> tuple[str, ...]:
-    """Return the keys of a variant under every byte revision of its format, the newest first.
-
-    The first revision of each format was 1.
-    """
+    """Return the keys of a variant under every byte revision of its format, the newest first."""
     revisions = range(options.format.revision, 0, -1)
     return tuple(_key(revision, options, canonical_source) for revision in revisions)
 

@@ -7,27 +7,21 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-# Hexadecimal digits of a tag after its prefix: half of the digest, so that no two sources share
-# one.
+# Hexadecimal digits of a tag: half of the digest, so that no two sources share one.
 _DIGITS = 32
 
 
 def cache_tags(salts: Iterable[bytes], canonical_source: bytes) -> list[str]:
-    """Return the tag of a source under each salt, without repetitions.
+    """Return the tag of a source under each decoded value of AP_SALT, without repetitions.
 
-    A tag is ``ap-`` and 32 hexadecimal digits of HMAC-SHA-256, so that it does not name the source.
-
-    :param salts: decoded values of AP_SALT, the current one first.
+    A tag is ``ap-`` and digits of HMAC-SHA-256, so that it does not name the source.
     """
     digests = [hmac.digest(salt, canonical_source, "sha256").hex() for salt in salts]
     return list(dict.fromkeys(f"ap-{digest[:_DIGITS]}" for digest in digests))
 
 
 class CacheTagHeader(NamedTuple):
-    """The response header that has the tag of the source.
-
-    :ivar name: in lower case.
-    """
+    """The response header that has the tag of the source; its name is in lower case."""
 
     name: str
     salt: bytes

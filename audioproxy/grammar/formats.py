@@ -16,23 +16,19 @@ LOSSY_RATE_CEILING = 48000
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The sample rates that a format can carry, in Hz.
+    """The sample rates of a format in Hz: those ``listed``, or all up to ``highest``.
 
-    The rates are either ``listed``, or everything from ``lowest`` to ``highest``, where rates above
-    ``step_10_above`` must be multiples of 10.
+    Rates above ``step_10_above`` must be multiples of 10.
     """
 
     listed: tuple[int, ...] = ()
-    lowest: int = 1
     highest: int = 384000
     step_10_above: int = 384000
 
     def accepts(self, rate: int) -> bool:
         if self.listed:
             return rate in self.listed
-        return self.lowest <= rate <= self.highest and (
-            rate <= self.step_10_above or rate % 10 == 0
-        )
+        return 1 <= rate <= self.highest and (rate <= self.step_10_above or rate % 10 == 0)
 
     def nearest(self, rate: int) -> int:
         """Return ``rate`` if it is supported, else the next higher one, else the highest (D8)."""
@@ -40,10 +36,9 @@ class Rates:
             return rate
         if self.listed:
             return min((r for r in self.listed if r > rate), default=max(self.listed))
-        return min(max(rate + -rate % 10, self.lowest), self.highest)
+        return min(max(rate + -rate % 10, 1), self.highest)
 
     def describe(self, ceiling: int) -> str:
-        """Return a description of the rates that an ``sr`` of at most ``ceiling`` can request."""
         if self.listed:
             return "one of " + ", ".join(str(rate) for rate in self.listed if rate <= ceiling)
         return f"only multiples of 10 above {self.step_10_above}"
@@ -53,15 +48,13 @@ class Rates:
 class Format:
     """One output format.
 
-    :ivar description: its codec and its container.
-    :ivar content_type: the variant's Content-Type; None for peaks, where ``pk_fmt`` decides.
-    :ivar in_browsers: browsers play it. The test of the player plays it in Chromium.
+    :ivar content_type: None for peaks, where ``pk_fmt`` decides.
     :ivar br: bounds of ``br`` in kbps, or None where it cannot change the output.
     :ivar q_whole: ``q`` is a compression level, a whole number.
-    :ivar default_br: kbps where a URL sets neither ``br`` nor ``q`` (D9); None for a format that
-        has a default quality instead.
-    :ivar default_q: the value of ``q`` where a URL omits it, if ``q`` always has one.
+    :ivar default_br: kbps where a URL sets neither ``br`` nor ``q`` (D9).
+    :ivar default_q: the value of ``q`` where a URL omits it, in place of a default bit rate.
     :ivar depths: values of ``bd``.
+    :ivar in_browsers: browsers play it. The test of the player plays it in Chromium.
     :ivar revision: the format's byte revision, part of every cache key (D5). Raise it with each
         change that alters the bytes of the format, such as new encoder arguments or filters.
     """
@@ -70,18 +63,17 @@ class Format:
     description: str
     content_type: str | None
     rates: Rates
-    in_browsers: bool
     br: tuple[int, int] | None = None
     q: tuple[str, str] | None = None
     q_whole: bool = False
     default_br: int | None = None
     default_q: str = ""
     depths: tuple[str, ...] = ()
+    in_browsers: bool = True
     revision: int = 7
 
     @property
     def lossy(self) -> bool:
-        """Whether the codec is lossy: those codecs have a bit rate."""
         return self.br is not None
 
 
@@ -100,7 +92,6 @@ FORMATS = {
             "MPEG audio, layer III",
             "audio/mpeg",
             _MPEG_RATES,
-            in_browsers=True,
             br=(8, 320),
             q=("0", "9"),
             default_br=192,
@@ -111,7 +102,6 @@ FORMATS = {
             "Opus in Ogg",
             "audio/ogg",
             _OPUS_RATES,
-            in_browsers=True,
             br=(6, 510),
             q=("0", "10"),
             q_whole=True,
@@ -124,7 +114,6 @@ FORMATS = {
             "Vorbis in Ogg",
             "audio/ogg",
             Rates(highest=200000),
-            in_browsers=True,
             br=(32, 500),
             q=("-1", "10"),
             default_q="5",
@@ -135,7 +124,6 @@ FORMATS = {
             "AAC in ADTS",
             "audio/aac",
             _AAC_RATES,
-            in_browsers=True,
             br=(8, 512),
             q=("0.1", "2"),
             default_br=160,
@@ -145,7 +133,6 @@ FORMATS = {
             "AAC in fragmented MP4",
             "audio/mp4",
             _AAC_RATES,
-            in_browsers=True,
             br=(8, 512),
             q=("0.1", "2"),
             default_br=160,
@@ -157,7 +144,6 @@ FORMATS = {
             "audio/flac",
             # RFC 9639, 9.1.2: from 65535 Hz on, ffmpeg writes the rate in units of 10 Hz.
             Rates(step_10_above=65534),
-            in_browsers=True,
             q=("0", "12"),
             q_whole=True,
             default_q="5",
@@ -169,7 +155,6 @@ FORMATS = {
             "PCM in WAVE, lossless",
             "audio/wav",
             Rates(),
-            in_browsers=True,
             depths=("16", "24", "32f"),
             revision=8,
         ),

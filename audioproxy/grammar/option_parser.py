@@ -18,11 +18,9 @@ _PARSERS = {key: row.parse for key, row in OPTIONS.items()} | {"exp": integer(0,
 
 
 def parse_options(segments: Iterable[bytes]) -> tuple[VariantOptions, int | None]:
-    """Parse option segments in any order.
+    """Return the options of segments in any order, and ``exp`` (Unix seconds, or None).
 
-    :returns: the variant options and ``exp`` (Unix seconds, or None).
-    :raises InvalidOptions: for the first segment that is unknown, repeated, empty, without a value,
-        out of bounds or in conflict with another segment.
+    :raises InvalidOptions: for the first segment that is malformed, or in conflict with another.
     """
     raw: dict[str, bytes] = {}
     values: dict[str, Any] = {}
@@ -44,8 +42,7 @@ def parse_options(segments: Iterable[bytes]) -> tuple[VariantOptions, int | None
 def parse_expiry(segments: Iterable[bytes]) -> int | None:
     """Return the ``exp`` of the segments if exactly one is present and well formed, else None.
 
-    It is parsed before everything else: an expired URL is a 410 even if its other segments are
-    invalid.
+    Expired URLs return 410 even if their other segments are invalid.
     """
     found = [segment for segment in segments if segment.startswith(b"exp:")]
     if len(found) != 1:
@@ -57,7 +54,6 @@ def parse_expiry(segments: Iterable[bytes]) -> int | None:
 
 
 def refuse_options(segments: Sequence[bytes]) -> None:
-    """Refuse the option segments of an info URL, which accepts none."""
     if segments:
         raise _refusal(segments[0], "an info document has no options")
 

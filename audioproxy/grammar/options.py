@@ -32,10 +32,9 @@ class Option:
 
     The canonical spelling follows from the type (`audioproxy.grammar.values.spell`).
 
-    :ivar parse: returns the value; see `audioproxy.grammar.values`.
     :ivar help: a description with a placeholder for the value, or a function that returns it.
     :ivar rule: returns why the option conflicts with others, as the end of a sentence that says
-        what would be accepted, or None; None for an option without conflicts.
+        what would be accepted, or None.
     :ivar peaks_default: the value that the URL of a waveform omits; it is part of the cache key.
     """
 
@@ -182,7 +181,6 @@ class VariantOptions:
 
     @property
     def format(self) -> Format:
-        """The row of the output format."""
         return FORMATS[self.f]
 
     @property
@@ -190,11 +188,10 @@ class VariantOptions:
         return self.format.content_type or _PEAKS_CONTENT_TYPES[self.pk_fmt or "json"]
 
     def canonical(self) -> str:
-        """Return the canonical options string: ascending keys, shortest values (D4)."""
+        """Return the options in ascending order of keys, with the shortest values (D4)."""
         return "/".join(self.segments().values())
 
     def segments(self) -> dict[str, str]:
-        """Return the segments of the canonical options string by key."""
         return {
             key: f"{key}:{spell(value)}"
             for key in _ASCENDING
@@ -202,7 +199,6 @@ class VariantOptions:
         }
 
 
-#: The rows of all options, by key.
 OPTIONS: dict[str, Option] = {row.name: row.metadata["row"] for row in fields(VariantOptions)}
 
 #: Values of options that the URL of a waveform omits.
@@ -214,11 +210,7 @@ _ASCENDING = tuple(sorted(OPTIONS))
 
 
 def refusals(options: VariantOptions) -> Iterator[tuple[str, str]]:
-    """Yield each conflict between options that are valid separately.
-
-    A conflict is a pair: the key of the offending segment, and the end of a sentence that says what
-    would be accepted.
-    """
+    """Yield the key of each option that conflicts with others, and the reason of its rule."""
     for key, row in OPTIONS.items():
         if row.rule and getattr(options, key) is not None and (why := row.rule(options)):
             yield key, why

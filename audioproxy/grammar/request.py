@@ -23,10 +23,7 @@ INSECURE = b"insecure"
 
 
 def expired(exp: int | None, now: float) -> bool:
-    """Return whether a URL has expired.
-
-    The second that ``exp`` names is still served (D14).
-    """
+    """Return whether a URL has expired; the second that ``exp`` names is still served (D14)."""
     return exp is not None and math.floor(now) > exp
 
 
@@ -37,21 +34,15 @@ def clamp(seconds: int, exp: int | None, now: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SigningKeys:
-    """The secrets that verify signatures.
-
-    :ivar pairs: each a key and its salt: the current pair, and then the previous ones (D55). Empty
-        where only the word ``insecure`` is accepted.
-    """
+    """The pairs of key and salt that verify signatures, the current one first (D55)."""
 
     pairs: tuple[tuple[bytes, bytes], ...]
     allow_insecure: bool = False
 
     def verify(self, path: SignedPath) -> int | None:
-        """Verify the signature of a path.
+        """Return the index of the pair that signed a path, or None for the word ``insecure``.
 
-        :returns: the index of the pair that made it, or None for the word ``insecure``.
-        :raises InvalidSignature: for a wrong signature, with a diagnosis if the holder of the key
-            made a common mistake.
+        :raises InvalidSignature: with a diagnosis if the holder of the key made a common mistake.
         """
         if path.signature == INSECURE:
             if self.allow_insecure:
@@ -77,7 +68,7 @@ class VariantRequest:
     """A request for a variant.
 
     :ivar exp: the last Unix second in which the request is served, or None.
-    :ivar canonical: the canonical options string.
+    :ivar tag: the entity tag, which is the key as a quoted string.
     """
 
     options: VariantOptions
@@ -93,7 +84,6 @@ class VariantRequest:
         return cls(options, source, exp, options.canonical(), key, etag(key))
 
     def is_expired(self, now: float) -> bool:
-        """Return whether ``exp`` has passed."""
         return expired(self.exp, now)
 
 
@@ -106,8 +96,7 @@ def parse_request(signed: bytes, now: float | None) -> VariantRequest | InfoRequ
     """Return the request of a path whose signature was verified.
 
     :raises Expired: where ``exp`` has passed, even if the path has other errors.
-    :raises InvalidOptions: for options that are malformed or in conflict.
-    :raises NotFound: for a missing or malformed source.
+    :raises InvalidOptions, NotFound: for wrong options, and for a missing or malformed source.
     """
     target = split_target(signed)
     if target is None:

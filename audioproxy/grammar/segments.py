@@ -14,10 +14,7 @@ MEDIA = b"media"
 
 @dataclass(frozen=True, slots=True)
 class SignedPath:
-    """A path, split after its first segment.
-
-    ``signed`` is the exact byte sequence that the signature covers, with its leading ``/``.
-    """
+    """A path, split after its first segment; ``signed`` has the leading ``/``."""
 
     signature: bytes
     signed: bytes
@@ -42,7 +39,6 @@ def split_signature(path: bytes) -> SignedPath | None:
 
 
 def is_info(signed: bytes) -> bool:
-    """Return whether a signed path requests an info document."""
     return signed.startswith(b"/info/")
 
 

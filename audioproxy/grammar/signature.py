@@ -11,20 +11,15 @@ _UNPADDED_LENGTH = 43
 
 
 def sign(key: bytes, salt: bytes, path: bytes) -> bytes:
-    """Return the unpadded signature of ``path``.
-
-    :param path: the raw, still percent-encoded bytes after ``/{signature}``, with the leading
-        ``/``.
-    """
+    """Return the unpadded signature of the raw bytes after ``/{signature}``, with their slash."""
     digest = hmac.new(key, salt + path, hashlib.sha256).digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=")
 
 
 def verify(key: bytes, salt: bytes, path: bytes, signature: bytes) -> bool:
-    """Return whether ``signature`` is one of the two accepted spellings for ``path``.
+    """Return whether ``signature`` is that of ``path``, unpadded or padded with one ``=``.
 
-    The spellings are unpadded, and padded with exactly one ``=``. The encoded texts are compared in
-    constant time, so a non-canonical final character never matches.
+    The texts are compared in constant time, so a non-canonical final character never matches.
     """
     if len(signature) == _UNPADDED_LENGTH + 1 and signature.endswith(b"="):
         signature = signature[:-1]

@@ -11,6 +11,7 @@ import binascii
 import hmac
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import permutations, zip_longest
 from urllib.parse import quote, unquote_to_bytes
 
@@ -22,7 +23,6 @@ _HEXADECIMAL = re.compile(rb"[0-9A-Fa-f]{64}")
 _ENCODED = re.compile(rb"[A-Za-z0-9+/_-]{43}=*")
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _ESCAPED_PADDING = re.compile(rb"(?:%3[Dd])+\Z")
-_EXPECTED_FORM = "base64url without padding is expected"
 # Parts of a path that caches, CDNs and their rewriting rules change.
 _MERGED_SLASHES = re.compile(rb"/plain/(?:local|s3|https):/(?!/)", re.IGNORECASE)
 _ESCAPE = re.compile(rb"%[0-9A-Fa-f]{2}")
@@ -60,10 +60,7 @@ _LONGEST = 1024
 def diagnose_for_pairs(
     pairs: Sequence[tuple[bytes, bytes]], path: bytes, signature: bytes
 ) -> str | None:
-    """Return the mistake that explains a wrong signature, or None if it is unknown.
-
-    :param pairs: each a key and its salt: the current pair, and then the previous ones.
-    """
+    """Return the mistake that explains a wrong signature, or None if it is unknown."""
     for number, (key, salt) in enumerate(pairs):
         if why := diagnose_signature(key, salt, path, signature):
             return f"{why} (with pair {number} of AP_PREVIOUS_KEY)" if number else why
@@ -74,11 +71,7 @@ def diagnose_for_pairs(
 
 
 def diagnose_signature(key: bytes, salt: bytes, path: bytes, signature: bytes) -> str | None:
-    """Return the mistake that explains a wrong signature, or None if it is unknown.
-
-    :param path: the path that should have been signed; see `audioproxy.grammar.signature.sign`.
-    :returns: the end of a sentence, with what would be right.
-    """
+    """Return the mistake as the end of a sentence, with what would be right."""
     if len(path) > _LONGEST:
         return None
     if (before := _precedes(key, salt, path, signature)) is not None:
@@ -103,16 +96,17 @@ def _normalize(signature: bytes) -> tuple[bytes | None, str]:
     """Return a signature in the spelling of `sign`, and how the given spelling differs."""
     if _HEXADECIMAL.fullmatch(signature):
         raw = base64.urlsafe_b64encode(binascii.unhexlify(signature)).rstrip(b"=")
-        return raw, f"its digest is right, and written in hexadecimal; {_EXPECTED_FORM}"
-    if (padding := _ESCAPED_PADDING.search(signature)) is not None:
+        how = "written in hexadecimal"
+    elif (padding := _ESCAPED_PADDING.search(signature)) is not None:
         raw = signature[: padding.start()].translate(_URL_SAFE)
-        return raw, f"its digest is right, and its padding is percent-encoded; {_EXPECTED_FORM}"
-    if not _ENCODED.fullmatch(signature):
+        how = "its padding is percent-encoded"
+    elif _ENCODED.fullmatch(signature):
+        unpadded = signature.rstrip(b"=")
+        raw = unpadded.translate(_URL_SAFE)
+        how = "has too much padding" if raw == unpadded else "in the alphabet with + and /"
+    else:
         return None, ""
-    raw = signature.rstrip(b"=").translate(_URL_SAFE)
-    if raw == signature.rstrip(b"="):
-        return raw, f"its digest is right, and has too much padding; {_EXPECTED_FORM}"
-    return raw, f"its digest is right, and in the alphabet with + and /; {_EXPECTED_FORM}"
+    return raw, f"its digest is right, and {how}; base64url without padding is expected"
 
 
 def _precedes(key: bytes, salt: bytes, path: bytes, signature: bytes) -> str | None:
@@ -225,15 +219,8 @@ def _mistaken_signatures(key: bytes, salt: bytes, path: bytes) -> Iterator[tuple
             yield made, f"it was made with {what}; {bytes_wanted}"
     yield sign(key, b"", path), "it was made without AP_SALT; the salt precedes the path"
     yield sign(salt, key, path), "AP_KEY and AP_SALT were swapped; the salt precedes the path"
-    yield (
-        sign(key, salt, path[1:]),
-        "the path was signed without its leading slash, which is part of it",
-    )
-    try:
-        decoded = percent_decode(path)
-    except ValueError:
-        return
-    yield (
-        sign(key, salt, decoded),
-        "the path was decoded before it was signed; sign it as it is sent",
-    )
+    slash = "the path was signed without its leading slash, which is part of it"
+    yield sign(key, salt, path[1:]), slash
+    with suppress(ValueError):
+        decoded = "the path was decoded before it was signed; sign it as it is sent"
+        yield sign(key, salt, percent_decode(path)), decoded

@@ -61,7 +61,6 @@ def secret_list_parser(min_bytes: int) -> Callable[[str], tuple[bytes, ...]]:
 
 
 def check_length(secret: bytes, min_bytes: int) -> bytes:
-    """Return a decoded secret."""
     if len(secret) < min_bytes:
         amount = f"{len(secret)} byte{'' if len(secret) == 1 else 's'}"
         raise InvalidValue(amount, describe_secret(min_bytes))

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Self
+from urllib.parse import unquote_to_bytes
 
 from audioproxy.errors import NotFound
 from audioproxy.grammar.allowlist import allows_bucket, allows_host
@@ -58,20 +59,26 @@ class Source(ABC):
     @classmethod
     @abstractmethod
     def parse(cls, rest: bytes) -> Self:
-        """Parse what follows ``scheme://``, already decoded.
-
-        :raises ValueError: for text that is not such a source.
-        """
+        """Parse what follows ``scheme://``, already decoded; raise ValueError for other text."""
 
     @property
     @abstractmethod
-    def canonical(self) -> bytes:
-        """The canonical source string."""
+    def canonical(self) -> bytes: ...
 
     @property
     def address(self) -> bytes:
         """The canonical source without the parts that may hold a credential."""
         return self.canonical
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Where the source is, for messages; without its name."""
+
+    @property
+    def remote_name(self) -> bytes:
+        """The name of the source at its place; empty for a local one."""
+        return b""
 
     @staticmethod
     def log_name(canonical: bytes) -> str:
@@ -107,8 +114,12 @@ class LocalSource(Source):
         """The source without the root, so that variants survive a move of the root."""
         return b"local://" + self.path
 
+    @property
+    def place(self) -> str:
+        return "the disk of AP_LOCAL_ROOT"
+
     def is_allowed(self, allowlist: Iterable[str]) -> bool:
-        """Return True: local files are confined by their root alone."""
+        # Local files are confined by their root alone.
         return True
 
 
@@ -132,6 +143,14 @@ class S3Source(Source):
     @property
     def canonical(self) -> bytes:
         return f"{self.scheme}://{self.bucket}/".encode("ascii") + self.key
+
+    @property
+    def place(self) -> str:
+        return f"the bucket {self.bucket}"
+
+    @property
+    def remote_name(self) -> bytes:
+        return self.key
 
     def is_allowed(self, allowlist: Iterable[str]) -> bool:
         return allows_bucket(allowlist, self.bucket)
@@ -167,8 +186,15 @@ class HttpsSource(Source):
 
     @property
     def canonical(self) -> bytes:
-        """The normalized URL."""
         return self.url.encode("ascii")
+
+    @property
+    def place(self) -> str:
+        return f"the origin {self.host}"
+
+    @property
+    def remote_name(self) -> bytes:
+        return unquote_to_bytes(self.address)
 
     @property
     def authority(self) -> str:
@@ -199,7 +225,6 @@ class HttpsSource(Source):
         return allows_host(allowlist, self.host)
 
 
-#: The sources that a URL can have, by scheme.
 SCHEMES: dict[str, type[Source]] = {
     kind.scheme: kind for kind in (LocalSource, S3Source, HttpsSource)
 }
@@ -218,7 +243,6 @@ def read_source(form: bytes, raw: bytes) -> Source:
 
 
 def parse_source(text: bytes) -> Source:
-    """Parse a source string that is already decoded."""
     if (match := _SCHEME.match(text)) is None:
         raise ValueError(f"a source starts with {_LISTED_SCHEMES}")
     scheme = match[1].decode("ascii")
@@ -229,10 +253,7 @@ def parse_source(text: bytes) -> Source:
 
 
 def parse_https(url: bytes) -> HttpsSource:
-    """Parse an https URL, such as the target of a redirect.
-
-    :raises ValueError: for text that is not such a URL.
-    """
+    """Parse an https URL, such as the target of a redirect; raise ValueError for other text."""
     if url[:8].lower() != b"https://":
         raise ValueError("a URL starts with https://")
     return HttpsSource.parse(url[8:])
@@ -267,15 +288,19 @@ def leaves_root(path: bytes) -> bool:
     return False
 
 
+def format_ipv6(address: ipaddress.IPv6Address) -> str:
+    """Return an address as browsers spell it."""
+    if address.ipv4_mapped is None:
+        return address.compressed
+    # Python 3.13 and later print these with dots. A cache key must not depend on that.
+    mapped = int(address.ipv4_mapped)
+    return f"::ffff:{mapped >> 16:x}:{mapped & 0xFFFF:x}"
+
+
 def _normalize_host(host: str) -> tuple[str, str]:
     """Return the normalized host twice: without brackets, and as it stands in a URL."""
     if host.startswith("["):
-        address = ipaddress.IPv6Address(host[1:-1])
-        normalized = address.compressed
-        if address.ipv4_mapped is not None:
-            # Python 3.13 and later print these with dots. A cache key must not depend on that.
-            mapped = int(address.ipv4_mapped)
-            normalized = f"::ffff:{mapped >> 16:x}:{mapped & 0xFFFF:x}"
+        normalized = format_ipv6(ipaddress.IPv6Address(host[1:-1]))
         return normalized, f"[{normalized}]"
     normalized = host.lower().removesuffix(".")
     labels = normalized.split(".")

@@ -28,10 +28,7 @@ _LOUDNESS_BOUNDS = ((-70, -5), (-9, 0), (1, 50))
 def parse_decimal(
     text: bytes, low: int | None = None, high: int | None = None, *, plus: bool = False
 ) -> Decimal:
-    """Parse a decimal from ``low`` to ``high`` inclusive, or without bounds.
-
-    :param plus: whether a leading ``+`` is legal.
-    """
+    """Parse a decimal from ``low`` to ``high`` inclusive; ``plus`` allows a leading ``+``."""
     bounds = "" if low is None else f" from {low} to {high}"
     match = _DECIMAL.fullmatch(text)
     if match is None or (match[1] == b"+" and not plus):
@@ -90,10 +87,9 @@ def percent_encode(value: bytes) -> str:
 
 
 def other_forms(name: bytes) -> dict[str, bytes]:
-    """Return a name in the Unicode forms NFC and NFD, without that of the name itself.
+    """Return a name in the Unicode forms NFC and NFD, where they differ from it.
 
-    Names are bytes, so the forms are different names, which look the same. The result is empty for
-    a name that has one form, such as ASCII, and for bytes that are not UTF-8.
+    Names are bytes, so the forms are different names, which look the same.
     """
     try:
         text = name.decode("utf-8")
@@ -111,7 +107,6 @@ def parse_bytes(text: bytes) -> bytes:
 
 
 def parse_file_name(text: bytes) -> str:
-    """Parse a percent-encoded file name in UTF-8."""
     try:
         name = parse_bytes(text).decode("utf-8")
     except UnicodeDecodeError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IConsumer, IPushProducer, IReactorTime
@@ -80,8 +81,7 @@ class BodyStream(Protocol):
 
     :param size: the stated length in bytes; None if the response states none.
     :param stall_timeout: seconds without progress after which the stream fails.
-    :param closed_securely: returns whether the server closed the connection in a way that marks the
-        end of the body.
+    :param closed_securely: the server closed the connection so as to mark the end of the body.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class BodyStream(Protocol):
         self._done: Deferred[None] = Deferred(lambda _: self.stopProducing())
 
     def send(self, consumer: IConsumer) -> Deferred[None]:
-        """Send the whole body.
+        """Send the whole body, and return a Deferred that fires when everything is written.
 
-        :returns: fires when everything is written. It fails with `ConsumerGone`, or with
-            `TransportError` if the body ends early or stalls. Cancelling it ends the stream.
+        It fails with `ConsumerGone`, or with `TransportError` if the body ends early or stalls.
+        Cancelling it ends the stream.
         """
         self._consumer = consumer
         consumer.registerProducer(self, True)
@@ -124,7 +124,6 @@ class BodyStream(Protocol):
         return self._done
 
     def discard(self) -> None:
-        """Close the connection without sending anything."""
         self._response.deliverBody(BodyAborter())
 
     def dataReceived(self, data: bytes) -> None:
@@ -174,9 +173,8 @@ class BodyStream(Protocol):
         self._timeout = ProgressTimeout(self._clock, self._stall_timeout, self._stall)
 
     def _cancel_timeout(self) -> None:
-        timeout, self._timeout = self._timeout, None
-        if timeout is not None:
-            timeout.cancel()
+        if self._timeout is not None:
+            self._timeout.cancel()
 
     def _stall(self) -> None:
         self._end(TransportError(f"the body stalled for {self._stall_timeout:g} seconds"))
@@ -198,11 +196,7 @@ class BodyStream(Protocol):
 
 @implementer(IBodyProducer)
 class RequestBody(FileProducer):
-    """A byte range of a file as the body of a request.
-
-    :ivar on_progress: called for each write to the connection.
-    :ivar abort_connection: closes the connection of the request at once.
-    """
+    """A byte range of a file as the body of a request; ``on_progress`` is called for each write."""
 
     def __init__(self, source: Readable, start: int, stop: int) -> None:
         super().__init__(source, start, stop)
@@ -229,20 +223,20 @@ class RequestBody(FileProducer):
 
 
 @implementer(IConsumer)
+@dataclass(frozen=True, slots=True)
 class _ProgressConsumer:
     """Consumer of a request's body that reports each write.
 
     It registers no producer with the connection: Twisted's client has registered the body.
     """
 
-    def __init__(self, body: RequestBody, consumer: IConsumer) -> None:
-        self._body = body
-        self._consumer = consumer
+    body: RequestBody
+    consumer: IConsumer
 
     def registerProducer(self, producer: object, streaming: bool) -> None: ...
 
     def unregisterProducer(self) -> None: ...
 
     def write(self, data: bytes) -> None:
-        self._body.on_progress()
-        self._consumer.write(data)
+        self.body.on_progress()
+        self.consumer.write(data)

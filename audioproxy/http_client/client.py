@@ -46,24 +46,20 @@ from audioproxy.http_client.ranges import ByteRange, parse_content_range
 
 #: The User-Agent of all requests, including those of ffmpeg.
 USER_AGENT = f"audioproxy/{__version__}"
-
 # Seconds to wait for the headers of a response.
 _HEADERS_TIMEOUT = 15.0
-# Idle connections kept for each host, and the seconds that each is kept. Object stores close idle
-# connections after 20 seconds or more. They are closed here earlier, since a request on a
-# connection that the store has just closed would be lost.
+# Idle connections kept for each host, and the seconds for each. Object stores close them after 20
+# seconds or more, and a request on a connection that was just closed would be lost.
 _MAX_IDLE_PER_HOST = 100
 _IDLE_TIMEOUT = 15
 # Seconds to wait at shutdown until servers close their side.
 _CLOSE_TIMEOUT = 1.0
-# Origins whose TLS contexts and endpoints are cached. Reading the system's certificates takes some
-# milliseconds.
+# Origins whose endpoints are cached. Reading the system's certificates takes some milliseconds.
 _MAX_ORIGINS = 32
 # Bytes up to which a discarded body is read, so that its connection can be reused.
 _DISCARD_LIMIT = 4096
 _NO_CODINGS = frozenset(("", "identity", "none", "binary", "8bit", "utf-8", "utf8", "aws-chunked"))
-# Files with all CA certificates of the system, since ffmpeg needs one file: Debian, Fedora, SUSE,
-# Alpine.
+# Files with all CA certificates of the system, as ffmpeg needs one: Debian, Fedora, SUSE, Alpine.
 _SYSTEM_CA_FILES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -79,11 +75,7 @@ _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", r
 
 
 def load_trust_root(path: str | None) -> Any:
-    """Return the trust root that server certificates are verified against.
-
-    :param path: a PEM file that replaces the system's trust store; None for the system's.
-    :raises OSError: if the file cannot be read.
-    """
+    """Return the trust root of a PEM file; None for the certificates of the system."""
     if path is None:
         return platformTrust()
     with open(path, "rb") as file:
@@ -132,8 +124,6 @@ class HttpClient:
 
         :param timeout: seconds without progress until the headers arrive. The default is 15, or 30
             for a request with a body.
-        :raises UntrustedCertificate: if the server's certificate cannot be verified.
-        :raises TransportError: if there is no response in time.
         """
         if self._closed:
             raise TransportError("the service has stopped")
@@ -145,8 +135,8 @@ class HttpClient:
         sending = request_with_target(
             self._agent, endpoint, method.encode("ascii"), uri, header_lines, body, target
         )
-        # A cancelled caller must get CancelledError. Twisted's client fails with an error that
-        # depends on its progress, such as an unknown host name or a lost connection.
+        # A cancelled caller must get CancelledError; the error of Twisted's client depends on its
+        # progress.
         result: SharedResult[IResponse] = SharedResult(sending.cancel)
         sending.addBoth(result.fire)
         seconds = timeout or (_HEADERS_TIMEOUT if body is None else STALL_TIMEOUT)
@@ -230,14 +220,10 @@ class Response:
         return b", ".join(values).decode("latin-1") if values else None
 
     def date(self, name: str) -> datetime | None:
-        """Return a header's value as a date; None where it is missing or malformed."""
         return parse_date(self.header(name))
 
     def headers_with_prefix(self, prefix: str) -> dict[str, str]:
-        """Return the headers whose names begin with ``prefix``, by the rest of the name.
-
-        :param prefix: in lower case, as the names in the result.
-        """
+        """Return the headers whose names begin with ``prefix``, by the rest of the name."""
         lines = self._response.headers.getAllRawHeaders()
         named = ((name.decode("latin-1").lower(), b", ".join(values)) for name, values in lines)
         return {
@@ -297,11 +283,9 @@ class Response:
         return not _NO_CODINGS.issuperset(coding.strip() for coding in codings)
 
     async def read(self, limit: int, *, extend_timeout: bool = False) -> bytes:
-        """Return the body.
+        """Return the body, or raise `BodyTooLarge`.
 
-        :param extend_timeout: the timeout of 15 seconds applies to each piece of the body, not to
-            the whole.
-        :raises BodyTooLarge: for a body of more than ``limit`` bytes.
+        :param extend_timeout: the timeout of 15 seconds applies to each piece, not to the whole.
         """
         return await self._collect(limit, extend_timeout)
 
@@ -323,12 +307,10 @@ class Response:
         self._response.deliverBody(BodyAborter())
 
     def stream(self, size: int | None, stall_timeout: float | None = None) -> BodyStream:
-        """Return the body as a stream.
+        """Return the body as a stream, which fails with another length than ``size``.
 
-        :param size: the expected length in bytes; the stream fails with any other length. None
-            accepts any body with a marked end. HTTP framing marks the end, and so does TLS for a
-            body that ends with the connection.
-        :param stall_timeout: seconds without progress; 30 by default.
+        :param size: None accepts any body with a marked end. HTTP framing marks the end, and so
+            does TLS for a body that ends with the connection.
         """
         return BodyStream(self._clock, self._response, size, stall_timeout, self._closed_securely)
 
@@ -355,9 +337,7 @@ class ClientsByBundle:
     Two stores with the same bundle share a client and its connection pool. A client that connects
     to public addresses alone shares them with no other.
 
-    :ivar ca_file: PEM file of the certificates that are trusted by default; None if the system has
-        no such file.
-    :param ssl_cert_file: the value of SSL_CERT_FILE, which replaces the system's certificates.
+    :ivar ca_file: PEM file of the certificates that are trusted by default, if the system has one.
     """
 
     def __init__(self, reactor: Any, ssl_cert_file: str | None) -> None:
@@ -367,10 +347,7 @@ class ClientsByBundle:
         self._clients: dict[tuple[str | None, bool], HttpClient] = {}
 
     def client(self, bundle: str | None = None, *, public_only: bool = False) -> HttpClient:
-        """Return the client that trusts a CA bundle; None is the default bundle.
-
-        :raises UnusableBundle: if the bundle cannot be read.
-        """
+        """Return the client that trusts a bundle, by default SSL_CERT_FILE or the system's."""
         path = bundle or self._ssl_cert_file
         key = path, public_only
         if key not in self._clients:

@@ -27,10 +27,8 @@ from audioproxy.http_client.tls import HostTls, is_address
 
 # Seconds to wait for a connection.
 _CONNECT_TIMEOUT = 5.0
-# Maximum bytes of a response's headers, together with the part of the body that arrives with them.
-# That part is at most one read of the connection, and less if the response arrives in small pieces.
+# Maximum bytes of a response's headers, with the part of the body that arrives in the same read.
 _MAX_HEADER_BYTES = 512 * 1024
-
 # The longest label of a name (RFC 1035, 2.3.4).
 _MAX_LABEL = 63
 
@@ -38,9 +36,9 @@ _MAX_LABEL = 63
 class PooledConnection(ProtocolWrapper):
     """One connection, wrapped around Twisted's client protocol.
 
-    Twisted's client does not limit response headers. This class therefore limits the bytes that
-    arrive between a request and `resumeProducing`. Twisted's client pauses the connection when the
-    headers are complete, and resumes it when the body is read.
+    Twisted's client does not limit response headers. This class limits the bytes that arrive
+    between a request and `resumeProducing`: the client pauses the connection when the headers are
+    complete, and resumes it when the body is read.
 
     :ivar closed_securely: the server has closed the connection with TLS's close_notify, which
         cannot be forged (RFC 8446, 6.1).
@@ -67,7 +65,6 @@ class PooledConnection(ProtocolWrapper):
         self.transport.registerProducer(producer, streaming)
 
     def write(self, data: bytes) -> None:
-        """Send bytes of a request, and start to count the bytes of its response."""
         self._header_bytes = 0
         self.transport.write(data)
 
@@ -99,7 +96,6 @@ class PooledConnection(ProtocolWrapper):
             self.transport.resumeProducing()
 
     def dataReceived(self, data: bytes) -> None:
-        """Pass bytes to Twisted's client, or abort the connection if the headers are too long."""
         if self._header_bytes is not None:
             self._header_bytes += len(data)
             if self._header_bytes > _MAX_HEADER_BYTES:
@@ -138,10 +134,7 @@ def make_endpoint(
     *,
     public_only: bool = False,
 ) -> IStreamClientEndpoint:
-    """Return the endpoint of a server, which registers its connections while they are open.
-
-    :raises TransportError: for a name that cannot be looked up.
-    """
+    """Return the endpoint of a server, which registers its connections while they are open."""
     host = uri.host.decode("ascii")
     if not (is_address(host) or all(0 < len(each) <= _MAX_LABEL for each in host.split("."))):
         # Twisted 26.10: the look-up of such a name never ends, since Python raises UnicodeError.

@@ -111,7 +111,6 @@ def _quote(error: BaseException) -> str:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error of Twisted's client and the errors that it wraps."""
     if error is not None:
         yield error
     for reason in getattr(error, "reasons", ()):

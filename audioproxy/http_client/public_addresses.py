@@ -35,10 +35,9 @@ _RESERVED_IPV4 = tuple(map(ipaddress.IPv4Network, ("192.0.0.0/24", "192.88.99.0/
 
 
 def is_public(text: str) -> bool:
-    """Return whether an address is one of the Internet.
+    """Return whether an address is one of the Internet; text that is no address is not.
 
-    Private, shared (RFC 6598), loopback, link-local, multicast, unspecified and reserved addresses
-    are not, nor is text that is no address.
+    Nor are private, shared (RFC 6598), loopback, link-local, multicast and reserved addresses.
     """
     try:
         address = ipaddress.ip_address(text)
@@ -102,8 +101,6 @@ class PublicEndpoint:
 
 @implementer(IResolutionReceiver)
 class _Receiver:
-    """Receiver of the addresses of a name."""
-
     def __init__(self) -> None:
         self.complete: Deferred[list[Any]] = Deferred()
         self._found: list[IAddress] = []

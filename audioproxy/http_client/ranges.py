@@ -13,11 +13,6 @@ _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """Bytes of a file.
-
-    :ivar total: bytes of the whole file; None where they are not stated.
-    """
-
     first: int
     last: int
     total: int | None
@@ -53,8 +48,7 @@ class ByteRange:
 def parse_content_range(text: str) -> tuple[ByteRange | None, int | None]:
     """Return the bytes that a Content-Range header states, and the size of the whole file.
 
-    The bytes are None in a 416. Both are None for a header that is malformed, or contradicts
-    itself.
+    The bytes are None in a 416; both are, if the header is malformed or contradicts itself.
     """
     match = _CONTENT_RANGE.fullmatch(text)
     if match is None:

@@ -21,10 +21,7 @@ _PLACEHOLDER = "host.invalid"
 
 
 def is_address(host: str) -> bool:
-    """Return whether a host is an IP address.
-
-    A number in another spelling, such as ``127.1``, is a name. A look-up may give it an address.
-    """
+    """Return whether a host is an IP address; another spelling, such as ``127.1``, is a name."""
     return isIPAddress(host) or isIPv6Address(host)
 
 
@@ -36,8 +33,6 @@ class HostTls:
     third position, hyphens at an end, and A-labels of emoji. It raises ``ValueError`` in the
     reactor for a name that is a number, and its check of names is not strict enough. A wildcard
     matches an A-label here, as it does in browsers, curl and ffmpeg.
-
-    :param host: an ASCII name or an address.
     """
 
     def __init__(self, host: str, trust_root: Any) -> None:

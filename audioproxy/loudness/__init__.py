@@ -25,7 +25,7 @@ from twisted.internet.defer import DeferredSemaphore
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.config import Config
-from audioproxy.engine import Engine
+from audioproxy.engine import Engine, build
 from audioproxy.errors import InvalidOptions, Refusal
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.request import VariantRequest
@@ -48,13 +48,13 @@ class LoudnessMeter:
     """Measures the loudness of sources and of their variants."""
 
     def __init__(self, config: Config, reactor: Any) -> None:
-        """Create a meter that reads the sources of a configuration.
+        """Create a meter that reads the sources of a configuration, within its limits of renders.
 
-        :param config: its limits of renders apply. At most ``max_concurrency`` sources are measured
-            at the same time; the others wait.
+        At most ``max_concurrency`` sources are measured at the same time; the others wait.
+
         :raises BootError: of `audioproxy.engine`, for a configuration that cannot be used.
         """
-        self._engine = Engine(replace(config, variant_store=None), reactor)
+        self._engine = Engine(build(replace(config, variant_store=None), reactor))
         # The engine itself would reject requests that find no free slot.
         self._slots = DeferredSemaphore(min(config.max_concurrency, config.max_probe_concurrency))
 
@@ -76,7 +76,6 @@ class LoudnessMeter:
         request = VariantRequest.of(options, read_source(source))
         if variant is not None and options.f == "peaks":
             raise InvalidOptions('"f:peaks" is not accepted: a waveform has no loudness.')
-
         await self._engine.starter.prepare()
 
         async def measure() -> Measurement:

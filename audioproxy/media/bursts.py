@@ -53,11 +53,7 @@ _FLOATS = {"pcm_f32": "f", "pcm_f64": "d"}
 
 
 class _Start(NamedTuple):
-    """What may be the start of a burst.
-
-    :ivar place: its offset.
-    :ivar periods: the bytes after which the next one may follow; empty for any number.
-    """
+    """What may be the start of a burst; the next one follows after one of the periods, if any."""
 
     name: str
     place: int
@@ -65,7 +61,6 @@ class _Start(NamedTuple):
     periods: tuple[int, ...] = ()
 
     def is_followed(self, words: bytes) -> bool:
-        """Return whether another start follows where it should."""
         if self.periods:
             return any(words.startswith(self.sync, self.place + size) for size in self.periods)
         found = words.find(self.sync, self.place + len(self.sync))
@@ -73,11 +68,8 @@ class _Start(NamedTuple):
 
 
 def find_burst(start: int, end: int, codec: str, per_second: int) -> Reader[str | None]:
-    """Return what the samples of a source encode; None for audio.
+    """Return what the samples in a range of bytes encode; None for audio.
 
-    :param start: the offset of the first sample.
-    :param end: the offset after the last one.
-    :param codec: ffprobe's name of the samples' form.
     :param per_second: samples in a second, of all channels.
     """
     width = sample_bytes(codec)
@@ -104,21 +96,14 @@ def find_burst(start: int, end: int, codec: str, per_second: int) -> Reader[str 
 
 
 def encoded_in(block: bytes, codec: str) -> str | None:
-    """Return what samples encode, after any zeros; None for audio.
-
-    :param codec: ffprobe's name of the samples' form.
-    """
-    for words, start in _starts(words_of(block, codec)):
-        if start.is_followed(words):
-            return start.name
-    return None
+    starts = _starts(words_of(block, codec))
+    return next((start.name for words, start in starts if start.is_followed(words)), None)
 
 
 def words_of(block: bytes, codec: str) -> bytes:
     """Return the upper 16 bits of samples, as big-endian words; nothing where they hold no words.
 
-    The lower bits of integers are zero, as in S/PDIF. Floating-point samples hold words if they are
-    multiples of 1/32768.
+    Integers do if their lower bits are zero, as in S/PDIF; floats if they are multiples of 1/32768.
     """
     integers = _INTEGERS.match(codec)
     if integers is None:
@@ -131,8 +116,12 @@ def words_of(block: bytes, codec: str) -> bytes:
         high, low, lowest = width - 1, width - 2, range(width - 2)
     if any(block[place::width].strip(b"\0") for place in lowest):
         return b""
-    words = bytearray(len(block) // width * 2)
-    words[0::2], words[1::2] = block[high::width], block[low::width]
+    return _interleave(block[high::width], block[low::width])
+
+
+def _interleave(high: bytes, low: bytes) -> bytes:
+    words = bytearray(2 * len(high))
+    words[0::2], words[1::2] = high, low
     return bytes(words)
 
 
@@ -148,10 +137,8 @@ def _from_floats(block: bytes, codec: str) -> bytes:
 
 
 def _starts(words: bytes) -> Iterator[tuple[bytes, _Start]]:
-    """Yield what may be the start of a burst, each with the words in the byte order that it has."""
-    swapped = bytearray(words)
-    swapped[0::2], swapped[1::2] = words[1::2], words[0::2]
-    for ordered in (words, bytes(swapped)):
+    """Yield what may be the start of a burst, with the words in the byte order that it has."""
+    for ordered in (words, _interleave(words[1::2], words[0::2])):
         found = (_start(ordered, match.start()) for match in _SYNC.finditer(ordered))
         for start in islice(filter(None, found), _MOST_COINCIDENCES):
             yield ordered, start

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from decimal import Decimal
 
 from audioproxy.media.lengths.containers import may_be_exact, read_length, run_reader
 from audioproxy.media.lengths.mp3 import read_duration
-from audioproxy.media.probe import Probe
+from audioproxy.media.probe import Check, Probe
 from audioproxy.media.reading import ReadRange
 
 # Kinds in which ffprobe reads a duration that the file contradicts, and the seconds by which it may
@@ -26,29 +25,26 @@ _DECIMALS = 6
 
 def is_doubtful(probe: Probe) -> bool:
     """Return whether reading the source may give another duration than that of ffprobe."""
-    if probe.is_described:
+    if Check.DURATION not in probe.pending:
         return False
     if probe.container == "mp3":
-        # ffprobe reads each header that states the duration.
-        return probe.may_count_padding
+        # ffprobe reads each header that states the duration, and may count the padding.
+        return True
     lacks_duration = probe.description.duration is None and may_be_exact(probe)
-    return lacks_duration or (probe.container, probe.codec) in _DOUBTFUL
+    return lacks_duration or probe.kind in _DOUBTFUL
 
 
 async def describe(read: ReadRange, size: int, probe: Probe) -> Probe:
-    """Return the probe of a source that `is_doubtful`, with the right duration and bit rate.
-
-    :param size: bytes of the source.
-    """
-    if probe.may_count_padding:
-        counted = await run_reader(read, size, read_duration(size, probe))
-        return replace(counted or probe, is_described=True)
+    """Return the probe of a source that `is_doubtful`, with the right duration and bit rate."""
+    probe = probe.checked(Check.DURATION)
+    if probe.container == "mp3":
+        return await run_reader(read, size, read_duration(size, probe)) or probe
     length = probe.length or await read_length(read, size, probe)
-    stated, description = probe.description.duration, probe.description
+    stated = probe.description.duration
     if length is not None and length.exact:
         duration = round(Decimal(length.samples) / probe.sample_rate, _DECIMALS)
-        tolerance = _DOUBTFUL.get((probe.container, probe.codec), Decimal(0))
+        tolerance = _DOUBTFUL.get(probe.kind, Decimal(0))
         if stated is None or abs(stated - duration) > tolerance:
             bitrate = 8 * size * probe.sample_rate // length.samples
-            description = replace(description, duration=duration, bitrate=bitrate)
-    return replace(probe, description=description, is_described=True)
+            return probe.described(duration=duration, bitrate=bitrate)
+    return probe

@@ -30,7 +30,6 @@ async def is_encrypted(read: ReadRange, size: int) -> bool:
 
     A file that does not have the form of such a file counts as clear.
 
-    :param size: bytes of the source.
     :raises UndecodableSource: for a file behind an ID3v2 tag. Its offsets count from its own start,
         and ffmpeg would read other bytes.
     """

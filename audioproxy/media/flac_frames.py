@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from enum import Enum
+from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from audioproxy.media.lengths.flac import BLOCK_SIZES
+from audioproxy.media.lengths.flac import BLOCK_SIZES, RATE_BYTES, SIZE_BYTES
 from audioproxy.media.reading import Malformed, Reader
 
 # Bytes of frames that are read at once.
@@ -37,34 +37,29 @@ _WORD = 16
 _HEADER = re.compile(r"111111111111100[01]([01]{4})([01]{4})([01]{4})([01]{3})0(1*)0")
 # Of the streamable subset (RFC 9639, 7).
 _LARGEST_BLOCK = 16384
-# Bytes of the block size, and of the sample rate, that follow the number.
-_MORE = {6: 1, 7: 2}, {12: 1, 13: 2, 14: 2}
 _DEPTHS = {1: 8, 2: 12, 4: 16, 5: 20, 6: 24}
 # Whether each of two channels is a difference, which has one more bit than a sample.
 _SIDES = {1: (0, 0), 8: (0, 1), 9: (1, 0), 10: (0, 1)}
 _UNARY = re.compile("0*1")
 
 
-class _Look(Enum):
-    """What a frame, or a channel of it, looks like; late is other audio that begins with zeros."""
+class _Look(IntEnum):
+    """What a frame, or a channel of it, looks like; late is other audio that begins with zeros.
+
+    The lower one of two channels counts.
+    """
 
     NOISE = 0
-    LATE = 1
-    OTHER = 2
+    OTHER = 1
+    LATE = 2
 
 
 class _Frame(NamedTuple):
-    """The header of a frame."""
+    """The header of a frame: its samples, their bits, and those of a sample of each channel."""
 
     block: int
-    channels: int
     depth: int
-
-    @property
-    def widths(self) -> tuple[int, int]:
-        """The bits of a sample of each channel."""
-        first, second = _SIDES[self.channels]
-        return self.depth + first, self.depth + second
+    widths: tuple[int, int]
 
 
 class _Bits:
@@ -76,20 +71,17 @@ class _Bits:
         self.at = 0
 
     def _convert_more(self) -> bool:
-        """Convert the next bytes; return whether there are any."""
         piece = next(self._pieces, b"")
         digits = np.unpackbits(np.frombuffer(piece, np.uint8)) + ord("0")
         self._text += digits.tobytes().decode("ascii")
         return bool(piece)
 
     def starts_with(self, text: str) -> bool:
-        """Return whether these bits are next."""
         while self.at + len(text) > len(self._text) and self._convert_more():
             pass
         return self._text.startswith(text, self.at)
 
     def read(self, count: int) -> int:
-        """Return an unsigned number."""
         start, self.at = self.at, self.at + count
         while self.at > len(self._text):
             if not self._convert_more():
@@ -97,20 +89,11 @@ class _Bits:
         return int(self._text[start : self.at] or "0", 2)
 
     def match(self, pattern: re.Pattern[str]) -> re.Match[str]:
-        """Return the match of a pattern, and skip it."""
         while (found := pattern.match(self._text, self.at)) is None:
             if not self._convert_more():
                 raise Malformed
         self.at = found.end()
         return found
-
-    def skip_codes(self, count: int, parameter: int) -> None:
-        """Skip Rice codes: each is a number in unary, and lower bits."""
-        self.match(_codes(count, parameter))
-
-    def end_frame(self) -> None:
-        """Skip the padding and the checksum of a frame."""
-        self.at += -self.at % 8 + 16
 
 
 def find_noise(offset: int, size: int, rate: int, depth: int) -> Reader[int | None]:
@@ -119,10 +102,7 @@ def find_noise(offset: int, size: int, rate: int, depth: int) -> Reader[int | No
     The first frame that is not silent decides. If it begins with zeros, it may end with a few
     samples of a burst, so the next one counts, too.
 
-    :param offset: of the first frame.
-    :param rate: of the samples, in Hz.
     :param depth: bits of a sample, where a frame does not state them.
-    :raises Malformed: where the file is damaged, or is no stereo.
     """
     samples = frames = heard = 0
     while True:
@@ -141,7 +121,8 @@ def find_noise(offset: int, size: int, rate: int, depth: int) -> Reader[int | No
                 heard += 1
                 if look is not _Look.LATE or heard == 2:
                     return samples if look is _Look.NOISE else None
-            bits.end_frame()
+            # The padding and the checksum follow.
+            bits.at += -bits.at % 8 + 16
             samples += frame.block
             frames += 1
         offset += bits.at // 8
@@ -152,30 +133,26 @@ def _read_header(bits: _Bits, depth: int) -> _Frame:
     block, rate, channels, code = (int(text, 2) for text in found.groups()[:4])
     bits.at = found.start() + 40 + 8 * max(0, len(found[5]) - 1)
     samples = BLOCK_SIZES.get(block)
-    if block in _MORE[0]:
-        samples = bits.read(8 * _MORE[0][block]) + 1
-    bits.at += 8 * _MORE[1].get(rate, 0) + 8
+    if block in SIZE_BYTES:
+        samples = bits.read(8 * SIZE_BYTES[block]) + 1
+    bits.at += 8 * RATE_BYTES.get(rate, (0, 0))[0] + 8
     if not samples or samples > _LARGEST_BLOCK or channels not in _SIDES:
         raise Malformed
-    return _Frame(samples, channels, _DEPTHS.get(code, depth))
+    depth = _DEPTHS.get(code, depth)
+    first, second = _SIDES[channels]
+    return _Frame(samples, depth, (depth + first, depth + second))
 
 
 def _look_at(bits: _Bits, frame: _Frame) -> _Look:
-    """Return what a frame looks like, by both channels; skip it, unless that is decided before."""
+    """Return what a frame looks like; skip it, unless that is decided before."""
     if frame.depth < _WORD:
         return _Look.OTHER
-    look = _Look.LATE
-    for width in frame.widths:
-        found = _scan(bits, frame.block, width)
-        if found is _Look.NOISE:
-            return found
-        if found is _Look.OTHER:
-            look = found
-    return look
+    first, second = frame.widths
+    look = _scan(bits, frame.block, first)
+    return look if look is _Look.NOISE else min(look, _scan(bits, frame.block, second))
 
 
 def _scan(bits: _Bits, block: int, width: int) -> _Look:
-    """Return what a subframe looks like; skip it, unless it is noise."""
     kind = bits.read(7)
     wasted = len(bits.match(_UNARY)[0]) if bits.read(1) else 0
     width -= wasted
@@ -185,17 +162,15 @@ def _scan(bits: _Bits, block: int, width: int) -> _Look:
         return _Look.OTHER if bits.read(width) else _Look.LATE
     if kind == 1:
         return _Look.NOISE
-    if 8 <= kind <= 12:
-        order = kind - 8
-        first = bits.read(order * width)
-    elif 32 <= kind < 64:
-        order = kind - 31
-        first = bits.read(order * width)
+    is_predicted = 32 <= kind < 64
+    if not is_predicted and not 8 <= kind <= 12:
+        raise Malformed
+    order = kind - (31 if is_predicted else 8)
+    first = bits.read(order * width)
+    if is_predicted:
         # The coefficients: their precision, their shift, and themselves.
         precision = bits.read(4) + 1
         bits.at += 5 + order * precision
-    else:
-        raise Malformed
     noise = (_NOISE if order else _UNPREDICTED_NOISE) + width - _WORD
     if any(parameter >= noise for parameter in _partitions(bits, block, order)):
         return _Look.NOISE
@@ -204,7 +179,7 @@ def _scan(bits: _Bits, block: int, width: int) -> _Look:
 
 @lru_cache
 def _codes(count: int, parameter: int) -> re.Pattern[str]:
-    # Ten times as fast as a loop
+    # Each Rice code is a number in unary, and lower bits. Ten times as fast as a loop.
     return re.compile(f"(?:0*+1.{{{parameter}}}){{{count}}}")
 
 
@@ -224,4 +199,4 @@ def _partitions(bits: _Bits, block: int, order: int) -> Iterator[int]:
             bits.at += width * count
         else:
             yield parameter
-            bits.skip_codes(count, parameter)
+            bits.match(_codes(count, parameter))

@@ -9,7 +9,19 @@ from decimal import Decimal
 from typing import Any
 
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.media.tags import CARRIED_TAGS
+
+#: The tags of a source that its variants carry (D61), as ffprobe names them, in the order in which
+#: they are stored.
+CARRIED_TAGS = (
+    *("title", "artist", "album", "album_artist", "track", "disc", "date", "genre", "composer"),
+    *("copyright", "publisher"),
+)
+
+# The most bytes of their keys and values together, in UTF-8.
+_MOST_BYTES = 8192
+
+# The category Cc of Unicode.
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 # The most tags, and the most characters of a tag's key or value (D24).
 _MOST_TAGS = 32
@@ -39,7 +51,7 @@ class SourceInfo:
     :ivar sample_rate: Hz.
     :ivar bit_depth: bits of a sample as stored.
     :ivar bitrate: bits per second.
-    :ivar size: bytes, as ffprobe reports them.
+    :ivar size: bytes.
     :ivar tags: by lower-case key.
     """
 
@@ -53,10 +65,7 @@ class SourceInfo:
     tags: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def document(self, size: int | None) -> dict[str, object]:
-        """Return the document; unknown fields are left out.
-
-        :param size: bytes, as the source's storage reports them, or None where it reports no size.
-        """
+        """Return the document without unknown fields; the storage may report the size in bytes."""
         fields: dict[str, object] = asdict(self) | {
             "duration": None if self.duration is None else float(self.duration),
             "size": size or self.size,
@@ -68,10 +77,8 @@ class SourceInfo:
 def parse_source_info(container: Mapping[str, Any], audio: Mapping[str, Any]) -> SourceInfo:
     """Parse ffprobe's ``format`` object and the object of the first audio stream.
 
-    The tags of Ogg are those of the stream; ffprobe has none for its container.
-
-    A second field is read where the first one has no usable value: ffprobe's ``N/A``, 0 and text
-    that is not a number count as missing.
+    The tags of Ogg are those of the stream. A second field is read where the first one has no
+    usable value: ffprobe's ``N/A``, 0 and text that is not a number count as missing.
     """
     return SourceInfo(
         format=_format(container.get("format_name"), audio.get("codec_name")),
@@ -118,3 +125,18 @@ def _tags(tags: object) -> dict[str, str]:
     # Those that variants carry are always among them (D61).
     kept = sorted(ranked, key=lambda key: key not in CARRIED_TAGS)[:_MOST_TAGS]
     return {key: found[key] for key in ranked if key in kept}
+
+
+def carried_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags that a variant carries, without control characters.
+
+    A tag that would exceed the limit of bytes is left out as a whole.
+    """
+    carried, left = {}, _MOST_BYTES
+    for key in CARRIED_TAGS:
+        value = _CONTROL_CHARACTERS.sub("", tags.get(key, ""))
+        size = len(f"{key}{value}".encode())
+        if value and size <= left:
+            carried[key] = value
+            left -= size
+    return carried

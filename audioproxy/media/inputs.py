@@ -42,7 +42,6 @@ class RawSamples:
     channels: int
 
     def arguments(self) -> list[str]:
-        """Return the options that open the samples in ffmpeg."""
         return [
             *("-f", self.form, "-skip_initial_bytes", str(self.offset)),
             *("-ar", str(self.sample_rate), "-ac", str(self.channels)),
@@ -57,13 +56,11 @@ class Input:
     :ivar decoded: the format of the samples that another process decodes, such as ``f64le``, and
         writes to the child's stdin; None for a source that is not decoded.
     :ivar options: arguments for the format of decoded samples.
-    :ivar demuxer: the demuxer that the source's signature proves; None for the one that ffmpeg
-        detects.
+    :ivar demuxer: the one that the source's signature proves; None for that which ffmpeg detects.
     :ivar skipped: bytes ahead of the container, which only the signature has shown.
     :ivar starts_at_place: what ffmpeg reads begins where decoding starts, so it does not seek.
     :ivar decoder: the audio decoder; None for the one that ffmpeg chooses.
-    :ivar ignore_length: the samples of a wav file reach to the end of the file, whatever its header
-        states.
+    :ivar ignore_length: the samples of a wav file reach to its end, whatever its header states.
     :ivar raw: the samples, where ffmpeg does not read the container.
     :ivar is_pcm: the source is certainly uncompressed samples. ffmpeg and ffprobe examine few of
         them. By default they read up to 3.3 MB, to find encoded audio in their place.
@@ -92,7 +89,6 @@ class Input:
         return f"file:/dev/fd/{SOURCE_DESCRIPTOR if self.decoded is None else 0}"
 
     def probe_arguments(self) -> list[str]:
-        """Return the arguments that open the source in ffprobe."""
         seeking = [] if self.seekable and not self.forward else ["-seekable", "0"]
         # It looks for chunks at the end of the header, and again at the end of the samples.
         length = ["-ignore_length", "1"] if self.forward else []
@@ -121,5 +117,4 @@ class Input:
 
 
 def local_input(*, seekable: bool = True) -> Input:
-    """Return the input for a source whose descriptor the child inherits."""
     return Input(seekable=seekable)

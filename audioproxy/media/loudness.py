@@ -50,10 +50,6 @@ def loudness_filters(rate: int, layout: str | None, resampler: str) -> list[str]
 
     The padding makes ffmpeg report the peak of the last samples too: it reports complete tenths of
     a second only.
-
-    :param rate: of the samples, in Hz.
-    :param layout: the channel layout, where it is known.
-    :param resampler: as `audioproxy.media.conversion.resample` takes it.
     """
     is_measurable = rate >= _LOWEST_RATE and rate % _BLOCKS_PER_SECOND == 0
     measured = rate if is_measurable else _DEFINED_RATE
@@ -70,11 +66,9 @@ def loudness_filters(rate: int, layout: str | None, resampler: str) -> list[str]
 
 @dataclass(frozen=True, slots=True)
 class Loudness:
-    """The loudness of a programme.
+    """The loudness of a programme: LUFS, LU and dBTP.
 
-    :ivar integrated: LUFS; None for silence, and for less than 0.4 s of audio.
-    :ivar range: LU; None for silence, and for less than 3 s of audio.
-    :ivar true_peak: dBTP; None for digital silence.
+    Each is None for silence, the first also for less than 0.4 s, and the second for less than 3 s.
     """
 
     integrated: float | None
@@ -107,7 +101,6 @@ class Measurement:
 
     @property
     def loudness(self) -> Loudness:
-        """The loudness of all blocks."""
         peak = 20 * math.log10(self.peak) if self.peak else None
         return Loudness(_integrate(self.momentary), _loudness_range(self.short_term), peak)
 
@@ -153,11 +146,9 @@ class LoudnessParser:
 
     @property
     def seconds(self) -> float:
-        """Seconds of audio that were reported so far."""
         return len(self._blocks[b"M"]) / _BLOCKS_PER_SECOND
 
     def add(self, data: bytes) -> None:
-        """Parse more of the report."""
         lines, newline, self._rest = (self._rest + data).rpartition(b"\n")
         self._has_samples = self._has_samples and _NO_SAMPLES not in lines
         for kind, value in _REPORT.findall(lines + newline):
@@ -167,11 +158,7 @@ class LoudnessParser:
                 self._peak = max(self._peak, float(value))
 
     def finish(self) -> Measurement:
-        """Return the measurement.
-
-        :raises NothingDecoded: where there were no samples.
-        :raises UndecodableSource: for infinite samples.
-        """
+        """Return the measurement."""
         momentary, short_term = self._blocks[b"M"], self._blocks[b"S"]
         if not momentary or not self._has_samples:
             raise NothingDecoded
@@ -189,9 +176,7 @@ class LoudnessParser:
 class Gain:
     """The gain that brings a programme to a target.
 
-    :ivar decibels: the value of ``gain``.
-    :ivar shortfall: LU by which the programme stays below the target because of the ceiling; 0
-        where it reaches the target.
+    :ivar shortfall: LU by which the programme stays below the target because of the ceiling, or 0.
     """
 
     decibels: Decimal
@@ -201,9 +186,8 @@ class Gain:
 def find_gain(
     measurement: Measurement, target: float | Decimal, ceiling: float | Decimal
 ) -> Gain | None:
-    """Return the gain for a target; None for a programme without an integrated loudness.
+    """Return the gain for a target in LUFS; None for a programme without an integrated loudness.
 
-    :param target: LUFS.
     :param ceiling: dBTP, which the true peak does not exceed after the gain.
     """
     loudness = measurement.loudness

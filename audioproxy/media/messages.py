@@ -54,12 +54,7 @@ class Meaning(Enum):
 
 
 class Message(NamedTuple):
-    """A message of ffmpeg or ffprobe.
-
-    :ivar meanings: what it says.
-    :ivar versions: the versions that print it.
-    :ivar pattern: a regular expression with ``^`` and ``$`` for the start and the end of a line.
-    """
+    """A regular expression with ``^`` and ``$`` for line ends, and the versions that print it."""
 
     meanings: tuple[Meaning, ...]
     versions: str

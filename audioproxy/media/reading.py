@@ -1,22 +1,19 @@
 """Readers of source lengths: generators that request byte ranges of a source.
 
 A reader yields the ranges that it needs, is sent their bytes, and returns the length. So it does no
-I/O, and the bytes may come from a file, from a server or from a test.
+I/O, and the bytes may come from a file, from a server or from a test. It raises `Malformed` where
+it finds nothing that it can rely on.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, replace
-from typing import TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
-# ID3v2 tags at the start of a source; files have one, or two.
-_MOST_TAGS = 8
-# Bytes at the end of a stream of frames in which two frames follow each other.
-_TAIL = 8 * 1024
-
-#: Frames at both ends of a stream that a decoder may drop.
-INCOMPLETE_FRAMES = 2
+#: The longest gap, in seconds; time stamps that jump further are damaged.
+LONGEST_GAP = 600
 
 T = TypeVar("T")
 
@@ -26,12 +23,13 @@ Reader: TypeAlias = Generator[tuple[int, int], bytes, T]
 #: Returns up to a number of bytes from an offset of a source.
 ReadRange: TypeAlias = Callable[[int, int], Awaitable[bytes]]
 
+Order: TypeAlias = Literal["little", "big"]
+
 
 @dataclass(frozen=True, slots=True)
 class SourceLength:
-    """The length of a source.
+    """The length of a source, in samples of each channel at the rate that the probe reports.
 
-    :ivar samples: number of samples of each channel, at the rate that the probe reports.
     :ivar exact: the source has exactly this many samples; otherwise it has at least this many.
     :ivar ends_in_padding: the decoder outputs the encoder's padding after the last sample.
     :ivar is_stated_only: the end of the source agrees, but does not prove the number. An mp3 header
@@ -64,8 +62,7 @@ class SourceLength:
 
     def moved(self, count: int) -> SourceLength:
         """Return a copy for a file with more bytes ahead of it."""
-        offset = self.data_offset + count if self.data_offset else 0
-        return replace(self, data_offset=offset)
+        return replace(self, data_offset=self.data_offset and self.data_offset + count)
 
 
 class Malformed(Exception):
@@ -73,16 +70,21 @@ class Malformed(Exception):
 
 
 def read_range(offset: int, count: int) -> Reader[bytes]:
-    """Request a range and return its bytes.
-
-    :raises Malformed: where the source ends before the end of the range.
-    """
+    """Return a range of bytes; raise `Malformed` where the source ends within it."""
     if count < 0:
         raise Malformed
     data = yield offset, count
     if len(data) < count:
         raise Malformed
     return data
+
+
+def read_number(offset: int, count: int, order: Order = "big") -> Reader[int]:
+    return int.from_bytes((yield from read_range(offset, count)), order)
+
+
+def read_fields(offset: int, form: struct.Struct) -> Reader[tuple[Any, ...]]:
+    return form.unpack((yield from read_range(offset, form.size)))
 
 
 def read_inner(start: int, running: Reader[T]) -> Reader[T]:
@@ -94,69 +96,3 @@ def read_inner(start: int, running: Reader[T]) -> Reader[T]:
     except StopIteration as ended:
         result: T = ended.value
         return result
-
-
-def skip_id3(offset: int = 0) -> Reader[int]:
-    """Return the offset after the ID3v2 tags at an offset.
-
-    :raises Malformed: for more tags than files have.
-    """
-    for _ in range(_MOST_TAGS):
-        header = yield from read_range(offset, 10)
-        if not header.startswith(b"ID3"):
-            return offset
-        offset += id3_bytes(header)
-    raise Malformed
-
-
-def id3_bytes(header: bytes) -> int:
-    """Return the size of an ID3v2 tag by its first 10 bytes (ID3v2.4 structure, 3.1)."""
-    size = 0
-    for byte in header[6:10]:
-        size = size << 7 | byte & 0x7F
-    has_footer = bool(header[5] & 0x10)
-    return size + (20 if has_footer else 10)
-
-
-def end_before_tags(size: int) -> Reader[int]:
-    """Return the offset at which the audio ends: before an ID3v1 and an APEv2 tag at the end."""
-    end = size
-    if end >= 128 and (yield from read_range(end - 128, 3)) == b"TAG":
-        end -= 128
-    footer = yield from read_range(max(0, end - 32), min(end, 32))
-    if footer.startswith(b"APETAGEX"):
-        tag_size = int.from_bytes(footer[12:16], "little")
-        has_header = bool(int.from_bytes(footer[20:24], "little") >> 31)
-        end -= tag_size + (32 if has_header else 0)
-    return max(0, end)
-
-
-def end_of_frames(start: int, end: int, frame_length: Callable[[bytes], int]) -> Reader[int]:
-    """Return the offset after the last of the frames that follow each other near the end.
-
-    :param frame_length: returns the length of the frame whose bytes it is given, or 0.
-    :raises Malformed: where no two frames follow each other there.
-    """
-    offset = max(start, end - _TAIL)
-    tail = yield from read_range(offset, end - offset)
-    for at in range(len(tail)):
-        length = frame_length(tail[at : at + 8])
-        if length and frame_length(tail[at + length :][:8]):
-            while length:
-                at += length
-                length = frame_length(tail[at : at + 8])
-            return min(offset + at, end)
-    raise Malformed
-
-
-def count_frames(
-    start: int, end: int, frame_length: Callable[[bytes], int], longest: int
-) -> Reader[int]:
-    """Return a lower bound of the frames of a stream, and check that audio fills it to its end.
-
-    :param frame_length: as that of `end_of_frames`.
-    :param longest: the most bytes of a frame.
-    :raises Malformed: where no two frames follow each other near the end.
-    """
-    found = yield from end_of_frames(start, end, frame_length)
-    return (found - start) // longest - INCOMPLETE_FRAMES

@@ -19,20 +19,13 @@ from audioproxy.media.flac_frames import find_noise
 from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.inputs import RAW_DEMUXERS, RawSamples
 from audioproxy.media.lengths.containers import run_reader
+from audioproxy.media.lengths.ends import skip_id3
 from audioproxy.media.lengths.padded import resolve_padding
 from audioproxy.media.lengths.pcm import SampleForm, count_samples, sample_bytes
 from audioproxy.media.lengths.sphere import read_sphere
 from audioproxy.media.lengths.wav import WavFile, find_samples, read_form
-from audioproxy.media.probe import Probe, check_limits
-from audioproxy.media.reading import (
-    Malformed,
-    Reader,
-    ReadRange,
-    SourceLength,
-    read_inner,
-    read_range,
-    skip_id3,
-)
+from audioproxy.media.probe import FLOAT_BITS, AudioStream, Check, Container, Probe, check_limits
+from audioproxy.media.reading import Reader, ReadRange, SourceLength, read_inner, read_range
 
 # Codecs of which ffmpeg takes a part in the middle for something else. It keeps a decoder that is
 # named.
@@ -43,7 +36,6 @@ _DETECTED = {"dts": "DTS", "ac3": "AC-3"}
 _ZEROS = 32 * 1024
 _CHANNELS_OF_BURSTS = 2
 _BITS = {"pcm_alaw": 16, "pcm_mulaw": 16}
-_FLOAT_BITS = 64
 
 # AIFF, and AU with samples of a fixed size, in which ffmpeg does not look for other codecs.
 _PLAIN = re.compile(rb"FORM....AIFF|\.snd.{8}\0\0\0[\1-\7\x1b]", re.DOTALL)
@@ -57,7 +49,6 @@ Decode: TypeAlias = Callable[[int], Awaitable[bytes]]
 class Start:
     """What the start of a source tells ahead of ffprobe.
 
-    :ivar is_pcm: as that of `audioproxy.media.inputs.Input`.
     :ivar has_space: it is a wav file in which ffprobe would look for chunks in vain.
     """
 
@@ -66,15 +57,13 @@ class Start:
 
 
 async def check_samples(read: ReadRange, size: int, probe: Probe, decode: Decode) -> Probe:
-    """Return the probe of a source whose samples are `Probe.unchecked`, with what they are.
+    """Return the probe of a source whose samples have `Check.SAMPLES` pending, with what they are.
 
-    :param size: bytes of the source.
     :param decode: called where only the samples tell.
-    :raises UndecodableSource: for samples that are no audio, or are not supported.
     """
-    if probe.may_be_padded:
-        probe = replace(await resolve_padding(read, size, probe), may_be_padded=False)
-    probe = replace(probe, unchecked=False)
+    if Check.PADDED_SAMPLES in probe.pending:
+        probe = await resolve_padding(read, size, probe)
+    probe = probe.checked(Check.PADDED_SAMPLES, Check.SAMPLES)
     if probe.container == "flac":
         await _refuse_encoded_flac(read, size, probe, decode)
         return probe
@@ -82,30 +71,22 @@ async def check_samples(read: ReadRange, size: int, probe: Probe, decode: Decode
 
 
 async def _refuse_encoded_flac(read: ReadRange, size: int, probe: Probe, decode: Decode) -> None:
-    if probe.first_byte is None or probe.channels != _CHANNELS_OF_BURSTS:
+    audio = probe.audio
+    if audio.first_byte is None or audio.channels != _CHANNELS_OF_BURSTS:
         return
-    finding = find_noise(probe.first_byte, size, probe.sample_rate, probe.bit_depth)
+    finding = find_noise(audio.first_byte, size, audio.sample_rate, audio.bit_depth)
     zeros = await run_reader(read, size, finding)
     if zeros is not None:
-        encoded = encoded_in(await decode(zeros), f"pcm_{PIECE_FORM}")
-        if encoded is not None:
-            raise _encoded(encoded)
+        _refuse(encoded_in(await decode(zeros), f"pcm_{PIECE_FORM}"))
 
 
 async def probe_samples(read: ReadRange, size: int) -> Probe | None:
-    """Return the probe of a source that ffprobe does not read, though its samples are plain.
-
-    :param size: bytes of the source.
-    :raises UndecodableSource: for samples that are no audio, or are not supported.
-    """
+    """Return the probe of a source that ffprobe does not read, though its samples are plain."""
     return await run_reader(read, size, _probe_behind(size))
 
 
 def examine_start(size: int) -> Reader[Start]:
-    """Return what the start of a source tells ahead of ffprobe.
-
-    :raises Malformed: for a source that is neither wav, nor plain AIFF or AU.
-    """
+    """Return what the start of a source tells ahead of ffprobe, if it is wav, plain AIFF or AU."""
     if _PLAIN.match((yield from read_range(0, _PLAIN_BYTES))):
         return Start(is_pcm=True)
     found = yield from find_samples(size)
@@ -122,19 +103,11 @@ def _probe_behind(size: int) -> Reader[Probe]:
 
 
 def _probe(size: int) -> Reader[Probe]:
-    try:
-        form, start, end = yield from read_sphere(size)
-    except Malformed:
-        return (yield from _probe_wav(size))
+    if (yield from read_range(0, 4)) == b"RIFX":
+        # ffmpeg does not read the extension of its format.
+        return (yield from _describe_wav((yield from find_samples(size))))
+    form, start, end = yield from read_sphere(size)
     return (yield from _describe("nistsphere", form, start, end))
-
-
-def _probe_wav(size: int) -> Reader[Probe]:
-    """Probe RIFX whose format has an extension, which ffmpeg does not read."""
-    if (yield from read_range(0, 4)) != b"RIFX":
-        raise Malformed
-    found = yield from find_samples(size)
-    return (yield from _describe_wav(found))
 
 
 def _describe_wav(found: WavFile) -> Reader[Probe]:
@@ -145,18 +118,15 @@ def _describe_wav(found: WavFile) -> Reader[Probe]:
 
 
 def _describe(container: str, form: SampleForm, start: int, end: int) -> Reader[Probe]:
-    """Return the probe of samples in a range of bytes."""
     is_float = form.codec.startswith("pcm_f")
+    bits = FLOAT_BITS if is_float else _BITS.get(form.codec, form.bits)
     probe = Probe(
-        container=container,
-        codec=form.codec,
+        Container(container),
+        AudioStream(
+            form.codec, form.sample_rate, form.channels, form.bits, bits, layout=form.layout
+        ),
         duration=None,
         exact=False,
-        sample_rate=form.sample_rate,
-        channels=form.channels,
-        bit_depth=form.bits,
-        decoded_bits=_FLOAT_BITS if is_float else _BITS.get(form.codec, form.bits),
-        layout=form.layout,
         description=SourceInfo(
             format=container,
             sample_rate=form.sample_rate,
@@ -166,38 +136,40 @@ def _describe(container: str, form: SampleForm, start: int, end: int) -> Reader[
     )
     check_limits(probe.sample_rate, probe.channels)
     yield from _refuse_bursts(probe, start, end)
-    length = count_samples(start, end, end, probe)
+    return _open_raw(probe, _count_some(start, end, end, probe))
+
+
+def _count_some(start: int, end: int, size: int, probe: Probe) -> SourceLength:
+    length = count_samples(start, end, size, probe)
     if not length.samples:
         raise NothingDecoded
-    return _open_raw(probe, length)
+    return length
 
 
 def _check(size: int, probe: Probe) -> Reader[Probe]:
     if probe.container != "wav":
-        return (yield from _check_pcm(probe, probe.first_byte, size))
+        return (yield from _check_pcm(probe, probe.audio.first_byte, size))
     # ffmpeg finds the container behind small tags itself.
     start = yield from skip_id3(probe.skipped)
-    first = None if probe.first_byte is None else probe.first_byte - start
-    inner = replace(probe, first_byte=first)
+    first = probe.audio.first_byte
+    inner = probe.with_audio(first_byte=None if first is None else first - start)
     checked = yield from read_inner(start, _check_wav(size - start, inner))
-    return replace(_moved(checked, start), first_byte=probe.first_byte)
+    return _moved(checked, start).with_audio(first_byte=first)
 
 
 def _check_wav(size: int, probe: Probe) -> Reader[Probe]:
     found = yield from find_samples(size)
     if found.big_endian:
         described = yield from _describe_wav(found)
-        info = replace(described.description, tags=probe.description.tags)
-        return replace(described, description=info)
+        return described.described(tags=probe.description.tags)
     # ffmpeg plays the last one alone.
-    if probe.first_byte is not None and probe.first_byte >= found.end > found.start:
+    first = probe.audio.first_byte
+    if first is not None and first >= found.end > found.start:
         raise UndecodableSource("The wav file has more than one data chunk.")
     if not probe.codec.startswith("pcm_"):
         return (yield from _check_encoded(probe, found))
     probe = yield from _check_pcm(probe, found.start, found.end)
-    length = count_samples(found.start, found.end, size, probe)
-    if not length.samples:
-        raise NothingDecoded
+    length = _count_some(found.start, found.end, size, probe)
     is_raw = probe.codec.removeprefix("pcm_") in RAW_DEMUXERS
     if is_raw and (found.end != found.stated_end or found.has_space):
         return _open_raw(probe, length)
@@ -207,8 +179,8 @@ def _check_wav(size: int, probe: Probe) -> Reader[Probe]:
 def _check_pcm(probe: Probe, start: int | None, end: int) -> Reader[Probe]:
     if start is not None:
         yield from _refuse_bursts(probe, start, end)
-    if probe.decoder is None and (probe.container, probe.codec) in _SWITCHING:
-        return replace(probe, decoder=probe.codec)
+    if probe.audio.decoder is None and probe.kind in _SWITCHING:
+        return probe.with_audio(decoder=probe.codec)
     return probe
 
 
@@ -217,36 +189,32 @@ def _check_encoded(probe: Probe, found: WavFile) -> Reader[Probe]:
         # How many zeros ffmpeg examines differs between versions, and between codecs.
         first = yield from read_range(found.start, min(_ZEROS, found.end - found.start))
         if not any(first):
-            raise _encoded(_DETECTED[probe.codec])
+            _refuse(_DETECTED[probe.codec])
     if found.end <= found.stated_end:
         return probe
     # The samples reach to the end of the file. Their number is unknown.
-    info = replace(probe.description, duration=None, bitrate=None)
-    return replace(probe, ignore_length=True, duration=None, exact=False, description=info)
+    probe = probe.with_file(ignore_length=True).described(duration=None, bitrate=None)
+    return replace(probe, duration=None, exact=False)
 
 
 def _refuse_bursts(probe: Probe, start: int, end: int) -> Reader[None]:
-    if probe.channels == 1:
-        return
-    per_second = probe.sample_rate * probe.channels
-    encoded = yield from find_burst(start, end, probe.codec, per_second)
+    if probe.channels > 1:
+        per_second = probe.sample_rate * probe.channels
+        _refuse((yield from find_burst(start, end, probe.codec, per_second)))
+
+
+def _refuse(encoded: str | None) -> None:
     if encoded is not None:
-        raise _encoded(encoded)
-
-
-def _encoded(codec: str) -> UndecodableSource:
-    """Return the refusal of a source that holds encoded audio in the place of samples."""
-    return UndecodableSource(
-        f"The source holds {codec} in the place of samples, as a digital output sends it."
-    )
+        raise UndecodableSource(
+            f"The source holds {encoded} in the place of samples, as a digital output sends it."
+        )
 
 
 def _moved(probe: Probe, count: int) -> Probe:
     """Return the probe of samples that were found behind a number of bytes."""
-    raw, stored, length = probe.raw, probe.stored, probe.length
+    raw, stored, length = probe.file.raw, probe.stored, probe.length
     return replace(
-        probe,
-        raw=raw and replace(raw, offset=raw.offset + count),
+        probe.with_file(raw=raw and replace(raw, offset=raw.offset + count)),
         stored=stored and stored.moved(count),
         length=length and length.moved(count),
     )
@@ -257,17 +225,9 @@ def _open_raw(probe: Probe, length: SourceLength) -> Probe:
     form, rate = probe.codec.removeprefix("pcm_"), probe.sample_rate
     # What follows the samples is neither played nor counted.
     length = replace(length, ends_in_padding=True)
-    probe = replace(
-        probe.with_length(length),
-        stored=length,
-        raw=RawSamples(form, length.data_offset, rate, probe.channels),
-        demuxer=None,
-        skipped=0,
-        decoder=None,
-        ignore_length=False,
-        measured=True,
-        stream_bitrate=None,
-    )
+    raw = RawSamples(form, length.data_offset, rate, probe.channels)
+    probe = replace(probe.with_length(length), stored=length, measured=True)
+    probe = probe.with_audio(decoder=None, bitrate=None)
+    probe = probe.with_file(raw=raw, demuxer=None, skipped=0, ignore_length=False)
     bitrate = 8 * sample_bytes(probe.codec) * probe.channels * rate
-    info = replace(probe.description, duration=probe.duration, bitrate=bitrate)
-    return replace(probe, description=info)
+    return probe.described(duration=probe.duration, bitrate=bitrate)

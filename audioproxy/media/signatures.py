@@ -15,9 +15,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from audioproxy.media.lengths.containers import run_reader
+from audioproxy.media.lengths.ends import skip_id3
 from audioproxy.media.lengths.lower_bounds import adts_length
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
-from audioproxy.media.reading import Malformed, Reader, ReadRange, read_range, skip_id3
+from audioproxy.media.reading import Malformed, Reader, ReadRange, read_range
 
 # The GUIDs of Sony Wave64 and of ASF.
 _W64_RIFF = re.escape(bytes.fromhex("726966662e91cf11a5d628db04c10000"))
@@ -103,7 +104,6 @@ class Signature(NamedTuple):
 async def identify(read: ReadRange, size: int, probed: bytes = b"") -> Signature | None:
     """Return the signature of a source; None where it proves nothing that ffprobe has not found.
 
-    :param size: bytes of the source.
     :param probed: the output of ffprobe.
     """
     found = await run_reader(read, size, _identify(size))
@@ -137,7 +137,6 @@ def _lacks_delay(probed: bytes) -> bool:
 
 
 def _name_of(probed: bytes) -> bytes:
-    """Return ffprobe's first name of the container."""
     found = _NAME.search(probed)
     return found[1] if found else b""
 
@@ -158,10 +157,7 @@ def _identify(size: int) -> Reader[Signature | None]:
 
 
 def _skip_tags(size: int) -> Reader[tuple[int, bool]]:
-    """Return the offset after the ID3v2 tags at the start and zeros, and if there are zeros.
-
-    :raises Malformed: for more of them than files have.
-    """
+    """Return the offset after the ID3v2 tags at the start and zeros, and if there are zeros."""
     start, follows_zeros = 0, False
     for _ in range(_MOST_RUNS):
         behind = yield from skip_id3(start)
@@ -184,7 +180,6 @@ def _skip_zeros(start: int, size: int) -> Reader[int]:
 
 
 def _holds_frames(data: bytes, frame_length: Callable[[bytes], int]) -> bool:
-    """Return whether frames follow each other from the start of some bytes."""
     at = 0
     for _ in range(_FRAMES):
         length = frame_length(data[at : at + 8])

@@ -37,19 +37,16 @@ def audio_streams(streams: Sequence[Section]) -> list[Section]:
 
 
 def marked_audio(streams: Sequence[Section]) -> int | None:
-    """Return the number of the audio stream that is marked as default in place of the first one.
+    """Return the number, from 1 on, of the stream that is marked as default in place of the first.
 
-    It counts from 1. Some containers mark several streams, or all.
+    Some containers mark several streams, or all.
     """
     marks = [bool(stream["disposition"].get("default")) for stream in audio_streams(streams)]
     return None if True not in marks or marks[0] else marks.index(True) + 1
 
 
 def is_film(stream: Section, packets: Sequence[Section]) -> bool:
-    """Return whether a stream is a genuine video stream, not pictures (D72).
-
-    :param packets: those at the start of the source.
-    """
+    """Return whether a stream is a genuine video, not pictures, by the first packets (D72)."""
     if _is_of_images(stream):
         count, seconds = _stated_pictures(stream) or _count_pictures(stream, packets)
         return count - 1 > seconds
@@ -73,10 +70,7 @@ def is_divided_iamf(container: str, streams: Sequence[Section]) -> bool:
 
 
 def audio_duration(
-    container: str,
-    streams: Sequence[Section],
-    tags: Mapping[str, object],
-    stated: Decimal | None,
+    container: str, streams: Sequence[Section], tags: Mapping[str, object], stated: Decimal | None
 ) -> Decimal | None:
     """Return the duration of the first audio stream in seconds, or None where it is unknown.
 

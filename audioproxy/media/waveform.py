@@ -59,10 +59,9 @@ _VALUES_PER_WRITE = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waveform:
-    """The extremes of each pixel, in the order in which both serializations store them.
+    """The extremes of each pixel, one row each; zeros past the end of the source.
 
     :ivar frames_per_pixel: the format's ``samples_per_pixel``.
-    :ivar extremes: one row for each pixel; zeros past the end of the source.
     """
 
     frames_per_pixel: int
@@ -77,8 +76,7 @@ class Reduction:
 
         :param spool: an empty seekable file, which the caller closes. It holds the blocks: up to
             200 for each pixel, or 256 Ki where that is more.
-        :param frames_in_block: the length of a block as long as there are few: that of a pixel,
-            where it is known what that will be.
+        :param frames_in_block: that of a pixel, where it is known; merging makes blocks longer.
         """
         self._decoded_channels = spec.decoded_channels
         self._channels = spec.channels
@@ -93,12 +91,10 @@ class Reduction:
 
     @property
     def frame_bytes(self) -> int:
-        """Bytes of one frame."""
         return self._decoded_channels * SAMPLE.itemsize
 
     @property
     def frames(self) -> int:
-        """The number of frames that were added."""
         return self._blocks * self._frames_in_block + self._partial_frames
 
     def add(self, samples: NDArray[np.int16]) -> None:
@@ -114,11 +110,7 @@ class Reduction:
                 self._merge_neighbors()
 
     def finish(self) -> Waveform:
-        """Return the waveform of all samples that were added.
-
-        :raises NothingDecoded: where none were added.
-        :raises CoarseBlocks: where it takes another pass.
-        """
+        """Return the waveform of all samples; raise `CoarseBlocks` where it takes another pass."""
         if not self.frames:
             raise NothingDecoded
         pixel = frames_per_pixel(self.frames, self._pixels)
@@ -127,8 +119,7 @@ class Reduction:
     def pixels(self, pixel: int) -> Extremes:
         """Return the extremes of all pixels, after the last samples; zeros past their end.
 
-        :param pixel: frames of a pixel, so many that the pixels hold all frames that were added.
-        :raises CoarseBlocks: where it is no whole number of blocks.
+        The pixels, of so many frames, must hold all frames that were added.
         """
         # A pixel that is the only one holds all blocks.
         if pixel % self._frames_in_block and self._pixels > 1:
@@ -143,15 +134,13 @@ class Reduction:
         for at in range(0, blocks, batch_size):
             batch = self._read(at, min(batch_size, blocks - at))
             pixels = extremes[at // blocks_in_pixel :]
-            whole = len(batch) // blocks_in_pixel
-            _reduce_blocks(batch[: whole * blocks_in_pixel], blocks_in_pixel, pixels[:whole])
-            last = batch[whole * blocks_in_pixel :]
-            if len(last):
-                _reduce_blocks(last, len(last), pixels[whole : whole + 1])
+            whole, rest = divmod(len(batch), blocks_in_pixel)
+            _reduce_blocks(batch[: len(batch) - rest], blocks_in_pixel, pixels[:whole])
+            if rest:
+                _reduce_blocks(batch[-rest:], rest, pixels[whole : whole + 1])
         return extremes
 
     def _reduce_frames(self, frames: NDArray[np.signedinteger]) -> None:
-        """Reduce frames to blocks; the caller passes no more frames than there is room for."""
         size = self._frames_in_block
         if self._partial_frames:
             missing = size - self._partial_frames
@@ -216,7 +205,6 @@ class Reduction:
 
 
 def _sum(frames: NDArray[np.int16]) -> NDArray[np.int32]:
-    """Return the sums of two channels."""
     # Both channels as one 32-bit word: separating them with strides takes twice as long.
     sums = frames.view("<i4") >> 16
     sums += frames[:, :1]
@@ -273,12 +261,7 @@ def _reduce_lines(function: np.ufunc, rows: NDArray[np.signedinteger]) -> NDArra
 
 
 def serialize(waveform: Waveform, spec: WaveformSpec) -> Iterator[bytes]:
-    """Yield the document of a waveform, in pieces that each take little time.
-
-    Both serializations are version 2 of those that BBC's audiowaveform writes (D25).
-
-    :raises InvalidOptions: where a pixel is longer than the binary header can state.
-    """
+    """Yield the document of a waveform in pieces, as version 2 of audiowaveform's format (D25)."""
     values = waveform.extremes.reshape(-1)
     pieces = (
         values[at : at + _VALUES_PER_WRITE] for at in range(0, len(values), _VALUES_PER_WRITE)

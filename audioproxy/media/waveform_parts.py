@@ -13,71 +13,36 @@ from operator import sub
 
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import Trim
-from audioproxy.media.command.filters import has_memory
-from audioproxy.media.command.trim import (
-    bounds,
-    expected_range,
-    is_found,
-    seeks_exactly,
-    stated_range,
-)
+from audioproxy.media.command.needs import SHORTEST_PART, Needs
+from audioproxy.media.command.trim import FOUND, bounds, expected_range, seeks_exactly
 from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
 from audioproxy.media.waveform_pixels import frames_per_pixel
 
-# Containers and codecs whose decoders output the same samples wherever they start.
-_EXACT = {("flac", "flac"), ("wv", "wavpack"), ("tta", "tta"), ("mp3", "mp3")}
-# Seconds of the shortest part that is worth the start of its decoder.
-_LEAST_SECONDS = 60
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a waveform.
-
-    :ivar t: in place of that of the whole.
-    :ivar frames: their number.
-    :ivar pixels: those that it begins and ends with; the last part has those past the end, too.
-    """
+    """A part of a waveform. The last one has the pixels past the end, too."""
 
     t: Trim
     frames: int
     pixels: int
 
 
-def may_be_split(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether parts of a source, decoded apart, may have the samples of one pass.
-
-    The exact length of the source tells whether they do.
-    """
-    if options.f != "peaks" or has_memory(options):
-        return False
-    start, end = stated_range(options, probe)
-    if end is not None and end - start < 2 * _LEAST_SECONDS:
-        return False
-    # Compressed floating-point samples are checked by filters that replace their time stamps.
-    is_exact = (probe.container, probe.codec) in _EXACT and not probe.stores_floats
-    return is_exact or probe.codec.startswith("pcm_")
-
-
 def split_waveform(
     options: VariantOptions, probe: Probe, length: SourceLength | None, pixels: int, most: int
 ) -> list[Part]:
-    """Return the parts of a waveform, in order; none where it takes one pass.
-
-    :param length: of the source, as its end confirms it.
-    :param pixels: of the waveform.
-    :param most: the number of parts, at most.
-    """
-    if length is None or not length.exact or not may_be_split(options, probe):
+    """Return the parts of a waveform, at most so many, in order; none where it takes one pass."""
+    if length is None or not length.exact or not Needs.of(options, probe).parts:
         return []
     covered, rate = expected_range(options, probe, length), probe.sample_rate
-    is_placed = is_found(probe) or seeks_exactly(probe.with_seek_data(length))
+    is_found = probe.kind in FOUND
+    is_placed = is_found or seeks_exactly(probe.with_time_stamps(length))
     if not covered or not is_placed:
         return []
     pixel = frames_per_pixel(len(covered), pixels)
     filled = -(-len(covered) // pixel)
-    count = min(most, filled, len(covered) // (_LEAST_SECONDS * rate))
+    count = min(most, filled, len(covered) // (SHORTEST_PART * rate))
     if count < 2:
         return []
     firsts = [filled * number // count for number in range(count)]

@@ -18,10 +18,7 @@ _LEAST_CAPACITY = 256 * 1024
 
 
 class CoarseBlocks(Exception):
-    """A pixel is not a whole number of the blocks of a pass, so another pass is needed.
-
-    :ivar frames: the number of frames that the pass has counted.
-    """
+    """A pixel is no whole number of blocks, so it takes another pass over the counted frames."""
 
     def __init__(self, frames: int) -> None:
         self.frames = frames
@@ -29,10 +26,7 @@ class CoarseBlocks(Exception):
 
 
 def block_capacity(pixels: int) -> int:
-    """Return how many blocks a waveform may have; they are merged when there are as many.
-
-    It is even, so that every block has a neighbor to be merged with.
-    """
+    """Return how many blocks a waveform may have before they are merged: an even number."""
     return max(2 * _BLOCKS_IN_PIXEL * pixels, _LEAST_CAPACITY)
 
 

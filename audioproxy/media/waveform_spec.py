@@ -6,17 +6,12 @@ from dataclasses import dataclass
 
 from audioproxy.grammar.options import PEAKS_DEFAULTS, VariantOptions
 from audioproxy.media.command.decoding import Pipeline
-from audioproxy.media.command.filters import copies_samples, output_channels, output_rate
+from audioproxy.media.command.needs import Needs
+from audioproxy.media.command.stages import output_channels, output_rate
 from audioproxy.media.command.trim import expected_range
 from audioproxy.media.lengths.pcm import sample_bytes
 from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
-
-# Codecs whose samples the service converts.
-_CODECS = frozenset(
-    f"pcm_{kind}"
-    for kind in "u8 s8 s16le s16be s24le s24be s32le s32be f32le f32be f64le f64be".split()
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +19,9 @@ class WaveformSpec:
     """The samples that a waveform is rendered from, and its form.
 
     :ivar sample_rate: of the decoded frames, in Hz.
-    :ivar decoded_channels: channels of the decoded frames, 1 or 2.
     :ivar channels: channels of the waveform; one channel from two decoded ones is their mean.
     :ivar pixels: their number, which does not depend on the source's length.
     :ivar bits: of each value, 8 or 16.
-    :ivar serialization: a value of ``pk_fmt``.
     """
 
     sample_rate: int
@@ -40,7 +33,6 @@ class WaveformSpec:
 
     @classmethod
     def of(cls, options: VariantOptions, probe: Probe) -> WaveformSpec:
-        """Return the parameters for the options of an ``f:peaks`` variant."""
         return cls(
             output_rate(options, probe),
             output_channels(options, probe),
@@ -57,12 +49,7 @@ class UnusualSamples(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PcmSamples:
-    """Where a source has its samples, and their form.
-
-    :ivar codec: ffprobe's name.
-    :ivar offset: of the first sample, in bytes.
-    :ivar frames: their number; a frame has a sample of each channel.
-    """
+    """Where a source has its samples, and their form; ``offset`` is in bytes."""
 
     codec: str
     offset: int
@@ -77,7 +64,6 @@ class Pass:
     :ivar pipeline: decodes them to raw samples of 16 bits.
     :ivar samples: those that need no decoder, or None.
     :ivar frames: their expected number; None where nothing tells it.
-    :ivar pixels: of the waveform, or of the part.
     """
 
     pipeline: Pipeline
@@ -89,28 +75,15 @@ class Pass:
 def expected_frames(
     options: VariantOptions, probe: Probe, length: SourceLength | None = None
 ) -> int | None:
-    """Return the number of frames that a waveform is expected to have; None where nothing tells it.
-
-    It may be wrong, as headers and ``t`` may be.
-
-    :param length: of the source, as its end confirms it.
-    """
+    """Return how many frames a waveform is expected to have: headers and ``t`` may be wrong."""
     covered = expected_range(options, probe, length)
     return len(covered) if covered else None
-
-
-def may_read_samples(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether a render may read the samples itself, if it knows where they are.
-
-    That is so for a waveform of samples without any change to them.
-    """
-    return options.f == "peaks" and probe.codec in _CODECS and copies_samples(options, probe)
 
 
 def readable_samples(options: VariantOptions, probe: Probe) -> PcmSamples | None:
     """Return the samples that a render reads itself; None where it needs ffmpeg."""
     length = probe.length
-    if length is None or not length.data_offset or not may_read_samples(options, probe):
+    if length is None or not length.data_offset or not Needs.of(options, probe).samples:
         return None
     covered = expected_range(options, probe, length)
     if not covered:

@@ -19,9 +19,9 @@ _log = Logger()
 class AccessLogEntry(NamedTuple):
     """The fields of the access log line of one completed request.
 
-    :ivar options: canonical options, or None where unknown.
-    :ivar source: canonical source, or None where unknown.
-    :ivar cache: the X-Audio-Proxy state, or None.
+    :ivar options: canonical.
+    :ivar source: canonical.
+    :ivar cache: the X-Audio-Proxy state.
     :ivar sent: bytes of the body that were written.
     :ivar milliseconds: from the request's arrival to its end.
     """
@@ -38,12 +38,7 @@ class AccessLogEntry(NamedTuple):
 
     @property
     def level(self) -> Any:
-        """Warning for errors of the service, debug for health, readiness and metrics, else info.
-
-        A response that was aborted counts as an error, although its status is that of a success.
-
-        :returns: a constant of ``LogLevel``.
-        """
+        # A response that was aborted counts as an error, although its status is that of a success.
         # The 503 of a node that is not ready has no error code.
         if self.error_code is not None and not 400 <= self.status < 500:
             return LogLevel.warn
@@ -65,7 +60,6 @@ AccessLog = Callable[[AccessLogEntry], None]
 
 
 def log_request(entry: AccessLogEntry) -> None:
-    """Write an entry to the log of the application that runs the resource."""
     _log.emit(entry.level, "{record}", record=entry, request_id=entry.request_id)
 
 

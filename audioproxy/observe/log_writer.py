@@ -26,9 +26,8 @@ _PAUSE = 0.1
 class LogWriter:
     """A text stream whose writes never block.
 
-    What waits is bounded: further lines are lost, and counted. A line says how many they were, as
-    soon as the next one is accepted. Lines that the system refuses, as on a full disk, are lost and
-    counted as well.
+    What waits is bounded: further lines are lost, as are those that the system refuses, for example
+    on a full disk. A line says how many they were, as soon as the next one is accepted.
 
     Until `start`, and so before twistd may fork, text is written at once.
 
@@ -52,13 +51,11 @@ class LogWriter:
         self._torn = False
 
     def start(self) -> None:
-        """Write in a thread from now on."""
         self._started = True
         # It may hang in a write for ever, so the process does not wait for it.
         Thread(target=self._run, name="log", daemon=True).start()
 
     def write(self, text: str) -> None:
-        """Accept whole lines."""
         data = text.encode(self.encoding)
         if not self._started:
             self._write(data)
@@ -76,7 +73,6 @@ class LogWriter:
         """Do nothing: the thread writes soon."""
 
     def drain(self, seconds: float) -> None:
-        """Wait until everything is written, but not longer than some seconds."""
         with self._changed:
             self._changed.wait_for(lambda: not self._size, seconds if self._started else 0)
 
@@ -148,7 +144,7 @@ def write_lines(descriptor: int, data: bytes) -> bytes:
 
 
 def _unread(descriptor: int) -> int:
-    """Return how many bytes of a pipe its reader has not read; 0 for other files."""
+    # 0 for files that are no pipes.
     try:
         return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0])
     except OSError:

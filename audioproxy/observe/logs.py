@@ -28,16 +28,13 @@ _NAMES = {LogLevel.warn: "warning", LogLevel.critical: "error"}
 # Priorities of syslog(3), by which `journalctl -p` selects.
 _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3}
 
-# Maximum seconds for which access log lines are collected before they are written together, and
-# maximum number of lines collected. Writing and flushing one line costs more than serving a small
-# file.
+# Access log lines are collected for so many seconds, and so many lines, at most. Writing and
+# flushing one line costs more than serving a small file.
 _BATCH_SECONDS = 0.05
 _BATCH_LINES = 500
 
 
 class LineStream(Protocol):
-    """The part of a text stream that lines are written to."""
-
     def write(self, text: str, /) -> object: ...
     def flush(self) -> None: ...
 
@@ -48,10 +45,9 @@ class LineObserver:
 
     twistd replaces ``sys.stdout`` with a log of its own; the stream given here is the real one.
 
-    :param level: of the events that are written, or higher.
+    :param level: the lowest level that is written.
     :param journal: the stream is systemd's journal, so each line begins with its priority.
-    :param later: calls a function after some seconds, to write access log lines in batches. None
-        writes each line at once.
+    :param later: as ``callLater``, to write access log lines in batches; None for no batches.
     """
 
     def __init__(
@@ -75,7 +71,6 @@ class LineObserver:
         self._flush_scheduled = False
 
     def __call__(self, event: LogEvent) -> None:
-        """Write one event, unless it is below the level."""
         level = event.get("log_level", LogLevel.info)
         if level not in self._shown:
             return
@@ -107,10 +102,7 @@ class LineObserver:
             self._later(_BATCH_SECONDS, self._scheduled_flush)
 
     def write_through(self) -> None:
-        """Write the waiting lines, and from now on write each line at once.
-
-        It is called where the process may end at any moment.
-        """
+        """Write each line at once from now on: the process may end at any moment."""
         self._later = None
         self.flush()
 
@@ -129,14 +121,10 @@ class LineObserver:
             for seconds, level, entry in waiting
             for prefix, name in (self._shown[level],)
         ]
-        text = (
-            "".join((*lines, line))
-            .encode(self._encoding, "backslashreplace")
-            .decode(self._encoding)
-        )
+        data = "".join((*lines, line)).encode(self._encoding, "backslashreplace")
         # A request must not fail because of its log line. A closed stream is a ValueError.
         with suppress(OSError, ValueError):
-            self._stream.write(text)
+            self._stream.write(data.decode(self._encoding))
             self._stream.flush()
 
     def _scheduled_flush(self) -> None:
@@ -163,12 +151,7 @@ def is_journal(environ: Mapping[str, str], stream: TextIO) -> bool:
 
 
 def journal_prefix(level: str) -> str:
-    """Return the start of a line that tells its priority to the journal, which removes it.
-
-    sd-daemon(3) has the syntax.
-
-    :param level: its name in the log.
-    """
+    """Return the start of a line that sd-daemon(3) has for its priority in the journal."""
     return f"<{_PRIORITIES[level]}>"
 
 

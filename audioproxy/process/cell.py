@@ -18,7 +18,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from audioproxy.media.inputs import MAP_DESCRIPTOR, SOURCE_DESCRIPTOR
-from audioproxy.process.starters import NICENESS, CommandLineStarter, Limits, resource_number
+from audioproxy.process.child_limits import Limits, resource_number
+from audioproxy.process.executables import find_interpreters
+from audioproxy.process.starters import NICENESS, CommandLineStarter
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,6 @@ STARTED = Rights(readable=(*_LIBRARIES, "/etc/ld.so.cache", "/dev/urandom"))
 #: A program that is linked already. Some muxers read random numbers.
 LINKED = Rights(readable=("/dev/urandom",))
 
-
 # A server cannot have limits of time, output and threads: its children have their own.
 _COMMON_LIMITS = ("core", "memlock", "data", "as", "nofile", "stack")
 
@@ -59,7 +60,6 @@ class ConfinedProgram:
     """A program that runs in a cell.
 
     :ivar executable: the paths of the program, its interpreters and the dynamic loaders.
-    :ivar is_script: whether an interpreter executes it.
     """
 
     executable: tuple[str, ...]
@@ -67,36 +67,15 @@ class ConfinedProgram:
 
     @classmethod
     def of(cls, program: str) -> ConfinedProgram:
-        """Return a program with its interpreters."""
-        interpreters = _interpreters(program)
+        interpreters = find_interpreters(program)
         return cls((program, *interpreters, *_LOADERS), bool(interpreters))
 
     def libraries(self) -> list[str]:
-        """Return the folders of its own libraries, beside those of the programs.
-
-        They are looked for at each start: a link may lead to another version by then.
-        """
+        """Return the folders of its own libraries at present: a link may lead to others later."""
         own = [path for path in self.executable if path not in _LOADERS]
         folders = {os.path.dirname(os.path.realpath(path)) for path in own}
         libraries = {f"{folder[:-4]}/lib" for folder in folders if folder.endswith("/bin")}
         return sorted(libraries.difference(_LIBRARIES))
-
-
-def _interpreters(program: str) -> list[str]:
-    """Return the paths of the programs that execute a script, by its first line; of others none."""
-    try:
-        with open(program, "rb") as file:
-            first = file.readline(256)
-    except OSError:
-        return []
-    if not first.startswith(b"#!"):
-        return []
-    words = os.fsdecode(first[2:]).split()
-    found = words[:1]
-    if found and os.path.basename(found[0]) == "env":
-        names = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
-        found += filter(None, map(shutil.which, names[:1]))
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +83,7 @@ class CellStarter(CommandLineStarter):
     """Starter that confines ffmpeg and ffprobe, each in a cell, and no other program.
 
     :ivar binary: the path of ``audioproxy-cell``.
-    :ivar programs: the confined programs, by the path that starts them.
-    :ivar unconfined: the paths of programs that do not run in a cell.
+    :ivar programs: by the path that starts them.
     """
 
     binary: str
@@ -115,7 +93,6 @@ class CellStarter(CommandLineStarter):
     def command_line(
         self, command: Sequence[str], descriptors: Container[int], limits: Limits
     ) -> list[str]:
-        """Return a command line: see `CommandLineStarter`."""
         program = command[0]
         path = _find(program)
         words = [self.binary, *_settings(limits)]
@@ -132,14 +109,11 @@ class CellStarter(CommandLineStarter):
 
     @property
     def library(self) -> str:
-        """The path of the library that makes a fork server of a program."""
+        # It makes a fork server of a program.
         return f"{self.binary}.so"
 
     def server_command(self, program: str, limits: Limits) -> list[str]:
-        """Return the command line that starts a program to be linked, without its arguments.
-
-        :param limits: of any child. Those that all have in common apply to the server, too.
-        """
+        """Return the command line that starts a program to be linked, without its arguments."""
         common = {name: limits[name] for name in _COMMON_LIMITS if name in limits}
         return [self.binary, "-k", "-g", *_limit(common), "--", program]
 
@@ -159,7 +133,6 @@ def _find(program: str) -> str:
 
 
 def _settings(limits: Limits) -> list[str]:
-    """Return the options of every child."""
     return ["-k", "-n", str(NICENESS), *_limit(limits)]
 
 
@@ -171,10 +144,7 @@ def _limit(limits: Limits) -> list[str]:
 
 
 def _grant(rights: Rights, descriptors: Container[int], more: Iterable[str] = ()) -> list[str]:
-    """Return the options of a cell.
-
-    :param more: files and folders that it may read besides.
-    """
+    """Return the options of a cell, which may read some more files and folders."""
     words = ["-c"]
     for path in (*rights.readable, *more):
         words += ["-r", path]

@@ -20,6 +20,7 @@ from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
 from audioproxy.concurrency.shared_result import SharedResult
+from audioproxy.errors import MemoryExceeded, Refusal
 from audioproxy.media.command.progress import STATUS
 from audioproxy.media.diagnostics import one_line
 from audioproxy.observe.log_context import Logger
@@ -51,17 +52,15 @@ _NEVER_RAN = (126, 127)
 _log = Logger()
 
 
+@dataclass(eq=False)
 class ChildTimeout(Exception):
     """The child exceeded its timeout and is dead.
 
-    :ivar cpu_seconds: the time that it spent on the CPUs.
     :ivar status: the last report of an encoder.
     """
 
-    def __init__(self, cpu_seconds: float, status: bytes) -> None:
-        self.cpu_seconds = cpu_seconds
-        self.status = status
-        super().__init__()
+    cpu_seconds: float
+    status: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,6 @@ class Exit:
     """How a child ended.
 
     :ivar code: its exit status, or None where a signal ended it.
-    :ivar signal: the signal's number, or None.
     :ivar stdout: everything that it wrote to a captured stdout, up to the limit.
     :ivar stderr: the last 8 KiB of its stderr, after the earlier lines that were kept.
     :ivar overflowed: it was stopped because it wrote more to stdout than the limit.
@@ -85,13 +83,16 @@ class Exit:
 
     @property
     def never_ran(self) -> bool:
-        """Whether the program never ran: its starter or a wrapper could not run it."""
+        """Whether its starter or a wrapper could not run the program."""
         return self.code in _NEVER_RAN
 
     @property
-    def used_up_cpu(self) -> bool:
-        """Whether the kernel ended it at its limit of CPU time."""
-        return self.signal == signal.SIGXCPU
+    def signal_name(self) -> str | None:
+        if self.signal is None:
+            return None
+        # Most real-time signals have no name.
+        names = {each.value: each.name for each in signal.Signals}
+        return names.get(self.signal, f"signal {self.signal}")
 
     @property
     def ok(self) -> bool:
@@ -130,11 +131,9 @@ class Child:
         After its timeout, or if the caller is cancelled, the child is stopped. The call still ends
         only when the child is dead.
 
-        A child takes a failed read for the end of its source, so it may exit with 0, or find the
-        source broken.
-
-        :raises Refusal: why the source could not be read, whatever else became of the child.
-        :raises ChildTimeout: after the timeout, once the child is dead.
+        :raises Refusal: why the source could not be read, whatever else became of the child: it
+            takes a failed read for the end of its source.
+        :raises ChildTimeout: after the timeout.
         """
         deadline = self._clock.callLater(self._timeout, self.stop)
         try:
@@ -172,9 +171,8 @@ class Child:
     def read_stderr(self) -> bytes | None:
         """Return the end of its stderr up to now, after the earlier lines that were kept.
 
-        What the child has printed before the call is read here, if the reactor has not done so yet.
-
-        :returns: None while reading pauses, because the child prints too much.
+        Reads what the child has printed before the call. Returns None while reading pauses, because
+        the child prints too much.
         """
         self.protocol.read_stderr_pipe()
         return None if self.protocol.is_stderr_paused else self.protocol.stderr
@@ -188,13 +186,11 @@ class Child:
             self._signal("TERM")
 
     def kill(self) -> None:
-        """Send KILL to the child."""
         if not self._reaped.fired:
             self._schedule_escalation(_KILL_GRACE, self._log_survival)
             self._signal("KILL")
 
     def ended(self, how: Exit) -> None:
-        """Record how the child ended; called by its protocol when the child is reaped."""
         self._cancel_escalation()
         if how.never_ran:
             self._on_spawn_failure()
@@ -272,12 +268,11 @@ class _StderrTail:
         del self.data[:excess]
 
     def kept_output(self) -> bytes:
-        """Return the kept lines and the end of stderr."""
         return bytes(self.kept + self.data)
 
 
 class _ChildProtocol(ProcessProtocol):
-    """Process protocol of a child: collects its output and reports its end."""
+    """Collects the output of a child, and reports its end."""
 
     transport: IProcessTransport | None = None
 
@@ -398,20 +393,20 @@ def _signal_group(pid: int, name: str) -> bool:
     return True
 
 
-def log_lack_of_memory(what: str, ended: Exit) -> None:
-    """Log that a child could not allocate memory."""
-    _log.warn(
-        "the {what} needs more memory than AP_MAX_CHILD_MEMORY ({how}): {diagnostic}",
+def log_failure(what: str, ended: Exit, cause: type[Refusal] | None = None) -> None:
+    """Log how a child failed, with the end of its stderr."""
+    lacks_memory = cause is MemoryExceeded
+    log = _log.error if ended.never_ran and not lacks_memory else _log.warn
+    log(
+        "the {what} {failed} ({how}): {diagnostic}",
         what=what,
+        failed="needs more memory than AP_MAX_CHILD_MEMORY" if lacks_memory else "failed",
         how=describe_exit(ended),
         diagnostic=one_line(ended.stderr),
     )
 
 
 def describe_exit(ended: Exit) -> str:
-    """Return how a child ended, as text for a log line."""
     if ended.signal is not None:
-        # Most real-time signals have no name.
-        names = {each.value: each.name for each in signal.Signals}
-        return f"ended by {names.get(ended.signal, f'signal {ended.signal}')}"
+        return f"ended by {ended.signal_name}"
     return f"exit status {ended.code}"

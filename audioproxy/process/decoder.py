@@ -39,8 +39,7 @@ class DecoderPipe:
     def __init__(self, pipe: RawIOBase, ended: Event) -> None:
         """Begin at the start of the output.
 
-        :param ended: set when the child is dead. A process that the child left behind may hold the
-            pipe open forever.
+        :param ended: set when the child is dead. What it left behind may hold the pipe open.
         """
         self._pipe = pipe
         self._ended = ended
@@ -63,7 +62,6 @@ class DecoderPipe:
                 return 0
 
     def _available(self) -> int:
-        """Return the number of bytes in the pipe."""
         count = fcntl.ioctl(self._pipe, termios.FIONREAD, bytes(_INT.size))
         return int(_INT.unpack(count)[0])
 
@@ -72,10 +70,7 @@ class Decoder:
     """Runs ffmpeg with a pipe as its stdout, and a function that reads the pipe in a thread."""
 
     def __init__(self, ffmpeg: Ffmpeg, in_thread: ThreadRunner) -> None:
-        """Create a decoder.
-
-        :param in_thread: each run takes one thread for as long as its child runs.
-        """
+        # Each run takes one thread for as long as its child runs.
         self._ffmpeg = ffmpeg
         self._in_thread = in_thread
 
@@ -88,8 +83,8 @@ class Decoder:
     ) -> T:
         """Run ffmpeg, and return the result of ``read`` when both have succeeded.
 
-        :param read: called in a thread. If it raises, its exception is raised here: ffmpeg reports
-            it only as a broken pipe.
+        :param read: called in a thread. What it raises is raised here: ffmpeg reports it only as a
+            broken pipe.
         :raises Refusal: as `Encoding.wait`.
         """
         readable, writable = open_pipe()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -15,35 +14,19 @@ from twisted.internet.defer import Deferred
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.concurrency.threads import await_uncancelled
-from audioproxy.errors import (
-    DiskFull,
-    MemoryExceeded,
-    NothingDecoded,
-    OutputTooLarge,
-    Refusal,
-    RenderFailed,
-    RenderTimeout,
-)
+from audioproxy.errors import NothingDecoded, OutputTooLarge, Refusal, RenderFailed, RenderTimeout
 from audioproxy.media.command.decoding import KEPT_LINES, PIECE_LIMIT, Pipeline
 from audioproxy.media.command.progress import REPORT, describe_progress
 from audioproxy.media.diagnostics import (
-    classify,
-    exceeded_file_size,
     filled_disk,
-    lacked_memory,
     lacks_end,
     lacks_silence,
     lost_reader,
     one_line,
+    verdict,
 )
 from audioproxy.observe.log_context import Logger
-from audioproxy.process.child import (
-    Child,
-    ChildTimeout,
-    Exit,
-    describe_exit,
-    log_lack_of_memory,
-)
+from audioproxy.process.child import Child, ChildTimeout, Exit, describe_exit, log_failure
 from audioproxy.process.spawn import Launcher, SpawnFailed
 from audioproxy.sources.interfaces import SourceFile
 
@@ -62,10 +45,10 @@ _log = Logger()
 def open_pipe() -> tuple[int, int]:
     """Return the read and the write end of a large pipe.
 
-    A decoder that often waits for its reader is a fifth slower. The pipe keeps its default size
-    where all pipes together have reached the user's limit, or where the system has no such call.
+    A decoder that often waits for its reader is a fifth slower.
     """
     readable, writable = os.pipe()
+    # All pipes together may have reached the user's limit, or the system has no such call.
     with suppress(OSError, AttributeError):
         fcntl.fcntl(writable, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
     return readable, writable
@@ -84,12 +67,10 @@ class _Run:
 
     @property
     def command(self) -> list[str]:
-        """The command line of the encoder, which reports how far it has come."""
         program, *words = self.pipeline.encoder
         return [program, *REPORT, *words]
 
     def describe_progress(self, status: bytes) -> str | None:
-        """Return how far the encoder has come, by its last report."""
         expected, elapsed = self.pipeline.seconds, self.deadline.elapsed
         return describe_progress(status, expected, self.begun, elapsed)
 
@@ -144,11 +125,8 @@ class Encoding:
         """Return the end of its stderr, when it has succeeded. Cancelling this stops nothing.
 
         :raises IrregularSource: where the source needs another pipeline.
-        :raises OutputTooLarge: where the kernel has stopped it at the limit of its output.
-        :raises RenderTimeout: at the deadline.
-        :raises UndecodableSource: where the source is at fault.
-        :raises Refusal: why the source could not be read, whatever else happened.
-        :raises RenderFailed: for every other failure.
+        :raises Refusal: why the source could not be read, whatever else happened; or else that of
+            `verdict`, or RenderFailed.
         """
         return self._ended.wait()
 
@@ -182,12 +160,7 @@ class Ffmpeg:
 
     @asynccontextmanager
     async def encode(
-        self,
-        pipeline: Pipeline,
-        source: SourceFile,
-        output: int,
-        limit: int,
-        deadline: Deadline,
+        self, pipeline: Pipeline, source: SourceFile, output: int, limit: int, deadline: Deadline
     ) -> AsyncIterator[Encoding]:
         """Run an encoder for the length of a block, which waits for its end.
 
@@ -196,8 +169,6 @@ class Ffmpeg:
 
         :param output: the descriptor that becomes the child's stdout.
         :param limit: bytes; the kernel stops a child that writes more (D52).
-        :raises RenderFailed: where the child cannot be started.
-        :raises Refusal: where the decoder of an irregular source fails.
         """
         run = _Run(pipeline, deadline, deadline.elapsed)
         async with self._decoder(pipeline, source, deadline) as (opened, stdin, decoder):
@@ -228,7 +199,7 @@ class Ffmpeg:
             when the child has ended.
         :param has_reader_failed: called when the child has ended. A child that has lost its reader
             reports only a broken pipe, so its failure is neither logged nor raised.
-        :raises IrregularSource, RenderTimeout, UndecodableSource, RenderFailed: as `Encoding.wait`.
+        :raises Refusal: as `Encoding.wait`.
         """
         with ExitStack() as held:
             held.callback(os.close, pipe)
@@ -243,14 +214,8 @@ class Ffmpeg:
     async def measure(
         self, arguments: Sequence[str], source: SourceFile, deadline: Deadline
     ) -> int:
-        """Run a decode pass and return how many samples it decoded.
-
-        :param arguments: a command that writes one byte for each sample, and reports with
-            ``-progress`` on its stdout.
-        """
-        child = self._launch(arguments, source, deadline, stdout_limit=_PROGRESS_LIMIT)
-        ended = await _wait(child)
-        _check(ended)
+        """Run `measure_arguments`, and return how many samples it decoded."""
+        ended = await self._run_to_end(arguments, source, deadline, _PROGRESS_LIMIT)
         sizes = _TOTAL_SIZE.findall(ended.stdout)
         if not sizes:
             raise _refusal(ended)
@@ -260,10 +225,15 @@ class Ffmpeg:
         self, arguments: Sequence[str], source: SourceFile, deadline: Deadline
     ) -> bytes:
         """Return what `piece_arguments` outputs."""
-        child = self._launch(arguments, source, deadline, stdout_limit=PIECE_LIMIT)
+        return (await self._run_to_end(arguments, source, deadline, PIECE_LIMIT)).stdout
+
+    async def _run_to_end(
+        self, arguments: Sequence[str], source: SourceFile, deadline: Deadline, stdout_limit: int
+    ) -> Exit:
+        child = self._launch(arguments, source, deadline, stdout_limit=stdout_limit)
         ended = await _wait(child)
         _check(ended)
-        return ended.stdout
+        return ended
 
     @asynccontextmanager
     async def _decoder(
@@ -271,9 +241,9 @@ class Ffmpeg:
     ) -> AsyncIterator[tuple[SourceFile | None, Mapping[int, int], Child | None]]:
         """Run the decoder of an irregular source.
 
-        Yield the source of its encoder and the encoder's stdin, of which one is set, and the
-        decoder. An encoder takes the end of a decoder that failed for the end of the source. So the
-        failure of the decoder is raised, whatever became of the encoder.
+        Yield the source of its encoder or else the encoder's stdin, and the decoder. An encoder
+        takes the end of a decoder that failed for the end of the source. So the failure of the
+        decoder is raised, whatever became of the encoder.
         """
         if pipeline.decoder is None:
             yield source, {}, None
@@ -329,7 +299,7 @@ async def _wait(child: Child, run: _Run | None = None) -> Exit:
 
 
 def _timed_out(status: bytes, run: _Run | None) -> Refusal:
-    """Return the refusal of an encoder that took too long, and log how far it has come."""
+    # Its log line says how far the encoder has come.
     return _stopped(RenderTimeout(), None if run is None else run.describe_progress(status))
 
 
@@ -352,24 +322,13 @@ def _check(ended: Exit, run: _Run | None = None) -> None:
 
 
 def _refusal(ended: Exit, run: _Run | None = None) -> Refusal:
-    if ended.used_up_cpu:
+    cause = verdict(ended.signal_name, ended.stderr)
+    if cause is RenderTimeout:
         return _timed_out(ended.status, run)
-    # At the limit the child gets SIGXFSZ. If it ignores the signal, each write fails with EFBIG.
-    if ended.signal == signal.SIGXFSZ or exceeded_file_size(ended.stderr):
+    if cause is OutputTooLarge:
         return _stopped(OutputTooLarge())
-    # The stderr of a child that a signal ended explains nothing but a failed allocation.
-    refusal_type: type[Refusal] | None = None
-    if ended.signal is None:
-        refusal_type = DiskFull if filled_disk(ended.stderr) else classify(ended.stderr)
-    elif lacked_memory(ended.stderr):
-        refusal_type = MemoryExceeded
-    how, diagnostic = describe_exit(ended), one_line(ended.stderr)
-    if refusal_type is NothingDecoded:
+    if cause is NothingDecoded:
         # The caller may know the cause and try again, so the caller logs the failure.
-        return NothingDecoded(f"{how}: {diagnostic}")
-    if refusal_type is MemoryExceeded:
-        log_lack_of_memory("encoder", ended)
-        return MemoryExceeded()
-    log = _log.error if ended.never_ran else _log.warn
-    log("the encoder failed ({how}): {diagnostic}", how=how, diagnostic=diagnostic)
-    return (refusal_type or RenderFailed)()
+        return NothingDecoded(f"{describe_exit(ended)}: {one_line(ended.stderr)}")
+    log_failure("encoder", ended, cause)
+    return (cause or RenderFailed)()

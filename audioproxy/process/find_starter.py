@@ -9,12 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from audioproxy.process.cell import CellStarter, ConfinedProgram
-from audioproxy.process.starters import (
-    CommandLineStarter,
-    Limits,
-    UtilLinuxStarter,
-    run_briefly,
-)
+from audioproxy.process.child_limits import Limits
+from audioproxy.process.starters import CommandLineStarter, UtilLinuxStarter, run_briefly
 
 #: The source of ``audioproxy-cell`` and of its library, and the path where the program is expected.
 #: The library is beside it. An upgrade may turn a link to another version while this one runs.
@@ -32,9 +28,7 @@ def find_starter(
 
     This blocks while it runs ``audioproxy-cell`` and tries programs.
 
-    :param programs: the paths of ffmpeg and ffprobe.
-    :param limits: of the children that are tried.
-    :param environment: of the same; it has no secret (D45).
+    :param environment: of the children that are tried; it has no secret (D45).
     """
     binary = str(BINARY) if BINARY.exists() else shutil.which(BINARY.name)
     versions = _query(binary) if binary is not None else None
@@ -63,15 +57,11 @@ def find_starter(
 
 
 def library_command(library: str) -> str:
-    """Return the shell command that builds the library of fork servers."""
     return f"cc -O2 -shared -fPIC -o {library} {SOURCE}"
 
 
 def _query(binary: str) -> tuple[int, bool] | None:
-    """Return the version of Landlock (0 is none), and whether seccomp filters work.
-
-    :returns: None if ``audioproxy-cell`` does not run.
-    """
+    """Return the version of Landlock (0 is none), and whether seccomp filters work."""
     ended = run_briefly([binary, "-q"])
     try:
         landlock, filters = (ended.stdout if ended else b"").split()
@@ -81,10 +71,6 @@ def _query(binary: str) -> tuple[int, bool] | None:
 
 
 def _kernel_shortcomings(landlock: int, *, has_filters: bool) -> list[str]:
-    """Return the shortcomings of the kernel.
-
-    :param landlock: its version of Landlock; 0 is none.
-    """
     kernel = f"Linux {os.uname().release}"
     shortcomings = []
     if landlock < _WITH_FILES:
@@ -106,8 +92,8 @@ def _kernel_shortcomings(landlock: int, *, has_filters: bool) -> list[str]:
 def _needs_trial(program: str, confined: ConfinedProgram) -> bool:
     """Return whether a program has to show that it runs in a cell.
 
-    The system's own ffmpeg does not: trials would delay each start by a tenth of a second. A
-    program that is installed later runs in a cell or not at all.
+    Not the system's own ffmpeg: trials would delay each start by a tenth of a second. Nor one that
+    is installed later, which runs in a cell or not at all.
     """
     if confined.is_script:
         return True
@@ -123,10 +109,7 @@ def _runs_in_cell(
     limits: Limits,
     environment: Mapping[str, str],
 ) -> bool:
-    """Return whether a program runs in its cell, as far as is known.
-
-    One that is broken now, or too slow on a busy machine, keeps its cell.
-    """
+    # A program that is broken now, or too slow on a busy machine, keeps its cell.
     if not _needs_trial(program, confined):
         return True
     if confined.is_script and landlock < _WITH_FILES:

@@ -50,14 +50,6 @@ _ANSWER = struct.Struct("i")
 # The end of a server's stderr that is kept.
 _STDERR_LIMIT = 1000
 
-# Offsets in the header of an ELF file of 64 bits: elf(5).
-_CLASS = slice(0, 6)
-_MACHINE = slice(18, 20)
-_HEADER = struct.Struct("<32xQ14xHH")
-_SEGMENT_SIZE = 56
-_PT_INTERP = 3
-_ELF_64_LITTLE = b"\x7fELF\x02\x01"
-
 
 class NotForked(Exception):
     """The child was not started: nothing has read or written its descriptors.
@@ -73,17 +65,13 @@ class NotForked(Exception):
 class ForkServer(ProcessProtocol):
     """The connection to a server, from its start until it is reaped.
 
+    :param ended: called with a reason when the process has ended.
     :ivar cpu_seconds: what linking took, once it is ready.
     """
 
     def __init__(
         self, ready: Callable[[ForkServer], object], ended: Callable[[ForkServer, str], object]
     ) -> None:
-        """Prepare the start, which is `start`.
-
-        :param ready: called when the program is linked.
-        :param ended: called with a reason when the process has ended.
-        """
         self._ready = ready
         self._ended = ended
         self._output = b""
@@ -93,31 +81,22 @@ class ForkServer(ProcessProtocol):
         self.cpu_seconds = 0.0
 
     def start(self, spawn: Spawn, library: str, command: Sequence[str]) -> None:
-        """Start the process, as the leader of a process group.
-
-        :param command: starts the program, and ends with its path.
-        :raises OSError: where it cannot be started.
-        """
+        """Start the process by a command that ends with the program, or raise OSError."""
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             # The kernel doubles this size.
             self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_WORDS // 2)
-            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                preloaded = os.open(library, os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    descriptors: dict[int, int | str] = {0: null, 1: "r", 2: "r"}
-                    descriptors |= {_CONTROL: theirs.fileno(), _LIBRARY: preloaded}
-                    spawn(self, [*command, *WORDS], descriptors)
-                finally:
-                    os.close(preloaded)
-            finally:
-                os.close(null)
+            with (
+                theirs,
+                open(os.devnull, "r+b", buffering=0) as null,
+                open(library, "rb", buffering=0) as preloaded,
+            ):
+                descriptors: dict[int, int | str] = {0: null.fileno(), 1: "r", 2: "r"}
+                descriptors |= {_CONTROL: theirs.fileno(), _LIBRARY: preloaded.fileno()}
+                spawn(self, [*command, *WORDS], descriptors)
         except OSError:
             self._control.close()
             raise
-        finally:
-            theirs.close()
 
     def fork(self, words: Sequence[str], descriptors: Mapping[int, int]) -> int:
         """Start a child of this process, and return its process ID.
@@ -125,10 +104,10 @@ class ForkServer(ProcessProtocol):
         This waits for the server, as a start without it waits until the program is executed.
 
         :param words: options of ``audioproxy-cell``, and the command line.
-        :param descriptors: the numbers in the child, each with a descriptor of this process.
+        :param descriptors: of this process, by their numbers in the child.
         :raises NotForked: where that is impossible, or the server does not answer.
-        :raises ValueError: for a word with a zero, which would be two words.
         """
+        # Such a word would be two words.
         if any("\0" in word for word in words):
             raise ValueError("embedded null byte")
         numbers = sorted(descriptors)
@@ -186,11 +165,9 @@ class ForkServer(ProcessProtocol):
             os.kill(self.pid, signal.SIGKILL)
 
     def connectionMade(self) -> None:
-        """Note the process ID."""
         self.pid = getattr(self.transport, "pid", None)
 
     def outReceived(self, data: bytes) -> None:
-        """Note that the program is linked."""
         self._output += data
         if not self._output.endswith(b"\n"):
             return
@@ -206,7 +183,6 @@ class ForkServer(ProcessProtocol):
         self._ready(self)
 
     def errReceived(self, data: bytes) -> None:
-        """Note what may be the cause of a failure."""
         self._errors = (self._errors + data)[-_STDERR_LIMIT:]
 
     def processExited(self, reason: Failure) -> None:
@@ -216,7 +192,6 @@ class ForkServer(ProcessProtocol):
             _reap_unclaimed(pid)
 
     def processEnded(self, reason: Failure) -> None:
-        """Report the end."""
         self._control.close()
         errors = self._errors.decode("utf-8", "replace").strip()
         self._ended(self, self._reason or errors or f"it has ended: {reason.getErrorMessage()}")
@@ -229,27 +204,3 @@ def _reap_unclaimed(group: int) -> None:
             if os.waitpid(-group, os.WNOHANG) == (0, 0):
                 os.killpg(group, signal.SIGKILL)
                 os.waitpid(-group, 0)
-
-
-def find_obstacle(program: str) -> str | None:
-    """Return why a program is never linked ahead, by its header; None if it may be.
-
-    Scripts, static programs, and those of other machines are started in the usual way.
-    """
-    try:
-        # sys.executable is empty in some applications that embed Python.
-        with open("/proc/self/exe", "rb") as file:
-            machine = file.read(20)[_MACHINE]
-        with open(program, "rb") as file:
-            header = file.read(64)
-            if len(header) < 64 or header[_CLASS] != _ELF_64_LITTLE or header[_MACHINE] != machine:
-                return "it is a script, or a program for another machine"
-            start, size, count = _HEADER.unpack(header[: _HEADER.size])
-            file.seek(start)
-            segments = file.read(size * count)
-    except OSError as error:
-        return f"it cannot be read ({error.strerror})"
-    kinds = {segments[at : at + 4] for at in range(0, len(segments), _SEGMENT_SIZE)}
-    if _PT_INTERP.to_bytes(4, "little") not in kinds:
-        return "it is linked statically"
-    return None

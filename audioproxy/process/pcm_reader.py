@@ -24,10 +24,6 @@ class PcmReader:
     def __init__(
         self, samples: PcmSamples, descriptor: int, deadline: Deadline, stop: Event
     ) -> None:
-        """Begin at the first sample.
-
-        :param stop: set when the samples are no longer needed.
-        """
         self._codec = samples.codec
         self._width = sample_bytes(samples.codec)
         self._descriptor = descriptor
@@ -39,10 +35,7 @@ class PcmReader:
     def readinto(self, room: memoryview) -> int:
         """Read samples of 16 bits into ``room``, and return the number of bytes; 0 at the end.
 
-        :param room: a whole number of samples.
-        :raises RenderTimeout: past the deadline.
         :raises UnusualSamples: for samples that ffmpeg must convert.
-        :raises RenderFailed: where the file cannot be read.
         """
         if self._stop.is_set():
             return 0
@@ -60,7 +53,7 @@ class PcmReader:
         return count * SAMPLE.itemsize
 
     def _read(self, room: memoryview) -> int:
-        """Fill ``room``, and return the number of samples; fewer only at the end of the file."""
+        # Fewer samples only at the end of the file.
         filled = 0
         try:
             while count := os.preadv(self._descriptor, [room[filled:]], self._offset):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from typing import Any, TypeAlias
 
 from cachetools import LRUCache, TTLCache
 
@@ -26,27 +27,28 @@ from audioproxy.errors import (
 )
 from audioproxy.media.command.decoding import measure_arguments, piece_arguments
 from audioproxy.media.described import describe, is_doubtful
-from audioproxy.media.diagnostics import classify, one_line, unsupported_container
+from audioproxy.media.diagnostics import classify, unsupported_container, verdict
 from audioproxy.media.encryption import is_encrypted
-from audioproxy.media.ffprobe_output import has_container, lacks_pictures
-from audioproxy.media.inputs import Input
-from audioproxy.media.lengths.containers import read_length, run_reader
-from audioproxy.media.lengths.wav import MUCH_SPACE
-from audioproxy.media.probe import (
+from audioproxy.media.ffprobe import (
     ALL_TAGS,
     CONTAINER_TAGS,
     NAMED_TAGS,
     NOTICES,
-    Probe,
+    has_container,
+    lacks_pictures,
     parse_probe,
     probe_arguments,
 )
-from audioproxy.media.reading import SourceLength
+from audioproxy.media.inputs import Input
+from audioproxy.media.lengths.containers import read_length, run_reader
+from audioproxy.media.lengths.wav import MUCH_SPACE
+from audioproxy.media.probe import Check, Probe
+from audioproxy.media.reading import ReadRange, SourceLength
 from audioproxy.media.samples import check_samples, examine_start, probe_samples
 from audioproxy.media.signatures import TAG_DEMUXER, identify, may_be_misdetected
 from audioproxy.media.streams import COUNTED_SECONDS
 from audioproxy.observe.log_context import Logger
-from audioproxy.process.child import ChildTimeout, Exit, describe_exit, log_lack_of_memory
+from audioproxy.process.child import ChildTimeout, Exit, log_failure
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.spawn import Launcher, SpawnFailed
 from audioproxy.sources.interfaces import OpenSource
@@ -79,6 +81,28 @@ class _SourceFailed(Exception):
         self.refusal = refusal
 
 
+async def _refuse_encrypted(read: ReadRange, size: int, probe: Probe) -> Probe:
+    if await is_encrypted(read, size):
+        raise EncryptedSource
+    return probe.checked(Check.ENCRYPTION)
+
+
+async def _refuse_joined(read: ReadRange, size: int, probe: Probe) -> Probe:
+    """Refuse joined files of which ffmpeg plays a part.
+
+    The search for the length shows the join, so a render does not search again.
+    """
+    length = await read_length(read, size, probe)
+    return probe.with_length(length).checked(Check.JOINED_FILES)
+
+
+_Examine: TypeAlias = Callable[[ReadRange, int, Probe], Coroutine[Any, Any, Probe]]
+_BY_READING: dict[Check, _Examine] = {
+    Check.ENCRYPTION: _refuse_encrypted,
+    Check.JOINED_FILES: _refuse_joined,
+}
+
+
 class Prober:
     """Probes sources, in a slot pool of its own that has no queue."""
 
@@ -91,10 +115,7 @@ class Prober:
         timed: Callable[[], AbstractContextManager[None]] = nullcontext,
         ffmpeg: str = "ffmpeg",
     ) -> None:
-        """Create a prober.
-
-        :param timed: called for each new probe, whose duration it measures.
-        """
+        """Create a prober, whose new probes are timed by a context manager."""
         self._launcher = launcher
         self._ffprobe = ffprobe
         self._program = ffmpeg
@@ -120,36 +141,23 @@ class Prober:
 
         :param claim: to the slot of a new probe; by default, a normal one.
         :param pooled: a new probe needs a slot; a render that holds a slot itself has none.
-        :raises QueueFull: where no probe slot is free.
-        :raises UndecodableSource, VideoSource: for a source that cannot be rendered.
-        :raises ProbeFailed, ProbeTimeout: where the probe fails or takes too long.
         """
         probe = await self._probe_once(source, claim, pooled=pooled)
-        if probe.may_be_encrypted:
-            probe = await self._refuse_encrypted(source, probe)
-        if probe.may_be_joined:
-            probe = await self._refuse_joined(source, probe)
-        if probe.unchecked:
+        for check, examine in _BY_READING.items():
+            if check in probe.pending:
+                probe = await self._read(source, probe, examine)
+        if Check.SAMPLES in probe.pending:
             probe = await self._check_samples(source, probe, claim, pooled=pooled)
         return probe
 
     async def describe(self, source: OpenSource) -> Probe:
-        """Return the probe of a source for an info document, which is the same on each ffprobe.
-
-        :raises Refusal: as `probe` does.
-        """
+        """Return the probe of a source for an info document, which is the same on each ffprobe."""
         probe = await self.probe(source)
-        if probe.may_be_undecodable:
+        if Check.DECODER in probe.pending:
             probe = await self._refuse_undecodable(source, probe)
-        if not is_doubtful(probe) or source.size is None or not probe.saw_end:
-            return probe
-        with _failures_of_probe():
-            reading = describe(source.read, source.size, probe)
-            described = await self._deadline().limit(reading)
-        return self._refine(source, probe, described)
+        return await self._read(source, probe, describe) if is_doubtful(probe) else probe
 
     async def _probe_once(self, source: OpenSource, claim: Claim | None, *, pooled: bool) -> Probe:
-        """Return what ffprobe reports: cached, shared with a running probe, or new."""
         identity, is_certain = source.identity, source.has_certain_identity()
         if is_certain and (cached := self._cache.get(identity)) is not None:
             return cached
@@ -169,25 +177,23 @@ class Prober:
                     raise error.refusal from error
         raise AssertionError
 
-    async def _refuse_encrypted(self, source: OpenSource, probe: Probe) -> Probe:
-        """Refuse an encrypted source; return a probe that says so if the source is clear.
+    async def _read(self, source: OpenSource, probe: Probe, examine: _Examine) -> Probe:
+        """Return a probe that reading the source has refined, if its end can be read.
 
         Each request reads its own source: the one that was probed may be closed.
         """
-        if source.size is None or not probe.saw_end:
+        if source.size is None or not probe.file.saw_end:
             return probe
         with _failures_of_probe():
-            encrypted = await self._deadline().limit(is_encrypted(source.read, source.size))
-        if encrypted:
-            raise EncryptedSource
-        return self._refine(source, probe, replace(probe, may_be_encrypted=False))
+            refined = await self._deadline().limit(examine(source.read, source.size, probe))
+        return self._refine(source, probe, refined)
 
     async def _refuse_undecodable(self, source: OpenSource, probe: Probe) -> Probe:
         """Refuse a source of which nothing can be decoded, as each of its renders does.
 
         Decoding ends with the first frame. So only sources that are refused are read any further.
         """
-        if not probe.saw_end:
+        if not probe.file.saw_end:
             return probe
         deadline = self._deadline()
         with _failures_of_probe():
@@ -196,25 +202,12 @@ class Prober:
                 command = measure_arguments(self._program, opened, probe, frames=1)
                 if not await self._ffmpeg.measure(command, source, deadline):
                     raise NothingDecoded
-        return self._refine(source, probe, replace(probe, may_be_undecodable=False))
-
-    async def _refuse_joined(self, source: OpenSource, probe: Probe) -> Probe:
-        """Refuse joined files of which ffmpeg plays a part; return a probe with the length.
-
-        Its search reads what shows the join, so a render does not search again.
-        """
-        if source.size is None or not probe.saw_end:
-            return probe
-        length = await self.read_length(source, source.size, probe)
-        return self._refine(source, probe, replace(probe.with_length(length), may_be_joined=False))
+        return self._refine(source, probe, probe.checked(Check.DECODER))
 
     async def _check_samples(
         self, source: OpenSource, probe: Probe, claim: Claim | None, *, pooled: bool
     ) -> Probe:
-        """Return a probe that knows what the samples of an uncompressed or flac source are.
-
-        :raises UndecodableSource: for samples that are no audio, or are not supported.
-        """
+        """Return a probe that knows what the samples of an uncompressed or flac source are."""
         deadline = self._deadline()
 
         async def decode(start: int) -> bytes:
@@ -224,8 +217,8 @@ class Prober:
                 return await self._ffmpeg.read_piece(command, source, deadline)
 
         with _failures_of_probe():
-            if not probe.saw_end:
-                if not probe.may_be_padded:
+            if not probe.file.saw_end:
+                if Check.PADDED_SAMPLES not in probe.pending:
                     return probe
                 try:
                     await source.complete(deadline)
@@ -245,16 +238,11 @@ class Prober:
         return refined
 
     async def read_length(self, source: OpenSource, size: int, probe: Probe) -> SourceLength | None:
-        """Return the length of a source; None where its end does not confirm it.
-
-        :param size: bytes of the source, all of which can be read.
-        :raises ProbeFailed, ProbeTimeout: where that fails or takes too long.
-        """
+        """Return the length of a source; None where its end does not confirm it."""
         with _failures_of_probe():
             return await self._deadline().limit(read_length(source.read, size, probe))
 
     def forget(self, identity: bytes) -> None:
-        """Forget the probe of a source that has changed while it was read."""
         self._cache.pop(identity, None)
 
     async def _probe_and_cache(
@@ -273,7 +261,7 @@ class Prober:
                 raise _SourceFailed(refusal) from refusal
             raise
         # The source may have been modified during the probe.
-        if probe.saw_end and is_certain and source.has_certain_identity():
+        if probe.file.saw_end and is_certain and source.has_certain_identity():
             self._cache[source.identity] = probe
         return probe
 
@@ -367,33 +355,24 @@ class Prober:
             except ValueError:
                 _log.error("the output of ffprobe cannot be parsed")
                 raise ProbeFailed from None
-            description = probe.description
             if source.size is None:
                 # ffprobe takes the most bytes that the source may have for its size.
-                description = replace(description, size=None, bitrate=probe.stream_bitrate)
-            return replace(
-                probe,
-                demuxer=opened.demuxer,
-                skipped=opened.skipped,
-                is_pcm=opened.is_pcm,
-                description=description,
+                probe = probe.described(size=None, bitrate=probe.audio.bitrate)
+            return probe.with_file(
+                demuxer=opened.demuxer, skipped=opened.skipped, is_pcm=opened.is_pcm
             )
-        if ended.used_up_cpu:
+        cause = verdict(ended.signal_name, ended.stderr)
+        if cause is RenderTimeout:
             raise _Expensive
-        if ended.code is not None and (refusal := classify(ended.stderr)) is not None:
-            if refusal is MemoryExceeded:
-                log_lack_of_memory("probe", ended)
+        if ended.code is not None and cause is not None and issubclass(cause, UndecodableSource):
+            if cause is MemoryExceeded:
+                log_failure("probe", ended, cause)
             if samples is not None:
                 return samples
             if (name := unsupported_container(ended.stderr)) is not None:
                 raise UndecodableSource(f'The container "{name}" is not supported.')
-            raise refusal
-        log = _log.error if ended.never_ran else _log.warn
-        log(
-            "the probe failed ({how}): {diagnostic}",
-            how=describe_exit(ended),
-            diagnostic=one_line(ended.stderr),
-        )
+            raise cause
+        log_failure("probe", ended)
         raise ProbeFailed
 
     async def _read_samples(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Awaitable, Callable
-from contextvars import Context
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 
+from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.media.command.decoding import PIECE_FORM, STREAM_FORMATS
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.filters import FILTERS
@@ -20,6 +19,7 @@ from audioproxy.media.conversion import SOXR, SWRESAMPLE
 from audioproxy.media.diagnostics import one_line
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.child import ChildTimeout, describe_exit
+from audioproxy.process.executables import identify
 from audioproxy.process.spawn import Launcher, SpawnFailed
 
 # Those of decoders for irregular sources, and of the pass that measures a source.
@@ -49,6 +49,22 @@ _WITH_SOXR = b"--enable-libsoxr"
 _log = Logger()
 
 
+class _Run(NamedTuple):
+    """The output of a program, or the reason why it could not be run."""
+
+    output: bytes = b""
+    failure: str = ""
+
+
+class _Examined(NamedTuple):
+    """What is known of the ffmpeg that was examined last; nothing before that."""
+
+    identity: object = None
+    version: str = ""
+    resampler: str = ""
+    build_name: str = ""
+
+
 @dataclass(slots=True)
 class Programs:
     """The paths of ffmpeg and ffprobe, and the launcher that starts them."""
@@ -56,25 +72,22 @@ class Programs:
     launcher: Launcher
     ffmpeg: str
     ffprobe: str
-    _examined: _Examined | None = field(default=None, init=False)
+    _examined: _Examined = field(default=_Examined(), init=False)
 
     @property
     def build(self) -> dict[str, str]:
         """The version and the resampler of ffmpeg, as of the last examination; empty before one."""
-        examined = self._examined
-        if examined is None:
-            return {"ffmpeg": "", "resampler": ""}
-        resampler = "soxr" if examined.resampler == SOXR else "swr"
-        return {"ffmpeg": examined.version, "resampler": resampler}
+        names = {"": "", SOXR: "soxr", SWRESAMPLE: "swr"}
+        return {"ffmpeg": self._examined.version, "resampler": names[self._examined.resampler]}
 
     @property
     def build_name(self) -> str:
         """What names this build of ffmpeg in records; empty before the first examination.
 
-        It is the version, and a digest of all that ``ffmpeg -version`` prints: the configuration,
-        the compiler and the libraries of FFmpeg. Those of encoders, such as libopus, it leaves out.
+        It is the version, and a digest of what ``ffmpeg -version`` prints: the configuration, the
+        compiler and the libraries of FFmpeg, but not those of encoders, such as libopus.
         """
-        return "" if self._examined is None else self._examined.build_name
+        return self._examined.build_name
 
     async def probe_missing(self) -> list[str]:
         """Return what is missing, as text: unusable programs, or else encoders and filters."""
@@ -110,11 +123,10 @@ class Programs:
         ffmpeg is examined again after it was replaced. If it cannot be run, the render that needs
         the options reports that.
         """
-        if self._examined is None or self._examined.identity != _identify(self.ffmpeg):
+        if not self._examined.resampler or self._examined.identity != identify(self.ffmpeg):
             run = await self._run_for_version(self.ffmpeg)
             if run.failure:
                 return SOXR
-        assert self._examined is not None
         return self._examined.resampler
 
     async def probe_shortcoming(self) -> str | None:
@@ -127,15 +139,14 @@ class Programs:
         )
 
     async def _run_for_version(self, program: str) -> _Run:
-        identity = _identify(program)
+        identity = identify(program)
         run = await self._run([program, "-hide_banner", "-version"])
         if program == self.ffmpeg and not run.failure:
             resampler = SOXR if _WITH_SOXR in run.output else SWRESAMPLE
             version = _read_version(run.output)
             digest = hashlib.sha256(run.output).hexdigest()[:_DIGEST_DIGITS]
-            self._examined = _Examined(
-                identity, version, resampler, f"{version or 'unknown'}:{digest}"
-            )
+            name = f"{version or 'unknown'}:{digest}"
+            self._examined = _Examined(identity, version, resampler, name)
         return run
 
     async def _run(self, arguments: list[str]) -> _Run:
@@ -153,38 +164,17 @@ class Programs:
         return _Run(ended.stdout)
 
 
-class _Examined(NamedTuple):
-    """What is known of the ffmpeg that was examined last."""
-
-    identity: object
-    version: str
-    resampler: str
-    build_name: str
-
-
 def _read_version(output: bytes) -> str:
     match = _VERSION.match(output)
     return match[1].decode("ascii") if match else ""
 
 
-def _identify(path: str) -> tuple[int, int, int] | None:
-    """Return what changes if a program is replaced."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_mtime_ns
-
-
-class _Run(NamedTuple):
-    """The output of a program, or the reason why it could not be run."""
-
-    output: bytes = b""
-    failure: str = ""
-
-
 class ProgramsMonitor:
-    """Checks the programs at the start, and whenever one of them could not be started (D34)."""
+    """Checks the programs at the start, and whenever one of them could not be started (D34).
+
+    :param report: called after each check with whether both programs can be run.
+    :param settle: what a check waits for, so that it runs no program in a slower way.
+    """
 
     def __init__(
         self,
@@ -192,51 +182,39 @@ class ProgramsMonitor:
         report: Callable[[bool], object],
         settle: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Create a monitor that is not started.
-
-        :param report: called after each check with whether both programs can be run.
-        :param settle: what a check waits for, so that it runs no program in a slower way.
-        """
         self._settle = settle
         self._programs = programs
         self._report = report
         self._running: Deferred[None] | None = None
-        self._wanted = False
-        self._stopped = True
+        self._wanted: SharedResult[None] = SharedResult()
 
     def start(self) -> None:
-        """Start, with a first check at once."""
-        self._stopped = False
         self.check()
+        self._running = Deferred.fromCoroutine(self._check_when_wanted())
 
     async def stop(self) -> None:
-        """Cancel a running check, and start no more checks."""
-        self._stopped = True
         if self._running is not None:
             self._running.cancel()
             await self._running
 
     def check(self) -> None:
         """Check the programs; if a check is running, check again after it."""
-        self._wanted = True
-        if not self._stopped and (self._running is None or self._running.called):
-            # An empty context: the log lines do not belong to the request that found a program
-            # missing.
-            self._running = Context().run(Deferred.fromCoroutine, self._check_while_wanted())
+        self._wanted.fire(None)
 
-    async def _check_while_wanted(self) -> None:
-        try:
-            while self._wanted:
-                self._wanted = False
+    async def _check_when_wanted(self) -> None:
+        while True:
+            try:
+                await self._wanted.wait()
+                self._wanted = SharedResult()
                 if self._settle is not None:
                     await self._settle()
                 await self._check_until_usable()
-                if self._wanted:
+                if self._wanted.fired:
                     await self._pause()
-        except CancelledError:
-            return
-        except Exception:
-            _log.failure("the check of ffmpeg failed")
+            except CancelledError:
+                return
+            except Exception:
+                _log.failure("the check of ffmpeg failed")
 
     async def _check_until_usable(self) -> None:
         """Check until both programs can be run, and log once what is missing."""
@@ -266,11 +244,9 @@ def _log_missing(missing: list[str]) -> None:
 
 
 def list_arguments(ffmpeg: str, flag: str) -> list[str]:
-    """Return the command line that prints one of ffmpeg's lists."""
     return [ffmpeg, "-hide_banner", "-v", "error", flag]
 
 
 def missing_from(listing: bytes, needed: list[str]) -> list[str]:
-    """Return the needed names that a listing does not contain."""
     listed = {match.decode("ascii", "replace") for match in _LIST_ENTRY.findall(listing)}
     return [name for name in needed if name not in listed]

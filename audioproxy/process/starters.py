@@ -6,7 +6,6 @@ Such a program changes a setting and then replaces itself with the next one of t
 
 from __future__ import annotations
 
-import resource
 import shutil
 import subprocess
 from abc import ABC, abstractmethod
@@ -18,13 +17,10 @@ from twisted.internet.interfaces import IProcessTransport
 from twisted.internet.protocol import ProcessProtocol
 
 from audioproxy._twisted import own_process_group
+from audioproxy.process.child_limits import Limits
 
 # Seconds within which a program has to show that it works.
 _TIMEOUT = 10
-
-#: The soft and the hard limit of resources, by the names that ``prlimit`` has for them.
-Limits: TypeAlias = Mapping[str, tuple[int, int]]
-
 
 #: Executes a command line. Descriptors are by their numbers in the child; "r" is a pipe from it.
 Spawn: TypeAlias = Callable[[ProcessProtocol, Sequence[str], Mapping[int, int | str]], object]
@@ -65,10 +61,7 @@ def spawn_by(spawner: Spawner, environment: Mapping[str, str]) -> Spawn:
 
 
 class Starter(Protocol):
-    """Starts a child with its limits and other settings.
-
-    The kernel kills the child when this process ends (D40).
-    """
+    """Starts a child with its limits, and so that the kernel kills it with this process (D40)."""
 
     def start(
         self,
@@ -81,8 +74,6 @@ class Starter(Protocol):
         """Start a child.
 
         :param spawn: starts a program that applies the settings.
-        :param command: the child's program and its arguments.
-        :param limits: an empty mapping sets none.
         :raises OSError: where it cannot be started.
         """
         ...
@@ -99,7 +90,6 @@ class CommandLineStarter(ABC):
         descriptors: Mapping[int, int | str],
         limits: Limits,
     ) -> None:
-        """Start a child: see `Starter`."""
         spawn(protocol, self.command_line(command, descriptors, limits), descriptors)
 
     @abstractmethod
@@ -108,7 +98,7 @@ class CommandLineStarter(ABC):
     ) -> list[str]:
         """Return a command line that starts a child with all settings.
 
-        :param descriptors: the numbers of the descriptors that the child inherits.
+        :param descriptors: those that the child inherits, by its own numbers.
         """
 
 
@@ -116,11 +106,8 @@ class CommandLineStarter(ABC):
 class UtilLinuxStarter(CommandLineStarter):
     """Starter that uses ``prlimit`` and ``setpriv``, where they exist. It confines nothing.
 
-    :ivar prlimit: the path of the program, or None.
-    :ivar setpriv: the path of the program, or None. A broken pipe would not end an encoder, which
-        writes into a file. So without setpriv, a child of a killed service runs to its own end, and
-        writes into a file without a name.
-    :ivar nice: the path of the program, or None.
+    A broken pipe would not end an encoder, which writes into a file. So without setpriv, a child of
+    a killed service runs to its own end, and writes into a file without a name.
     """
 
     prlimit: str | None = None
@@ -140,23 +127,15 @@ class UtilLinuxStarter(CommandLineStarter):
     @property
     def shortcomings(self) -> list[str]:
         """What this machine lacks, as sentences with a remedy each."""
-        shortcomings = []
-        if self.prlimit is None:
-            shortcomings.append(
-                "prlimit is missing, so a source can make ffmpeg take all memory:"
-                " apt-get install util-linux"
-            )
-        if self.setpriv is None:
-            shortcomings.append(
-                "setpriv is missing, so encoders may outlive a service that is killed:"
-                " apt-get install util-linux"
-            )
-        return shortcomings
+        needed = (
+            (self.prlimit, "prlimit is missing, so a source can make ffmpeg take all memory"),
+            (self.setpriv, "setpriv is missing, so encoders may outlive a service that is killed"),
+        )
+        return [f"{fault}: apt-get install util-linux" for path, fault in needed if path is None]
 
     def command_line(
         self, command: Sequence[str], descriptors: Container[int], limits: Limits
     ) -> list[str]:
-        """Return a command line: see `CommandLineStarter`."""
         words = [] if self.nice is None else [self.nice, "-n", str(NICENESS)]
         if self.prlimit is not None and limits:
             ranges = [f"--{name}={soft}:{hard}" for name, (soft, hard) in limits.items()]
@@ -167,8 +146,7 @@ class UtilLinuxStarter(CommandLineStarter):
 
 
 def _works(starter: CommandLineStarter, limits: Limits) -> bool:
-    command = starter.command_line(["true"], (), limits)
-    ended = run_briefly(command)
+    ended = run_briefly(starter.command_line(["true"], (), limits))
     return ended is not None and ended.returncode == 0
 
 
@@ -178,8 +156,6 @@ def run_briefly(
     """Run a program, and return how it ended; None if it takes more than 10 seconds.
 
     This blocks. A program that cannot be started ends with the status 127.
-
-    :param environment: None for that of this process.
     """
     try:
         return subprocess.run(command, capture_output=True, timeout=_TIMEOUT, env=environment)
@@ -187,8 +163,3 @@ def run_briefly(
         return None
     except OSError:
         return subprocess.CompletedProcess(command, 127, b"", b"")
-
-
-def resource_number(name: str) -> int:
-    """Return the number of a resource for setrlimit(2), from its name in `Limits`."""
-    return int(getattr(resource, f"RLIMIT_{name.upper()}"))

@@ -1,19 +1,18 @@
-"""Starts ffmpeg and ffprobe by fork servers, or by their command lines where that is impossible."""
+"""The fork servers of one program: when one is started, proved, used, replaced and given up."""
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import shutil
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.internet.error import ProcessDone, ProcessExitedAlready
 from twisted.internet.interfaces import IDelayedCall, IProcessTransport
 from twisted.internet.protocol import ProcessProtocol
@@ -21,16 +20,14 @@ from twisted.python.failure import Failure
 
 from audioproxy._twisted import ForkedProcess
 from audioproxy.concurrency.shared_result import SharedResult
-from audioproxy.media.inputs import (
-    MAP_DESCRIPTOR,
-    QUESTIONS_DESCRIPTOR,
-    SOURCE_DESCRIPTOR,
-)
+from audioproxy.media.inputs import MAP_DESCRIPTOR, QUESTIONS_DESCRIPTOR, SOURCE_DESCRIPTOR
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.cell import CellStarter
+from audioproxy.process.child_limits import Limits
+from audioproxy.process.executables import find_obstacle, identify, read_folders
 from audioproxy.process.find_starter import library_command
-from audioproxy.process.fork_server import VARIABLES, ForkServer, NotForked, find_obstacle
-from audioproxy.process.starters import Limits, Spawn, Starter, spawn_by
+from audioproxy.process.fork_server import VARIABLES, ForkServer, NotForked
+from audioproxy.process.starters import spawn_by
 
 #: Forks after which a server is replaced. All its children have one layout of memory.
 MOST_FORKS = 500
@@ -64,9 +61,8 @@ _log = Logger()
 class WarmProgram:
     """Keeps a fork server of one program, where that is possible.
 
-    :ivar obstacle: why there is none, as text; None while there is one.
-    :ivar far_obstacle: why its children cannot read a source whose blocks arrive on demand, as
-        text; None where they can.
+    :param limits: of the first children, which have to show that the program works.
+    :ivar obstacle: why there is none; None while there is one.
     """
 
     def __init__(
@@ -77,11 +73,6 @@ class WarmProgram:
         environment: Mapping[str, str],
         limits: Limits,
     ) -> None:
-        """Prepare a server that is not started.
-
-        :param reactor: provides processes and time.
-        :param limits: of the first child, which has to show that the program works.
-        """
         self.obstacle: str | None = "not started yet"
         self._program = program
         self._cells = cells
@@ -89,8 +80,8 @@ class WarmProgram:
         self._spawn = spawn_by(reactor, {**environment, **VARIABLES})
         self._limits = limits
         self._is_open = False
-        # The server that forks, the one that will replace it, its first child, and all of these
-        # that have not ended.
+        # The server that forks, the one that will replace it, the first child of that, and all of
+        # these that have not ended.
         self._current: ForkServer | None = None
         self._next: ForkServer | None = None
         self._trial: _Trial | None = None
@@ -109,11 +100,12 @@ class WarmProgram:
 
     @property
     def cpu_seconds(self) -> float:
-        """What linking the program has taken; 0 without a server."""
+        """What linking has taken; 0 without a server."""
         return 0.0 if self._current is None else self._current.cpu_seconds
 
     @property
     def far_obstacle(self) -> str | None:
+        """Why its children cannot read a source whose blocks arrive on demand; None if they can."""
         if self._current is None:
             return self.obstacle or "not linked yet"
         return None if self._asks else "it does not read its source by functions of a library"
@@ -124,7 +116,6 @@ class WarmProgram:
         return not self._is_open or self._settled.fired
 
     def open(self) -> None:
-        """Start a server, unless it is open already. The server is used when it is ready."""
         if not self._is_open:
             self._is_open, self._settled, self._delay = True, SharedResult(), 0.0
             self._start()
@@ -141,7 +132,6 @@ class WarmProgram:
             await self._stopped.wait()
 
     def close_now(self) -> None:
-        """End the servers, and do not wait for that."""
         self._is_open = False
         self._current = self._next = None
         self._cancel_call()
@@ -201,7 +191,7 @@ class WarmProgram:
     def replace_outdated(self) -> bool:
         """Replace a server whose program or libraries have changed; return whether they have."""
         server = self._current
-        if server is None or self._linked == {path: _identify(path) for path in self._linked}:
+        if server is None or self._linked == {path: identify(path) for path in self._linked}:
             return False
         self._current = None
         server.kill("replaced")
@@ -220,7 +210,7 @@ class WarmProgram:
         if (obstacle := find_obstacle(path)) is not None:
             self._fail(obstacle, is_fault=False)
             return
-        self._next = server = ForkServer(self._try, self._end)
+        self._next = server = ForkServer(self._start_proof, self._end)
         self._running.add(server)
         self._call = self._reactor.callLater(_START_TIMEOUT, server.kill, "it takes too long")
         try:
@@ -232,79 +222,66 @@ class WarmProgram:
         except OSError as error:
             self._end(server, str(error))
 
-    def _try(self, server: ForkServer) -> None:
-        """Start a child that prints the program's version, ahead of the first use of a server."""
+    def _start_proof(self, server: ForkServer) -> None:
+        Deferred.fromCoroutine(self._prove(server))
+
+    async def _prove(self, server: ForkServer) -> None:
+        """Start a child that prints the program's version, and one that reads a source.
+
+        The server is used if the first one succeeds.
+        """
         try:
             folders = read_folders(server.pid)
-        except (OSError, ValueError) as error:
+            program = shutil.which(self._program) or self._program
+            linked = {path: identify(path) for path in (program, *folders, *_LOADER_FILES)}
+            if linked[program] != identify(f"/proc/{server.pid}/exe"):
+                raise ValueError("it was replaced while it was linked")
+            trial = await self._run_trial(server, [program, "-version"], {})
+            if trial.fault is not None:
+                raise ValueError(trial.fault)
+            if server is not self._next:
+                return
+            asks = await self._asks_for_blocks(server, program)
+        except (OSError, ValueError, NotForked) as error:
             server.kill(str(error))
             return
-        program = shutil.which(self._program) or self._program
-        paths = {program, *folders, *_LOADER_FILES}
-        linked = {path: _identify(path) for path in paths}
-        if linked[program] != _identify(f"/proc/{server.pid}/exe"):
-            server.kill("it was replaced while it was linked")
-            return
+        if server is self._next:
+            self._adopt(server, linked, asks=asks)
 
-        def ended(trial: _Trial) -> None:
-            self._discard(trial)
-            if (fault := trial.fault) is not None:
-                server.kill(fault)
-            elif server is self._next:
-                self._try_far(server, program, linked)
-
-        try:
-            self._fork_trial(server, _Trial(ended), [program, "-version"], {})
-        except (OSError, NotForked) as error:
-            server.kill(str(error))
-
-    def _try_far(self, server: ForkServer, program: str, linked: dict[str, object]) -> None:
-        """Start a child whose source lacks its only block, and note whether it asks for that.
+    async def _asks_for_blocks(self, server: ForkServer, program: str) -> bool:
+        """Return whether a child whose source lacks its only block asks for that.
 
         A program may open and read files in a way that the library of the server does not notice.
         """
-        with ExitStack() as stack:
-            try:
-                ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                stack.enter_context(ours)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # The file of a single byte is the source, and also its map: the block is missing.
+        with ours, theirs, open(os.memfd_create("source"), "r+b") as file:
+            file.truncate(1)
+            # The answer is the end of the socket.
+            ours.shutdown(socket.SHUT_WR)
+            descriptors = {
+                SOURCE_DESCRIPTOR: file.fileno(),
+                QUESTIONS_DESCRIPTOR: theirs.fileno(),
+                MAP_DESCRIPTOR: file.fileno(),
+            }
+            trial = await self._run_trial(server, [program, *_FAR_WORDS], descriptors)
+            with suppress(OSError):
+                return not trial.has_crashed and bool(ours.recv(1, socket.MSG_DONTWAIT))
+        return False
 
-                def ended(trial: _Trial) -> None:
-                    self._discard(trial)
-                    with ours:
-                        asks = not trial.has_crashed and _has_message(ours)
-                    if server is self._next:
-                        self._adopt(server, linked, asks=asks)
-
-                # The file of a single byte is the source, and also its map: the block is missing.
-                with theirs, open(os.memfd_create("source"), "r+b") as file:
-                    file.truncate(1)
-                    # The answer is the end of the socket.
-                    ours.shutdown(socket.SHUT_WR)
-                    descriptors = {
-                        SOURCE_DESCRIPTOR: file.fileno(),
-                        QUESTIONS_DESCRIPTOR: theirs.fileno(),
-                        MAP_DESCRIPTOR: file.fileno(),
-                    }
-                    words = [program, *_FAR_WORDS]
-                    self._fork_trial(server, _Trial(ended), words, descriptors)
-            except (OSError, NotForked) as error:
-                server.kill(str(error))
-            else:
-                stack.pop_all()
-
-    def _fork_trial(
-        self,
-        server: ForkServer,
-        trial: _Trial,
-        command: Sequence[str],
-        descriptors: Mapping[int, int],
-    ) -> None:
+    async def _run_trial(
+        self, server: ForkServer, command: Sequence[str], descriptors: Mapping[int, int]
+    ) -> _Trial:
+        trial = _Trial()
         words = self._cells.request(command, descriptors, self._limits)
         with open(os.devnull, "rb") as null:
             wanted: dict[int, int | str] = {0: null.fileno(), 1: "r", 2: "r", **descriptors}
             self._fork(server, trial, words, wanted)
         self._trial = trial
         self._running.add(trial)
+        await trial.ended
+        self._discard(trial)
+        return trial
 
     def _adopt(self, server: ForkServer, linked: dict[str, object], *, asks: bool) -> None:
         self._cancel_call()
@@ -361,11 +338,7 @@ class WarmProgram:
     def _warn(self, reason: str) -> None:
         if reason != self._warned:
             self._warned = reason
-            _log.warn(
-                "{program} is {reason}",
-                program=self._program,
-                reason=reason,
-            )
+            _log.warn("{program} is {reason}", program=self._program, reason=reason)
 
     def _cancel_call(self) -> None:
         call, self._call = self._call, None
@@ -376,7 +349,8 @@ class WarmProgram:
 class _Trial(ProcessProtocol):
     """One of the first children of a server.
 
-    :ivar fault: why it has failed, as text; None if it has ended well, with output.
+    :ivar ended: fires when it has ended.
+    :ivar fault: why it has failed; None if it has ended well, with output.
     :ivar has_crashed: whether a signal has ended it.
     """
 
@@ -384,8 +358,8 @@ class _Trial(ProcessProtocol):
     fault: str | None = None
     has_crashed = False
 
-    def __init__(self, ended: Callable[[_Trial], object]) -> None:
-        self._ended = ended
+    def __init__(self) -> None:
+        self.ended: Deferred[None] = Deferred()
         self._output = b""
 
     def childDataReceived(self, childFD: int, data: bytes) -> None:
@@ -396,190 +370,8 @@ class _Trial(ProcessProtocol):
         if not (reason.check(ProcessDone) and self._output):
             text = self._output.decode("utf-8", "replace").strip()
             self.fault = f"a child fails ({reason.getErrorMessage()}) {text}".strip()
-        self._ended(self)
+        self.ended.callback(None)
 
     def kill(self, reason: str) -> None:
-        """End the process."""
         with suppress(ProcessExitedAlready):
             self.transport.signalProcess("KILL")
-
-
-class WarmStarter:
-    """Starter that uses fork servers wherever that is possible.
-
-    :ivar is_wanted: whether there are servers wherever that is possible.
-    """
-
-    def __init__(
-        self,
-        cold: Starter,
-        programs: Mapping[str, WarmProgram],
-        *,
-        is_wanted: bool,
-        obstacle: str | None = None,
-    ) -> None:
-        """Prepare servers that are not started.
-
-        :param cold: the starter of everything else.
-        :param programs: by the path that starts them.
-        :param obstacle: why another program has no server, as text; None if all have one.
-        """
-        self._cold = cold
-        self.programs = programs
-        self.is_wanted = is_wanted
-        self._obstacle = obstacle
-        self._is_closed = False
-        self._has_warned = False
-
-    @property
-    def far_obstacles(self) -> list[str]:
-        """Why some children cannot read sources whose blocks arrive on demand, as texts."""
-        obstacles = [] if self._obstacle is None else [self._obstacle]
-        for name, program in self.programs.items():
-            if (obstacle := program.far_obstacle) is not None:
-                obstacles.append(f"{name}: {obstacle}")
-        return obstacles
-
-    def open(self) -> None:
-        """Start the servers."""
-        self._is_closed = False
-        for program in self.programs.values():
-            program.open()
-
-    async def prepare(self) -> None:
-        """Start the servers, unless they are open already, and `settle`."""
-        self.open()
-        await self.settle()
-
-    async def settle(self) -> None:
-        """Wait until each program has a server, or is known to have none."""
-        for program in self.programs.values():
-            await program.settle()
-
-    async def can_preload(self) -> bool:
-        """Return whether children of all programs can read sources whose blocks arrive on demand.
-
-        This starts the servers, unless they are open already, and waits for those that are being
-        started. Where it is impossible, one warning says that remote sources are copied.
-
-        :returns: False after `close`.
-        """
-        if not self._is_closed:
-            self.open()
-        for program in self.programs.values():
-            program.replace_outdated()
-            while not program.is_settled:
-                await program.settle()
-        if self._is_closed:
-            return False
-        reasons = self.far_obstacles
-        if reasons and not self._has_warned:
-            _log.warn(
-                "remote sources are copied before they are read: {reasons}; AP_WARM_PROGRAMS=1,"
-                " audioproxy-cell with its library, and ffmpeg and ffprobe that are linked"
-                " dynamically are required",
-                reasons=", ".join(reasons),
-            )
-        self._has_warned = bool(reasons)
-        return not reasons
-
-    async def close(self) -> None:
-        """End the servers."""
-        self.close_now()
-        for program in self.programs.values():
-            await program.close()
-
-    def close_now(self) -> None:
-        """End the servers, and do not wait for that."""
-        self._is_closed = True
-        for program in self.programs.values():
-            program.close_now()
-
-    def start(
-        self,
-        spawn: Spawn,
-        protocol: ProcessProtocol,
-        command: Sequence[str],
-        descriptors: Mapping[int, int | str],
-        limits: Limits,
-    ) -> None:
-        """Start a child: see `Starter`.
-
-        :raises OSError: EAGAIN for a source whose blocks arrive on demand, where there is no server
-            now. Without one, nothing would ask for missing blocks.
-        """
-        program = self.programs.get(command[0])
-        if program is not None and program.start(protocol, command, descriptors, limits):
-            return
-        if MAP_DESCRIPTOR in descriptors:
-            raise OSError(errno.EAGAIN, "the program is not linked now")
-        self._cold.start(spawn, protocol, command, descriptors, limits)
-
-
-def warm_starter(
-    cold: Starter,
-    reactor: Any,
-    environment: Mapping[str, str],
-    limits: Limits,
-    *,
-    is_wanted: bool = True,
-) -> WarmStarter:
-    """Return a starter with a server for each program that runs in a cell.
-
-    :param cold: the starter where there is no server.
-    :param reactor: provides processes and time.
-    :param environment: of the children.
-    :param limits: of the first child of each server.
-    """
-    programs = {}
-    obstacle = None
-    if not is_wanted:
-        obstacle = "AP_WARM_PROGRAMS is 0"
-    elif not isinstance(cold, CellStarter):
-        obstacle = "audioproxy-cell is missing"
-    else:
-        if cold.unconfined:
-            obstacle = f"without a cell: {', '.join(cold.unconfined)}"
-        for name in cold.programs:
-            programs[name] = WarmProgram(name, cold, reactor, environment, limits)
-    return WarmStarter(cold, programs, is_wanted=is_wanted, obstacle=obstacle)
-
-
-def read_folders(pid: int | None) -> set[str]:
-    """Return the folders of the libraries that a process has linked, from proc_pid_maps(5).
-
-    :raises ValueError: where its children would have memory that can become code, or memory in
-        common, or are those of an old library.
-    """
-    folders = set()
-    program = os.readlink(f"/proc/{pid}/exe")
-    for line in Path(f"/proc/{pid}/maps").read_text("utf-8", "surrogateescape").splitlines():
-        _, rights, _, _, _, *path = line.split(maxsplit=5)
-        if "wx" in rights:
-            raise ValueError("a library needs memory that is writable and executable")
-        if "w" in rights and "s" in rights:
-            raise ValueError("a library needs memory that all children would share")
-        if path and path[0].startswith("/") and "x" in rights:
-            if path[0].endswith(" (deleted)"):
-                raise ValueError("a library was replaced while it was linked")
-            # The program itself may be in a folder that changes all the time.
-            if path[0] != program:
-                folders.add(os.path.dirname(path[0]))
-    return folders
-
-
-def _has_message(receiver: socket.socket) -> bool:
-    """Return whether a socket has received a message."""
-    try:
-        return bool(receiver.recv(1, socket.MSG_DONTWAIT))
-    except OSError:
-        return False
-
-
-def _identify(path: str) -> object:
-    """Return what changes if a file, or the list of files of a folder, is replaced."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -19,17 +19,15 @@ class SampleStream(Protocol):
     """A decoder's pipe, or the samples of a file: native samples of 16 bits."""
 
     def readinto(self, room: memoryview) -> int:
-        """Read bytes into ``room`` and return their number; 0 at the end."""
+        """Read into ``room``, and return the number of bytes; 0 at the end."""
         ...
 
 
 def reduce_samples(
     spec: WaveformSpec, spool: IO[bytes], frames_in_block: int, stream: SampleStream
 ) -> Reduction:
-    """Return the reduction of all samples of a stream.
+    """Return the reduction of all samples of a stream: see `Reduction`.
 
-    :param spool: see `Reduction`.
-    :param frames_in_block: see `Reduction`.
     :raises OSError: where the blocks cannot be stored.
     """
     reduction = Reduction(spec, spool, frames_in_block)
@@ -50,7 +48,7 @@ def reduce_samples(
 def join_parts(parts: Sequence[Reduction], pixel: int) -> Waveform:
     """Return the waveform of consecutive parts, each of which begins with a pixel.
 
-    :param pixel: frames of a pixel.
+    :param pixel: in frames.
     """
     return Waveform(pixel, np.concatenate([part.pixels(pixel) for part in parts]))
 
@@ -58,13 +56,9 @@ def join_parts(parts: Sequence[Reduction], pixel: int) -> Waveform:
 def write_document(
     finish: Callable[[], Waveform], spec: WaveformSpec, output: int, limit: int
 ) -> None:
-    """Write the document of a waveform.
+    """Write the document of a waveform. Nothing is written if ``finish`` raises.
 
-    :param finish: returns the waveform.
     :param limit: bytes; no byte past it is written (D52).
-    :raises NothingDecoded, CoarseBlocks: as ``finish`` does; nothing is written then.
-    :raises InvalidOptions: where the serialization cannot hold the waveform.
-    :raises OutputTooLarge: past ``limit``.
     """
     waveform, size = finish(), 0
     with open(output, "wb", closefd=False) as document:

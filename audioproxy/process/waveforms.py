@@ -16,7 +16,7 @@ from audioproxy.concurrency.workers import all_results
 from audioproxy.errors import DiskFull, NothingDecoded, OutputTooLarge, RenderFailed, reason_of
 from audioproxy.files.scratch_files import DEFAULT_FOLDER
 from audioproxy.media.waveform_pixels import CoarseBlocks, frames_per_pixel
-from audioproxy.media.waveform_spec import Pass, PcmSamples, UnusualSamples, WaveformSpec
+from audioproxy.media.waveform_spec import Pass, UnusualSamples, WaveformSpec
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.decoder import Decoder
 from audioproxy.sources.interfaces import SourceFile
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 # Bytes of blocks that are kept in memory. More blocks, for many pixels, go into a file.
 _MAX_MEMORY_BYTES = 4 * 1024 * 1024
+
+# The modules with numpy are imported late, and in a thread, so that a service without waveforms
+# does not load it. That saves a fifth of its memory and of its start time.
 
 _log = Logger()
 
@@ -58,11 +61,6 @@ class Waveforms:
     def __init__(
         self, decoder: Decoder, in_thread: ThreadRunner, folder: str = DEFAULT_FOLDER
     ) -> None:
-        """Create a renderer of waveforms.
-
-        :param in_thread: reads uncompressed samples, and writes the documents.
-        :param folder: of temporary files.
-        """
         self._decoder = decoder
         self._in_thread = in_thread
         self._folder = folder
@@ -90,10 +88,8 @@ class Waveforms:
         :param parts: passes over parts of the samples, in order, which run side by side in place of
             the pass over all. If one has other samples than it should have, all are discarded.
         :param part_ended: called when one of the parts has ended in any way.
-        :raises OutputTooLarge: for a larger document.
-        :raises NothingDecoded: where there is no sample.
         :raises InvalidOptions: for a waveform that its serialization cannot hold.
-        :raises Refusal: as `Encoding.wait`.
+        :raises Refusal: as `Encoding.wait`, and for a larger document, or one without a sample.
         """
         run = _Run(source, descriptor, spec, deadline)
         write = partial(self._write_document, spec, output, limit)
@@ -131,11 +127,7 @@ class Waveforms:
                 raise RenderFailed("Two passes had different numbers of samples.") from None
 
     async def _write_pass(self, run: _Run, whole: Pass, write: _Write) -> None:
-        """Write the document of one pass; nothing is written where it raises.
-
-        :raises UnusualSamples: for samples that ffmpeg must convert.
-        :raises CoarseBlocks: where it takes another pass.
-        """
+        # Nothing is written where this raises CoarseBlocks or UnusualSamples.
         block = 1 if whole.frames is None else frames_per_pixel(whole.frames, whole.pixels)
         with self._spool() as spool:
             reduction = await self._reduce(run, whole, block, spool)
@@ -144,11 +136,6 @@ class Waveforms:
     async def _write_parts(
         self, run: _Run, parts: Sequence[Pass], write: _Write, part_ended: Callable[[], object]
     ) -> None:
-        """Write the document of parts that are reduced side by side.
-
-        :raises _UnevenPart: where a part has another number of frames than expected.
-        :raises UnusualSamples: for samples that ffmpeg must convert.
-        """
         first = parts[0]
         assert first.frames is not None
         pixel = first.frames // first.pixels
@@ -167,71 +154,51 @@ class Waveforms:
         with ExitStack() as stack:
             spools = [stack.enter_context(self._spool()) for _ in parts]
             reductions = await all_results(map(reduce, parts, spools))
-            await write(partial(_join, reductions, pixel))
+
+            def join() -> Waveform:
+                from audioproxy.process.waveform_reader import join_parts
+
+                return join_parts(reductions, pixel)
+
+            await write(join)
 
     async def _reduce(self, run: _Run, taken: Pass, block: int, spool: IO[bytes]) -> Reduction:
-        """Return the reduction of one pass.
-
-        :param block: frames of a block.
-        """
         spec = replace(run.spec, pixels=taken.pixels)
-        reduce = partial(_reduce, spec, spool, block)
-        descriptor = run.descriptor
-        if taken.samples is None or descriptor is None:
+        samples, descriptor, stop = taken.samples, run.descriptor, Event()
+
+        def reduce(stream: SampleStream) -> Reduction:
+            from audioproxy.process.waveform_reader import reduce_samples
+
+            try:
+                return reduce_samples(spec, spool, block, stream)
+            except OSError as error:
+                raise _SpoolError(reason_of(error)) from error
+
+        if samples is None or descriptor is None:
             return await self._decoder.decode(taken.pipeline, run.source, run.deadline, reduce)
-        stop = Event()
-        work = partial(_read_samples, taken.samples, descriptor, run.deadline, stop, reduce)
-        return await await_uncancelled(self._in_thread(work), stop.set)
+
+        def read_samples() -> Reduction:
+            from audioproxy.process.pcm_reader import PcmReader
+
+            return reduce(PcmReader(samples, descriptor, run.deadline, stop))
+
+        return await await_uncancelled(self._in_thread(read_samples), stop.set)
 
     async def _write_document(
         self, spec: WaveformSpec, output: int, limit: int, finish: Callable[[], Waveform]
     ) -> None:
-        work = partial(_write, finish, spec, output, limit)
-        await await_uncancelled(self._in_thread(work))
+        def write() -> None:
+            from audioproxy.process.waveform_reader import write_document
+
+            write_document(finish, spec, output, limit)
+
+        await await_uncancelled(self._in_thread(write))
 
     @contextmanager
     def _spool(self) -> Iterator[IO[bytes]]:
-        """Open a file for the blocks of one pass."""
         spool = SpooledTemporaryFile(_MAX_MEMORY_BYTES, dir=self._folder)  # noqa: SIM115
         try:
             yield spool
         finally:
             # The removal of a large file takes time.
             run_detached(self._in_thread, spool.close)
-
-
-# The modules with numpy are imported late, and in a thread, so that a service without waveforms
-# does not load it. That saves a fifth of its memory and of its start time.
-
-
-def _reduce(spec: WaveformSpec, spool: IO[bytes], block: int, stream: SampleStream) -> Reduction:
-    from audioproxy.process.waveform_reader import reduce_samples
-
-    try:
-        return reduce_samples(spec, spool, block, stream)
-    except OSError as error:
-        raise _SpoolError(reason_of(error)) from error
-
-
-def _read_samples(
-    samples: PcmSamples,
-    descriptor: int,
-    deadline: Deadline,
-    stop: Event,
-    reduce: Callable[[SampleStream], Reduction],
-) -> Reduction:
-    from audioproxy.process.pcm_reader import PcmReader
-
-    return reduce(PcmReader(samples, descriptor, deadline, stop))
-
-
-def _join(parts: Sequence[Reduction], pixel: int) -> Waveform:
-    from audioproxy.process.waveform_reader import join_parts
-
-    return join_parts(parts, pixel)
-
-
-def _write(finish: Callable[[], Waveform], spec: WaveformSpec, output: int, limit: int) -> None:
-    from audioproxy.process.waveform_reader import write_document
-
-    write_document(finish, spec, output, limit)

@@ -14,12 +14,9 @@ _log = Logger()
 
 
 class EncodedFile:
-    """A scratch file that an encoder appends to.
+    """A scratch file that an encoder appends to, and that the store takes over.
 
     A stated length is written into the headers, before a reader sees them.
-
-    :ivar scratch: the file, which the store takes over. An encoder inherits its descriptor as its
-        stdout.
     """
 
     def __init__(
@@ -28,10 +25,7 @@ class EncodedFile:
         header_bytes: int = 0,
         stated_length: StatedLength | None = None,
     ) -> None:
-        """Prepare an empty file for the encoder.
-
-        :param header_bytes: the most bytes of headers that the encoder writes before any audio.
-        """
+        """Prepare an empty file for an encoder, which writes at most so many bytes of headers."""
         self.scratch = scratch
         self._stated_length = stated = stated_length
         self._patched = stated is None
@@ -50,11 +44,9 @@ class EncodedFile:
         return os.fstat(self.scratch.descriptor).st_size
 
     def encoded_bytes(self, size: int) -> int:
-        """Return how many of the first bytes the encoder has written."""
         return max(0, size - len(self._prefix))
 
     def has_audio(self, size: int) -> bool:
-        """Return whether the first bytes hold more than headers."""
         return size > self._header_bytes
 
     def readable(self, written: int) -> int:

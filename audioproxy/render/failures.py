@@ -29,11 +29,9 @@ class RecentFailures:
         )
 
     def remember(self, key: str, source: OpenSource, refusal: Refusal) -> None:
-        """Remember why the render of a cache key has failed, if it would fail again.
-
-        Without a validator, another version of the source could not be told from this one. A
-        source that could not be read may be readable at the next attempt.
-        """
+        """Remember why the render of a cache key has failed, if it would fail again."""
+        # Without a validator, another version could not be told from this one. A source that could
+        # not be read may be readable at the next attempt.
         is_of_version = source.validator and source.failure is None
         if isinstance(refusal, _REMEMBERED) and is_of_version:
             self._refusals[key] = source.identity, type(refusal)

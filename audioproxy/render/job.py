@@ -30,50 +30,27 @@ from audioproxy.files.scratch_files import AnonymousSpace
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.grammar.sources import Source
-from audioproxy.media.command.decoding import (
-    Pipeline,
-    decoded_stream,
-    measure_arguments,
-    single_process,
-)
+from audioproxy.media.command.decoding import Pipeline, measure_arguments
 from audioproxy.media.command.encoding import (
     CommandBuilder,
     StatedLength,
-    decoder_command,
+    build_pipeline,
     encoder_arguments,
     stated_length,
-    uses_length,
 )
 from audioproxy.media.command.exact_length import length_tolerance, length_warning
-from audioproxy.media.command.filters import (
-    is_too_short,
-    may_need_length,
-    output_rate,
-    output_samples,
-)
-from audioproxy.media.command.progress import expected_seconds, read_share
-from audioproxy.media.command.trim import (
-    may_seek,
-    needs_end,
-    needs_measuring,
-    needs_point,
-    requested_samples,
-    starts_past_end,
-)
+from audioproxy.media.command.filters import output_samples
+from audioproxy.media.command.needs import Needs
+from audioproxy.media.command.progress import read_share
+from audioproxy.media.command.stages import output_rate
 from audioproxy.media.conversion import SOXR
 from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.lengths.containers import read_length
-from audioproxy.media.probe import Probe, describe_choice
+from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
-from audioproxy.media.seeking.point import DEPENDING_ON_START, SeekPoint
-from audioproxy.media.waveform_parts import Part, may_be_split, split_waveform
-from audioproxy.media.waveform_spec import (
-    Pass,
-    PcmSamples,
-    expected_frames,
-    may_read_samples,
-    readable_samples,
-)
+from audioproxy.media.seek_point import DEPENDING_ON_START, SeekPoint
+from audioproxy.media.waveform_parts import Part, split_waveform
+from audioproxy.media.waveform_spec import Pass, PcmSamples, expected_frames, readable_samples
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.prober import Prober
@@ -95,8 +72,6 @@ _log = Logger()
 class ProbedSource:
     """A source that is open and probed, for one request.
 
-    :ivar probe: what is known about the source so far.
-    :ivar build_command: builds the command of the job.
     :ivar is_last: the source is not opened anew if it fails.
     :ivar found: what renders have found out about an irregular source, as far as the probe has it.
     :ivar length: that the end of the source confirms, as far as it is known. The probe has it where
@@ -113,16 +88,22 @@ class ProbedSource:
 
     @property
     def options(self) -> VariantOptions:
-        """The options of the request."""
         return self.request.options
 
     @property
+    def needs(self) -> Needs:
+        return Needs.of(self.options, self.probe)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all bytes of the source are in a file of this node."""
+        return self.opened.descriptor is not None
+
+    @property
     def known_length(self) -> SourceLength | None:
-        """The length of the source, wherever it was found."""
         return self.length if self.probe.length is None else self.probe.length
 
     def close(self) -> None:
-        """Close the source; repeated calls are harmless."""
         self.opened.close()
 
 
@@ -130,12 +111,9 @@ class ProbedSource:
 class Job:
     """The commands of one attempt of a render, and what its output states.
 
-    :ivar source: with everything that is known about it, such as its length.
     :ivar point: where decoding starts; None for the start, and for a seek by ffmpeg.
     :ivar input: how ffmpeg opens the source.
-    :ivar stated_length: the length that the header of the output states.
     :ivar samples: those that a waveform needs no decoder for.
-    :ivar frames: the number of frames that a waveform is expected to have, or None.
     :ivar measure: the decode pass that has measured the source, where one was needed.
     """
 
@@ -143,28 +121,30 @@ class Job:
     point: SeekPoint | None
     input: Input
     pipeline: Pipeline
-    stated_length: StatedLength | None
     samples: PcmSamples | None
-    frames: int | None
     measure: list[str] | None
 
+    @property
+    def stated_length(self) -> StatedLength | None:
+        return stated_length(self.source.options, self.source.probe)
+
     def waveform_pass(self, pixels: int) -> Pass:
-        """Return the pass over the samples of a waveform."""
-        return Pass(self.pipeline, self.samples, self.frames, pixels)
+        source = self.source
+        frames = expected_frames(source.options, source.probe, source.known_length)
+        return Pass(self.pipeline, self.samples, frames, pixels)
 
     def parts(self, pixels: int, most: int) -> list[Part]:
         """Return the parts of a waveform, at most so many; none where it takes one pass."""
         source, probe = self.source, self.source.probe
         # Filters that give the output an exact length would replace samples that a part has lost.
         has_filters = probe.length is not None and self.samples is None
-        if source.opened.descriptor is None or has_filters:
+        if has_filters or not source.is_complete:
             return []
         return split_waveform(source.options, probe, source.known_length, pixels, most)
 
     def check_length(self, stderr: bytes) -> None:
-        """Log how an output differs from its expected length.
+        """Log how an output differs from its expected length, by what the encoder printed.
 
-        :param stderr: what the encoder printed.
         :raises WrongLength: where the source is shorter than its header made sure.
         """
         options, probe = self.source.options, self.source.probe
@@ -185,11 +165,9 @@ class Job:
 class Preparer:
     """Makes the jobs of renders.
 
-    :ivar ffmpeg: measures sources whose headers do not state their exact length.
     :ivar program: path of ffmpeg, for command lines.
-    :ivar probe_resampler: returns the options of ffmpeg's resampler.
-    :ivar space: where parts of sources are copied.
     :ivar max_source: bytes; larger sources are refused.
+    :ivar space: where parts of sources are copied.
     :ivar irregular: what renders have found out about irregular sources, by the identities of
         these. It does not matter if one of them is forgotten.
     """
@@ -208,11 +186,7 @@ class Preparer:
     )
 
     async def open(self, source: Source, *, reads: bool = True) -> OpenSource:
-        """Open a source, and refuse one that is too large.
-
-        :param reads: its bytes will be read.
-        :raises Refusal: where the source is missing or too large.
-        """
+        """Open a source, whose bytes will be read or not, and refuse one that is too large."""
         opened = await self.sources.open(source, reads=reads)
         try:
             SourceTooLarge.check(opened.size, self.max_source)
@@ -238,20 +212,19 @@ class Preparer:
         :param claim: to a probe slot.
         :param on_open: called with the source before it is probed; it may raise a refusal.
         :param in_slot: the caller holds a slot, and the source was opened before.
-        :raises Refusal: for a source, or options, that cannot be rendered.
         """
 
         async def examine(opened: OpenSource, is_last: bool) -> ProbedSource:
             on_open(opened)
             options = request.options
             probe = await self.prober.probe(opened, claim, pooled=not in_slot)
-            if (choice := describe_choice(probe)) is not None:
+            if (choice := probe.audio.choice) is not None:
                 _log.debug("{key} renders {choice}", key=request.key, choice=choice)
-            if opened.size and probe.saw_end and starts_past_end(options, probe):
+            if opened.size and probe.file.saw_end and Needs.of(options, probe).past_end:
                 # Where the end of the source confirms the length, the refusal needs no decoder.
                 length = await self.prober.read_length(opened, opened.size, probe)
                 probe = probe.with_length(length)
-            if not needs_end(options, probe):
+            if not Needs.of(options, probe).end:
                 build_command(self.program, local_input(), options, probe, SOXR)
             return ProbedSource(request, opened, probe, build_command, is_last)
 
@@ -267,9 +240,7 @@ class Preparer:
     ) -> ProbedSource:
         """Return a source that has failed in a render, opened and probed anew.
 
-        :param refusal: of the render; raised where the source has not failed, or was opened anew
-            already.
-        :raises Refusal: as `prepare` does.
+        :raises Refusal: that of the render, where the source has not failed, or was opened anew.
         """
         if source.is_last or source.opened.failure is None:
             raise refusal
@@ -280,62 +251,57 @@ class Preparer:
         return await deadline.limit(preparing)
 
     async def resolve(self, source: ProbedSource, deadline: Deadline) -> Job:
-        """Return the job of a render, after measuring the source where needed.
-
-        :raises NothingDecoded: where a source that had to be measured holds no audio.
-        :raises Refusal: for options that do not fit this source.
-        """
-        if not source.probe.saw_end:
+        if not source.probe.file.saw_end:
             # What a render has, and whether it is refused, must not depend on how fast the source
             # arrives.
             await source.opened.complete(deadline)
             probe = await deadline.limit(self.prober.probe(source.opened, pooled=False))
             source = replace(source, probe=probe)
-        source = self._correct(await self._find_length(source, deadline))
-        source = await self._find_least_length(source, deadline)
+        source = await deadline.limit(self._read(source))
         measure = None
-        if needs_measuring(source.options, source.probe):
+        if source.needs.measure:
             source, measure = await self._measure(source, deadline)
         return await self._build(source, measure, deadline)
 
-    def _correct(self, source: ProbedSource) -> ProbedSource:
-        """Return a source with what earlier renders have found out about it."""
+    async def _read(self, source: ProbedSource) -> ProbedSource:
+        """Read of a source what is needed, and add what earlier renders have found out."""
+        source = await _find_length(source)
         found = self.irregular.get(source.opened.identity, frozenset())
-        probe = source.probe
+        probe, length = source.probe, source.length
         if IrregularSource in found:
             probe = replace(probe, irregular=True)
         if WrongLength in found:
-            probe = probe.without_length()
-            source = replace(source, length=None)
-        return replace(source, probe=probe, found=found)
+            probe, length = probe.without_length(), None
+        source = replace(source, probe=probe, found=found, length=length)
+        # Frames that reach to the end of `t` spare a decoder that counts them.
+        least = source.needs.least
+        if found or least is None:
+            return source
+        if await self.seek_points.has_samples(source.opened, probe, least):
+            source = replace(source, probe=probe.with_least_length(least))
+        return source
 
     async def prepare_parts(
         self, job: Job, parts: Sequence[Part], deadline: Deadline
     ) -> list[Pass]:
-        """Return the passes over parts of a waveform; none where decoding cannot start at each.
-
-        :param job: of the whole.
-        """
+        """Return the passes over parts of a waveform; none where decoding cannot start at each."""
         passes = []
-        probe = replace(job.source.probe.with_seek_data(job.source.known_length), in_parts=True)
+        probe = replace(job.source.probe.with_time_stamps(job.source.known_length), in_parts=True)
         for part in parts:
             options = replace(job.source.options, t=part.t)
             request = replace(job.source.request, options=options)
             source = replace(job.source, request=request, probe=probe)
             taken = await self._build(source, None, deadline)
-            if needs_point(options, probe) and taken.point is None:
+            if source.needs.point and taken.point is None:
                 return []
             passes.append(Pass(taken.pipeline, taken.samples, part.frames, part.pixels))
         return passes
 
     async def resolve_again(self, job: Job, refusal: Refusal, deadline: Deadline) -> Job:
-        """Return the job of another attempt.
+        """Return the job of another attempt, or raise the refusal of the first one.
 
         An irregular source gets a decoder of its own, and a source of another length than it states
         gets none. A source that gave no audio is measured, and padded if it is too short.
-
-        :param refusal: of the first attempt; raised where a second one cannot succeed.
-        :raises InvalidOptions: where ``t`` starts at or past the end of the source.
         """
         if isinstance(refusal, IrregularSource):
             if type(refusal) in job.source.found:
@@ -345,7 +311,7 @@ class Preparer:
             known = self.irregular.get(identity, frozenset())
             self.irregular[identity] = known | {type(refusal)}
             return await self.resolve(job.source, deadline)
-        if not may_need_length(job.source.options, job.source.probe):
+        if not job.source.needs.recount:
             raise refusal
         try:
             source, measure = await self._measure(job.source, deadline)
@@ -353,7 +319,7 @@ class Preparer:
             raise refusal from None
         await self._check_unchanged(source)
         padded = await self._build(source, measure, deadline)
-        if not is_too_short(source.options, source.probe):
+        if not source.needs.padding:
             raise refusal
         return padded
 
@@ -363,8 +329,6 @@ class Preparer:
 
         The open descriptor protects against a replaced file, but not against a file that is still
         being written, such as an upload.
-
-        :raises Refusal: where the source has changed.
         """
         try:
             yield
@@ -385,92 +349,37 @@ class Preparer:
             _log.warn("a source changed while it was read; {key} is discarded", key=key)
             raise RenderFailed("The source changed while it was read.")
 
-    async def _find_length(self, source: ProbedSource, deadline: Deadline) -> ProbedSource:
-        """Find the length that the source's end confirms, where that is of use.
-
-        :raises Refusal: where the source cannot be read.
-        """
-        options, probe, size = source.options, source.probe, source.opened.size
-        if size is None or probe.length is not None or probe.seekable:
-            return source
-        is_complete = source.opened.descriptor is not None
-        reads_samples = is_complete and may_read_samples(options, probe)
-        is_used = uses_length(options, probe) or reads_samples or starts_past_end(options, probe)
-        seeks = may_seek(options, probe)
-        # A waveform takes one pass if the number of its frames is expected, or several decoders.
-        lacks_frames = options.f == "peaks" and expected_frames(options, probe) is None
-        is_of_use = is_complete and (lacks_frames or may_be_split(options, probe))
-        if not (is_used or seeks or is_of_use):
-            return source
-        length = await deadline.limit(read_length(source.opened.read, size, probe))
-        if is_used:
-            probe = probe.with_length(length)
-        elif seeks:
-            probe = probe.with_seek_data(length)
-        return replace(source, probe=probe, length=length)
-
-    async def _find_least_length(self, source: ProbedSource, deadline: Deadline) -> ProbedSource:
-        """Find out whether frames reach to the end of ``t``, so that no decoder has to count them.
-
-        :raises Refusal: where the source cannot be read.
-        """
-        options, probe = source.options, source.probe
-        is_stated = probe.length is not None and probe.length.exact
-        if source.found or is_stated or options.t is None or not needs_measuring(options, probe):
-            return source
-        first, last = requested_samples(options, probe.sample_rate)
-        # The start alone shows that `t` is not past the end.
-        samples = first + 1 if last is None else last
-        has_samples = self.seek_points.has_samples(source.opened, probe, samples)
-        if not await deadline.limit(has_samples):
-            return source
-        return replace(source, probe=probe.with_least_length(samples))
-
     async def _measure(
         self, source: ProbedSource, deadline: Deadline
     ) -> tuple[ProbedSource, list[str]]:
-        """Decode the source to its end; return it with its length, and the command.
-
-        :raises NothingDecoded: where it holds no audio.
-        """
-        opened = await _input(source, deadline)
-        command = measure_arguments(self.program, opened, source.probe)
+        """Decode the source to its end; return it with its length, and the command."""
+        probe = source.probe
+        opened = await _input(source.opened, probe, deadline)
+        command = measure_arguments(self.program, opened, probe)
         samples = await self.ffmpeg.measure(command, source.opened, deadline)
-        return replace(source, probe=source.probe.with_decoded_samples(samples)), command
+        return replace(source, probe=probe.with_decoded_samples(samples)), command
 
     async def _build(
         self, source: ProbedSource, measure: list[str] | None, deadline: Deadline
     ) -> Job:
-        program, options, probe = self.program, source.options, source.probe
-        point = None
+        options, probe, point = source.options, source.probe, None
         # Of most codecs, a decode from the start gives the same bytes, and it is exact behind a
         # change, too. What differs must not depend on what this node knows (D78).
         if IrregularSource not in source.found or probe.codec in DEPENDING_ON_START:
             point = await deadline.limit(self.seek_points.find(source.opened, options, probe))
-        opened = await _input(source, deadline, read_share(options, probe), point)
-        resampler = await deadline.limit(self.probe_resampler())
         # What is known about the source is the same for all renders. The place is that of this one.
         placed = replace(probe, seek_point=point)
-        if probe.irregular:
-            stream = decoded_stream(probe)
-            encoder = source.build_command(program, stream, options, placed, resampler)
-            pipeline = Pipeline(encoder, decoder_command(program, opened, options, placed))
-        else:
-            encoder = source.build_command(program, opened, options, placed, resampler)
-            pipeline = single_process(encoder, probe)
-        pipeline = replace(pipeline, seconds=expected_seconds(options, placed))
-        is_complete = source.opened.descriptor is not None
-        samples = readable_samples(options, probe) if is_complete else None
-        frames = expected_frames(options, probe, source.known_length)
-        stated = stated_length(options, probe)
-        return Job(source, point, opened, pipeline, stated, samples, frames, measure)
+        opened = await _input(source.opened, placed, deadline, read_share(options, probe))
+        resampler = await deadline.limit(self.probe_resampler())
+        pipeline = build_pipeline(
+            source.build_command, self.program, opened, options, placed, resampler
+        )
+        samples = readable_samples(options, probe) if source.is_complete else None
+        return Job(source, point, opened, pipeline, samples, measure)
 
     @asynccontextmanager
     async def open_input(self, job: Job, deadline: Deadline) -> AsyncIterator[SourceFile]:
-        """Return what the child processes of a job read, for the length of a block.
-
-        :raises Refusal: where a part of the source that is read instead of it cannot be copied.
-        """
+        """Return what the child processes of a job read: the source, or a copy of a part of it."""
         opened, point, probe = job.source.opened, job.point, job.source.probe
         if point is None or not point.head:
             async with self.seek_points.index_meanwhile(opened, job.source.options, probe):
@@ -482,10 +391,25 @@ class Preparer:
             yield excerpt
 
 
-async def _input(
-    source: ProbedSource, deadline: Deadline, share: float = 1.0, point: SeekPoint | None = None
-) -> Input:
-    """Return the input with which ffmpeg opens a source, or a part of it from a place on."""
-    is_copied = point is not None and bool(point.head)
-    opened = local_input() if is_copied else await source.opened.input(deadline, share)
-    return replace(source.probe, seek_point=point).open_with(opened)
+async def _find_length(source: ProbedSource) -> ProbedSource:
+    """Find the length that the source's end confirms, where that is of use."""
+    probe, size, needs = source.probe, source.opened.size, source.needs
+    if size is None or probe.length is not None or probe.stamps.seekable:
+        return source
+    is_used = needs.length or (source.is_complete and needs.samples)
+    # A waveform takes one pass if the number of its frames is expected, or several decoders.
+    is_of_use = source.is_complete and (needs.frames or needs.parts)
+    if not (is_used or needs.seek or is_of_use):
+        return source
+    length = await read_length(source.opened.read, size, probe)
+    if is_used:
+        probe = probe.with_length(length)
+    elif needs.seek:
+        probe = probe.with_time_stamps(length)
+    return replace(source, probe=probe, length=length)
+
+
+async def _input(opened: OpenSource, probe: Probe, deadline: Deadline, share: float = 1.0) -> Input:
+    """Return the input with which ffmpeg opens a source, or a copy from a place on."""
+    is_copied = probe.seek_point is not None and bool(probe.seek_point.head)
+    return probe.open_with(local_input() if is_copied else await opened.input(deadline, share))

@@ -27,9 +27,8 @@ _log = Logger()
 class RenderOutput:
     """Growing bytes and their followers.
 
-    The encoder appends to a file. Each reader keeps its own offset and reads at its own pace, so a
-    reader that lags costs no more memory than any other (D38). The file is closed when the render
-    and the last reader have released it.
+    Each reader keeps its own offset, so one that lags costs no more memory than any other (D38).
+    The file is closed when the render and the last reader have released it.
 
     A render may begin anew in another file. Its bytes are compared with those that readers have had
     a chance to read. When they are found equal, readers go on with the other file (D63).
@@ -53,27 +52,22 @@ class RenderOutput:
 
     @property
     def descriptor(self) -> int:
-        """The descriptor of the file that readers read now."""
         return self._file.scratch.descriptor
 
     @property
     def scratch(self) -> ScratchFile:
-        """The scratch file of a whole output, which the store takes over."""
         return self._file.scratch
 
     @property
     def encoded_bytes(self) -> int:
-        """Bytes that the encoder has written and readers can read."""
         return self._file.encoded_bytes(self.size)
 
     @property
     def has_audio(self) -> bool:
-        """Whether readers can read more than headers."""
         return self._file.has_audio(self.size)
 
     @property
     def written(self) -> int:
-        """The bytes of the file that the encoder writes."""
         return self._written_file.written
 
     def begin_anew(self, file: EncodedFile) -> None:
@@ -95,14 +89,12 @@ class RenderOutput:
         """Check the file until the encoder has succeeded, and return the end of its stderr.
 
         :raises OutputTooLarge: past the limit, while the encoder may still run.
-        :raises OutputDiffers: where a render that began anew gives other bytes.
         """
         return await self._watch(encoding, clock, lambda: False)
 
     async def _watch(
         self, encoding: Encoding, clock: IReactorTime, is_over: Callable[[], bool]
     ) -> bytes:
-        """Check the file until a condition is true, or the encoder has ended."""
         over = encoding.wait()
         checking: IDelayedCall
 
@@ -137,10 +129,7 @@ class RenderOutput:
         return _INTERVAL_AFTER_AUDIO if is_rare else _INTERVAL_BEFORE_AUDIO
 
     def update_size(self, written: int) -> None:
-        """Make more of the file readable, and notify the followers of new bytes.
-
-        :param written: the bytes of the file up to which nothing is wrong.
-        """
+        """Make the file readable up to ``written``, up to which nothing is wrong."""
         size = self._written_file.readable(written)
         readable = min(size, self.limit)
         if not self._catch_up(readable):
@@ -155,10 +144,7 @@ class RenderOutput:
             self._notify()
 
     async def complete(self, clock: IReactorTime) -> None:
-        """Complete the file of an encoder that has ended without an error.
-
-        :raises OutputDiffers: where a render that began anew gives other bytes, or fewer.
-        """
+        """Complete the file of an encoder that has ended without an error."""
         self._written_file.complete()
         written = self.written
         self.update_size(written)
@@ -208,10 +194,7 @@ class RenderOutput:
         return self._following or self._file
 
     def _catch_up(self, readable: int) -> bool:
-        """Compare a part of what readers have; return whether they can read on.
-
-        :param readable: bytes of the file that the encoder writes.
-        """
+        """Compare a part of what readers have; return whether they can read on."""
         file = self._following
         if file is None:
             return True

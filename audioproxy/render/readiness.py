@@ -7,9 +7,8 @@ class Readiness:
     """Whether the node should receive new work.
 
     The node is ready until the render queue reaches ``threshold``, and ready again once the queue
-    has fallen to half of that. In between, the state does not change. The node is also not ready
-    while ffmpeg or ffprobe cannot run (D34). With a threshold of 0, it is always ready. Every
-    change of the depth is reported here, so the state does not depend on how often clients ask.
+    has fallen to half of that. It is also not ready while ffmpeg or ffprobe cannot run (D34). With
+    a threshold of 0, it is always ready.
     """
 
     def __init__(self, threshold: int) -> None:
@@ -25,7 +24,6 @@ class Readiness:
         self._programs_run = run
 
     def depth_changed(self, depth: int) -> None:
-        """Record the number of renders that wait for a slot."""
         if depth >= self.threshold:
             self._queue_is_short = False
         elif depth <= self.threshold // 2:

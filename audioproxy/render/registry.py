@@ -32,7 +32,6 @@ class RenderRegistry:
         self._draining: SharedResult[None] = SharedResult()
 
     def find(self, key: str) -> Subscription | None:
-        """Join the render of ``key``; return None where there is none to join."""
         render = self._joinable.get(key)
         return None if render is None else render.subscribe(started=False)
 
@@ -52,7 +51,6 @@ class RenderRegistry:
         return subscription
 
     def open(self) -> None:
-        """Start renders again after a drain."""
         self._draining = SharedResult()
 
     def count(self) -> tuple[int, int]:
@@ -103,10 +101,9 @@ class RenderRegistry:
             self._in_flight.end()
 
     async def _linger(self) -> None:
-        """Keep a stored render joinable a little longer, unless the service stops.
+        """Keep a stored render joinable a little longer, unless the service stops (D37).
 
-        A request may look the variant up just before the write-back ends, and join just after it. A
-        render that is not stored is not kept: each later request starts a new one (D37).
+        A request may look the variant up just before the write-back ends, and join just after it.
 
         So this node stores a key at most once in a second, and the Last-Modified of a variant,
         which has whole seconds, is that of no other one (a strong validator by RFC 9110, 8.8.2.2).

@@ -57,7 +57,6 @@ class State(Enum):
     FAILED = "has ended without an output, or with an incomplete one"
 
 
-#: The states that may follow each state.
 TRANSITIONS = {
     State.PROBING: {State.QUEUED, State.FAILED},
     State.QUEUED: {State.ENCODING, State.FAILED},
@@ -69,7 +68,6 @@ TRANSITIONS = {
 }
 
 _ENDED = (State.FINISHED, State.STORED, State.FAILED)
-#: The states of a render that has its slot now.
 HAS_SLOT = (State.ENCODING, State.STREAMING)
 
 
@@ -79,7 +77,6 @@ class RenderContext:
 
     :ivar timeout: seconds that a render may hold its slot.
     :ivar max_variant: bytes; a render that outputs more is stopped.
-    :ivar failures: the renders that are not repeated yet.
     :ivar cpus: on which decoders run; each slot that is held takes one.
     """
 
@@ -99,17 +96,13 @@ class RenderContext:
 class Render:
     """One render and its subscribers.
 
-    No client gets a byte before the encoder has output more than container headers. So every
-    refusal until then can still be a response with a status.
+    No client gets a byte before there is audio, so every refusal until then has a status.
     """
 
     def __init__(
         self, context: RenderContext, request: VariantRequest, unregister: Callable[[], None]
     ) -> None:
-        """Create a render that is not started.
-
-        :param unregister: called, perhaps more than once, when no more requests may join.
-        """
+        """Create a render; it calls ``unregister``, perhaps repeatedly, once none may join."""
         self.state = State.PROBING
         self._context = context
         self._request = request
@@ -126,16 +119,15 @@ class Render:
         self._is_cancelled = False
 
     def start(self) -> Deferred[bool]:
-        """Start the render; it is already registered.
+        """Start the render, which is already registered; `close` has to follow.
 
-        :returns: fires when the child is dead and the write-back is over. Its result is whether the
-            variant is stored. It never fails. `close` has to follow.
+        :returns: fires when the child is dead and the write-back is over, with whether the variant
+            is stored. It never fails.
         """
         self._running = Deferred.fromCoroutine(self._run())
         return self._running
 
     def subscribe(self, *, started: bool) -> Subscription:
-        """Subscribe to the output."""
         return self._subscribers.join(started)
 
     def lift(self) -> None:
@@ -189,10 +181,7 @@ class Render:
         return False
 
     async def _render(self) -> tuple[RenderOutput, bytes]:
-        """Open, probe, wait for a slot, encode, and check that the source is unchanged.
-
-        :returns: the whole output, and the validator of its source.
-        """
+        """Return the whole output, and the validator of its source."""
         context, request = self._context, self._request
         source = await context.preparer.prepare(
             request, claim=self._claim, on_open=self._refuse_repetition
@@ -270,10 +259,7 @@ class Render:
                     raise
 
     async def _run_job(self, job: Job, deadline: Deadline) -> RenderOutput:
-        """Run the child processes of a job, and return the whole output.
-
-        :raises NothingDecoded: where the output holds no audio.
-        """
+        """Run the child processes of a job, and return the whole output."""
         context, options = self._context, job.source.options
         encoder, tags = ENCODERS[options.f], job.source.probe.carried_tags
         header_bytes = encoder.tagged_header_bytes(tags)
@@ -385,10 +371,7 @@ class Render:
                 timer.cancel()
 
     def _stream(self, output: RenderOutput) -> None:
-        """Give the output to the subscribers, if it has audio.
-
-        :raises CancelledError: where the last of them leaves meanwhile.
-        """
+        """Give the output to the subscribers, if it has audio."""
         if self.state is State.ENCODING and output.has_audio:
             self._enter(State.STREAMING)
             self._subscribers.fire(output)

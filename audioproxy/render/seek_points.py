@@ -14,20 +14,15 @@ from twisted.python.failure import Failure
 from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
 from audioproxy.errors import Refusal, RenderFailed
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.media.command.trim import needs_point, requested_samples
+from audioproxy.media.command.needs import Needs
+from audioproxy.media.command.trim import requested_samples
 from audioproxy.media.lengths.containers import read_behind, read_length, run_reader
 from audioproxy.media.probe import Probe
+from audioproxy.media.seek_point import SeekPoint
 from audioproxy.media.seeking.frame_index import FrameIndex
-from audioproxy.media.seeking.frames import (
-    KINDS,
-    FrameStream,
-    find_offset,
-    find_start,
-    read_stream,
-)
+from audioproxy.media.seeking.frames import KINDS, FrameStream, find_offset, find_start, read_stream
 from audioproxy.media.seeking.matroska import find_in_matroska
 from audioproxy.media.seeking.ogg import find_in_ogg
-from audioproxy.media.seeking.point import SeekPoint
 from audioproxy.media.seeking.wavpack import find_in_wavpack
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.interfaces import OpenSource
@@ -62,7 +57,7 @@ class SeekPoints:
         self, source: OpenSource, options: VariantOptions, probe: Probe
     ) -> SeekPoint | None:
         """Return the place at which decoding starts; None for the start, or a seek by ffmpeg."""
-        if source.size is None or not needs_point(options, probe):
+        if source.size is None or not Needs.of(options, probe).point:
             return None
         first, last = requested_samples(options, probe.sample_rate)
         size, read = source.size - probe.skipped, read_behind(source.read, probe)
@@ -108,7 +103,7 @@ class SeekPoints:
 
     async def has_samples(self, source: OpenSource, probe: Probe, samples: int) -> bool:
         """Return whether the frames of a source show that it has at least so many samples."""
-        if source.size is None or (probe.container, probe.codec) not in KINDS:
+        if source.size is None or probe.kind not in KINDS:
             return False
         stream = await _read_stream(source, probe)
         if stream is None:
@@ -130,7 +125,7 @@ class SeekPoints:
         is_whole = options.t is None and source.descriptor is not None
         # Another request would not find the index.
         is_kept = source.has_certain_identity()
-        if is_whole and is_kept and (probe.container, probe.codec) in KINDS:
+        if is_whole and is_kept and probe.kind in KINDS:
             running = Deferred.fromCoroutine(self._index(source, probe))
             running.addErrback(_log_failure)
         try:
@@ -156,11 +151,9 @@ class SeekPoints:
     async def _read_frames(
         self, source: OpenSource, stream: FrameStream, probe: Probe, number: int | None = None
     ) -> FrameIndex:
-        """Return the index of a source, which reaches up to a frame, or as far as there are any.
+        """Return the index of a source up to a frame, or as far as there are any; None for all.
 
         Several renders may read one source. They take turns with each piece.
-
-        :param number: of the frame; None for all.
         """
         entry, piece = self._entry(source, stream), _LEAST_PIECE
         read = read_behind(source.read, probe)
@@ -182,7 +175,6 @@ class SeekPoints:
 
 
 async def _read_stream(source: OpenSource, probe: Probe) -> FrameStream | None:
-    """Return the form of the frames of a source; None where it has another form."""
     assert source.size is not None
     size = source.size - probe.skipped
     return await run_reader(read_behind(source.read, probe), size, read_stream(size, probe))

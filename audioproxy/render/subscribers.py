@@ -15,7 +15,6 @@ from audioproxy.render.output import RenderOutput
 class Subscribers:
     """Any number of clients, which join and leave at any time.
 
-    :ivar count: clients that have joined and not left.
     :param all_left: called whenever the last client has left.
     """
 
@@ -42,7 +41,7 @@ class Subscribers:
 class Subscription:
     """One client's subscription to a render.
 
-    :ivar started: this request started the render; other requests joined it.
+    :ivar started: whether this request started the render, which others joined.
     :ivar output: fires when there are bytes, or fails with the refusal.
     :ivar leave: called once, when everything was read, or the client has disconnected.
     """

@@ -16,9 +16,9 @@ from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.observe.log_context import Logger
 from audioproxy.render.output import RenderOutput
-from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import NoRoom, VariantStore
 from audioproxy.variants.record import VariantRecord
+from audioproxy.variants.response_headers import VariantHeaders
 
 _REMEMBERED_KEYS = 4096
 _REMEMBERED_SECONDS = 600
@@ -32,14 +32,12 @@ class RenderStorage:
 
     :ivar space: takes the output if there is no store, or if the store accepts no new file.
     :ivar build: returns the build of ffmpeg that a render would use now; empty where it is unknown.
-    :ivar oversized: keys of variants during whose render the disk of the store was full, for ten
-        minutes.
+    :ivar oversized: keys of variants that have filled the disk of the store lately.
     """
 
     store: VariantStore | None
     space: ScratchSpace
     clock: IReactorTime
-    now: Callable[[], float] = time.time
     cache_tag: CacheTagHeader | None = None
     timed: Callable[[], AbstractContextManager[None]] = nullcontext
     build: Callable[[], str] = str
@@ -58,47 +56,38 @@ class WriteBack:
 
     def __init__(self, storage: RenderStorage, key: str) -> None:
         self.possible = storage.store is not None
-        self._store = storage.store
-        self._space = storage.space
-        self._oversized = storage.oversized
-        self._now = storage.now
-        self._cache_tag = storage.cache_tag
-        self._timed = storage.timed
-        self._find_build = storage.build
+        self._storage = storage
         self._build = ""
         self._key = key
 
     async def create_in_store(self, seconds: float) -> ScratchFile | None:
-        if self._store is None:
+        storage = self._storage
+        if storage.store is None:
             return None
-        if self._key in self._oversized:
+        if self._key in storage.oversized:
             _log.warn("{key} is not stored: it filled the disk of the store", key=self._key)
             self.possible = False
             return None
         # The encoder starts next. By the time of the commit, ffmpeg may have been replaced.
-        self._build = self._find_build()
+        self._build = storage.build()
         try:
-            return await self._store.create(seconds)
+            return await storage.store.create(seconds)
         except OSError as error:
             _log.warn("the store accepts no file, so a render is not stored: {error}", error=error)
             self.possible = False
             return None
 
     def disk_filled(self) -> bool:
-        """Keep this variant out of the store, whose disk is full; return whether it was in there.
-
-        The disk may have room for others, so other variants are stored.
-        """
+        """Keep this variant, and no other, out of the store; return whether its file was there."""
         if self.possible:
-            self._oversized[self._key] = True
+            self._storage.oversized[self._key] = True
         else:
             _log.warn("the disk of TMPDIR is full")
         return self.possible
 
     async def create_outside_store(self, seconds: float) -> ScratchFile:
-        """Return a scratch file for an output that is not stored."""
         try:
-            return await self._space.create(seconds)
+            return await self._storage.space.create(seconds)
         except OSError as error:
             _log.warn("no scratch file can be created in TMPDIR: {error}", error=error)
             raise RenderFailed("No file could be created for the output.") from error
@@ -108,17 +97,18 @@ class WriteBack:
 
         :raises NoRoom: where the bound of the store leaves no room for the output.
         """
-        if self._store is None or not self.possible:
+        storage = self._storage
+        if storage.store is None or not self.possible:
             return False
-        headers = VariantHeaders.of(request.options)
-        record = VariantRecord.of(request, validator, self._now(), self._cache_tag, self._build)
+        key, headers, tag = request.key, VariantHeaders.of(request.options), storage.cache_tag
+        record = VariantRecord.of(request, validator, time.time(), tag, self._build)
         try:
-            with self._timed():
-                await self._store.commit(request.key, output.scratch, output.size, headers, record)
+            with storage.timed():
+                await storage.store.commit(key, output.scratch, output.size, headers, record)
         except NoRoom:
             raise
         except Exception as error:
-            _log.warn("write-back of {key} failed: {error}", key=request.key, error=error)
+            _log.warn("write-back of {key} failed: {error}", key=key, error=error)
             return False
-        _log.debug("the render of {key} is stored", key=request.key)
+        _log.debug("the render of {key} is stored", key=key)
         return True

@@ -11,7 +11,8 @@ from xml.etree.ElementTree import Element
 
 from defusedxml.ElementTree import fromstring
 
-from audioproxy.s3.objects import ObjectStore, Unavailable, read_document
+from audioproxy.s3.errors import Unavailable, read_document
+from audioproxy.s3.objects import ObjectStore
 
 # Keys of a page, the most that stores return, and its maximum bytes: each key has up to 1 KB, and
 # may have three times as many bytes in its encoded form.

@@ -7,14 +7,8 @@ from urllib.parse import quote
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from audioproxy.observe.log_context import Logger
-from audioproxy.s3.objects import (
-    StoreError,
-    StoreObject,
-    Unavailable,
-    UploadRange,
-    element_texts,
-    read_document,
-)
+from audioproxy.s3.errors import StoreError, Unavailable, element_texts, read_document
+from audioproxy.s3.objects import StoreObject, UploadRange
 
 _log = Logger()
 
@@ -22,10 +16,7 @@ _log = Logger()
 async def put_multipart(
     target: StoreObject, headers: Mapping[str, str], ranges: Sequence[UploadRange]
 ) -> None:
-    """Write an object from several byte ranges, and abort the upload after a failure.
-
-    :raises StoreError: if the store refuses a request.
-    """
+    """Write an object from several byte ranges, and abort the upload after a failure."""
     upload = await create_upload(target, headers)
     completion = Element("CompleteMultipartUpload")
     try:
@@ -42,10 +33,7 @@ async def put_multipart(
 
 
 async def create_upload(target: StoreObject, headers: Mapping[str, str]) -> str:
-    """Start a multipart upload, and return the query of its requests.
-
-    :raises StoreError: if the store refuses.
-    """
+    """Start a multipart upload, and return the query of its requests."""
     created = await read_document(await target.send("POST", "uploads=", headers))
     upload_id = element_texts(created).get("UploadId")
     if not upload_id:
@@ -54,11 +42,7 @@ async def create_upload(target: StoreObject, headers: Mapping[str, str]) -> str:
 
 
 async def put_part(target: StoreObject, upload: str, number: int, part: UploadRange) -> str:
-    """Upload a part, and return its entity tag.
-
-    :param upload: the query of the upload.
-    :raises StoreError: if the store refuses.
-    """
+    """Upload a part, and return its entity tag."""
     response = await target.send("PUT", f"partNumber={number}&{upload}", body=part)
     etag = response.header("etag")
     await read_document(response)

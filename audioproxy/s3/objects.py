@@ -1,26 +1,32 @@
-"""S3-compatible object store: objects by bucket and key, and one class for each kind of error."""
+"""S3-compatible object store: objects by bucket and key."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from io import BytesIO
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote_from_bytes, urlsplit
 
-from defusedxml.ElementTree import iterparse
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.task import deferLater
 
-from audioproxy.errors import NotConfigured, NotFound, Refusal, UpstreamUnavailable
 from audioproxy.files.streams import Readable
-from audioproxy.http_client.bodies import BodyTooLarge, RequestBody
+from audioproxy.http_client.bodies import RequestBody
 from audioproxy.http_client.client import HttpClient, Response, parse_date
 from audioproxy.http_client.errors import NameMismatch, TransportError, UntrustedCertificate
+from audioproxy.s3.errors import (
+    Busy,
+    Changed,
+    Missing,
+    StoreError,
+    Unavailable,
+    Unreachable,
+    read_document,
+    read_error,
+)
 from audioproxy.s3.signing import EMPTY_SHA256, TIMESTAMP_FORMAT, RequestSigner
 
 if TYPE_CHECKING:
@@ -31,30 +37,12 @@ T = TypeVar("T")
 # A bucket name that can be part of a host name, which virtual addressing requires.
 _LABEL = "[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
 _HOST_LABELS = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
-# Maximum bytes of a document that are read; real documents are much shorter.
-_MAX_DOCUMENT = 64 * 1024
-# Bytes at the start of a document in which a page in HTML says that it is one.
-_MAX_START = 1024
 _STRONG_ETAG = re.compile(r'"[!#-~]{1,200}"')
-_ERROR_TAG = re.compile(rb"<(?:[\w.-]+:)?Error[\s/>]")
-_HTML = re.compile(rb"<(?:!doctype\s+)?html[\s>]", re.IGNORECASE)
-_ERROR_CODE = re.compile(r"[^<>]{1,100}")
 
 #: Seconds after which a request is sent once more, where the store was unreachable or busy.
 RETRY_DELAY = 1.0
 # Seconds after which a lookup or a read is not repeated: its client does not wait so long.
 _RETRIED_SECONDS = 5.0
-
-# Error codes of status 400 for a name that the store does not take, for an upload that failed on
-# its way, and for rejected credentials. Any other 400 means that the configuration is wrong, such
-# as the region or the endpoint.
-_BAD_NAMES = re.compile(
-    r"Invalid(Argument|BucketName|Key|ObjectName|Path|URI)\w*|KeyTooLong\w*|X(Amz|Minio)\w+"
-)
-_BAD_TRANSFERS = re.compile(r"BadDigest|IncompleteBody|RequestTimeout")
-_BAD_CREDENTIALS = re.compile(r"ExpiredToken|InvalidToken|InvalidAccessKeyId|TokenRefreshRequired")
-# With these, a store rejects a wrong secret or a wrong clock.
-_BAD_SIGNATURES = re.compile(r"SignatureDoesNotMatch|RequestTimeTooSkewed")
 
 # What errors of TLS need. The first class that matches counts.
 _CERTIFICATE_HINTS = {
@@ -65,98 +53,9 @@ _CERTIFICATE_HINTS = {
 }
 
 
-class StoreError(Exception):
-    """The store did not carry out a request; the text gives its status and error code.
-
-    :cvar refusal: the refusal that clients get.
-    :ivar status: of the response; 0 where there is none.
-    :ivar code: of the store's error document; empty where there is none.
-    :ivar message: the text of the error document; empty where there is none.
-    :ivar retry_after: seconds after which the store accepts the request again; None where it says
-        nothing.
-    """
-
-    refusal: type[Refusal]
-
-    def __init__(
-        self,
-        text: str,
-        code: str = "",
-        message: str = "",
-        retry_after: float | None = None,
-        status: int = 0,
-    ) -> None:
-        super().__init__(text)
-        self.status = status
-        self.code = code
-        self.message = message
-        self.retry_after = retry_after
-
-    @property
-    def may_reject_credentials(self) -> bool:
-        """Whether rejected credentials may be the cause, which nothing else tells.
-
-        With its STS, radosgw says AccessDenied of a wrong secret key, without a text. Without it, a
-        session token is an InvalidArgument.
-        """
-        return self.code == "InvalidArgument" or (self.code == "AccessDenied" and not self.message)
-
-
-class Missing(StoreError):
-    """There is no such object or bucket."""
-
-    refusal = NotFound
-
-
-class InvalidName(Missing):
-    """The store does not take the name of the bucket or the object, or a header of the request."""
-
-
-class Denied(StoreError):
-    """The store rejects the credentials or denies them access. Clients get a 404."""
-
-    refusal = NotFound
-
-    @property
-    def rejects_credentials(self) -> bool:
-        """Whether the credentials or the clock are wrong, so that all requests are rejected."""
-        return bool(_BAD_CREDENTIALS.fullmatch(self.code) or _BAD_SIGNATURES.fullmatch(self.code))
-
-
-class WrongEndpoint(StoreError):
-    """The endpoint, the region or the addressing is wrong for the bucket."""
-
-    refusal = NotConfigured
-
-
-class Unavailable(StoreError):
-    """The store cannot be reached, has failed, or is busy."""
-
-    refusal = UpstreamUnavailable
-
-
-class NotAStore(Unavailable):
-    """Another program responded, such as a console, or a proxy that is being maintained."""
-
-
-class Changed(Unavailable):
-    """The object is not the version that was requested."""
-
-
-class Busy(Unavailable):
-    """The store cannot be reached, or is busy, so that another attempt may succeed."""
-
-
-class Unreachable(Busy):
-    """There was no response; the cause is a `TransportError`."""
-
-
 @dataclass(frozen=True, slots=True)
 class UploadRange:
-    """A byte range of a file to upload.
-
-    :ivar sha256: SHA-256 of the range, in lower-case hex.
-    """
+    """A byte range of a file to upload, with its SHA-256 in lower-case hex."""
 
     source: Readable
     start: int
@@ -165,14 +64,11 @@ class UploadRange:
 
     @classmethod
     def of(cls, data: bytes) -> UploadRange:
-        """Return a range that consists of bytes in memory."""
         return cls(_InMemory(data), 0, len(data), hashlib.sha256(data).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
 class _InMemory:
-    """Bytes in memory, read by offset."""
-
     data: bytes
 
     def read(self, offset: int, limit: int) -> bytes:
@@ -184,8 +80,7 @@ class ObjectStore:
 
     :ivar name: its origin, for logs and messages.
     :ivar last_dates: ``X-Amz-Date`` of the last request that got a response, and ``Date`` of that
-        response. They show the clocks of both sides, as strings.
-    :param settings: with credentials.
+        response: the clocks of both sides.
     :raises ValueError: for virtual addressing of an endpoint that is an IP address.
     """
 
@@ -220,20 +115,14 @@ class ObjectStore:
     async def request(
         self, method: str, url: str, headers: Mapping[str, str], body: RequestBody | None = None
     ) -> Response:
-        """Send a request as it is, without a signature.
-
-        :raises Unreachable: if there is no response.
-        """
+        """Send a request as it is, without a signature."""
         try:
             return await self.client.request(method, url, headers, body)
         except TransportError as error:
             raise Unreachable(f"{self.name} is unreachable: {error}") from error
 
     def hint_for(self, error: StoreError, otherwise: str) -> str:
-        """Return what the failed request needs to succeed.
-
-        :param otherwise: the hint for an error that has no hint of its own.
-        """
+        """Return what the failed request needs to succeed."""
         if error.code == "RequestTimeTooSkewed":
             ahead = self.clock_ahead
             where = ", here and in the store"
@@ -246,7 +135,7 @@ class ObjectStore:
         return otherwise
 
     def object(self, bucket: str, key: bytes) -> StoreObject:
-        """Return the object of a key. It need not exist.
+        """Return the object of a key, which need not exist.
 
         :raises Missing: with virtual addressing, for a bucket that cannot be part of a host name.
         """
@@ -261,54 +150,44 @@ class ObjectStore:
 
 @dataclass(frozen=True, slots=True)
 class StoreObject:
-    """One object of a store. Each method that sends a request raises `StoreError` if it fails."""
+    """One object of a store; requests raise `StoreError`."""
 
     store: ObjectStore
     url: str
 
     def presign(self, seconds: int, query: str = "") -> str:
-        """Return a URL with which anyone can read the object for a number of seconds.
+        """Return a URL with which anyone can read the object for ``seconds``.
 
-        :param query: percent-encoded parameters of the URL, which are signed too.
+        :param query: percent-encoded parameters, which are signed too.
         """
         return self.store.signer.presign("GET", _with_query(self.url, query), seconds)
 
     async def find(self) -> tuple[int | None, Response]:
-        """Return the size of the object in bytes, and a response with its headers.
+        """Return the size of the object, if the store states it, and a response without its body.
 
         The first byte is requested: some stores send a body after the response to HEAD, which
         would be taken for the response to the next request.
-
-        :returns: the size is None where the store does not state it. The response has no body any
-            more.
         """
-        size, response = await self.retry_once(lambda: self._get_start(1))
+        size, response = await self.get_start(1)
         # The body may be an object of any size, where the store does not serve ranges.
         response.discard()
         return size, response
 
     async def get_start(self, count: int) -> tuple[int | None, Response]:
-        """Return the size of the object in bytes, and a response with its first bytes.
+        """Return the size of the object, if the store states it, and its first bytes.
 
-        :param count: the most bytes that are requested.
-        :returns: the size is None where the store does not state it, and 0 for a response with
-            status 416. Otherwise, the body is that of the response's range, or the whole object
-            where that is None.
+        The body is that of the response's range, or the whole object where that is None. The size
+        is 0 for a response with status 416.
         """
         return await self.retry_once(lambda: self._get_start(count))
 
     async def get_all(self) -> Response:
-        """Return the response with the whole object."""
         response = await self.send("GET")
         if response.status != 200:
             raise await read_error(response)
         return response
 
     async def get_end(self, count: int) -> Response:
-        """Return a response with the last bytes of the object.
-
-        :raises Unavailable: for any other response.
-        """
         response = await self.send("GET", headers={"range": f"bytes=-{count}"})
         if response.range is None:
             response.abort()
@@ -316,10 +195,9 @@ class StoreObject:
         return response
 
     async def get(self, start: int, stop: int, etag: str | None) -> Response:
-        """Return the response with a byte range of the object, if its tag is still ``etag``.
+        """Return a byte range of the object, if its tag is still ``etag``, or weak.
 
-        A tag that is weak is not compared. The range begins at ``start``, and may end before
-        ``stop``: stores may limit what they return.
+        The range may end before ``stop``: stores may limit what they return.
         """
         return await self.retry_once(lambda: self.get_once(start, stop, etag))
 
@@ -340,10 +218,7 @@ class StoreObject:
         return 0 if status == 416 else response.total, response
 
     async def retry_once(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Make an attempt, and another one if the store is busy, within what a client waits.
-
-        The second follows when the store says that it accepts it, or sooner if that is late.
-        """
+        """Make an attempt, and another one if the store is busy, within what a client waits."""
         clock = self.store.client.clock
         start = clock.seconds()
         try:
@@ -356,7 +231,6 @@ class StoreObject:
         return await attempt()
 
     async def get_once(self, start: int, stop: int, etag: str | None) -> Response:
-        """Return a response as `get` does, without another attempt where the store is busy."""
         headers = {"range": f"bytes={start}-{stop - 1}"}
         if etag is not None and _STRONG_ETAG.fullmatch(etag):
             headers["if-match"] = etag
@@ -371,18 +245,14 @@ class StoreObject:
         return response
 
     async def put(self, headers: Mapping[str, str], body: UploadRange) -> None:
-        """Write the object. The write is atomic, and the store verifies the hash."""
+        """Write the object: atomic, and the store verifies the hash."""
         await read_document(await self.send("PUT", headers=headers, body=body))
 
     async def delete(self) -> None:
-        """Remove the object."""
         await read_document(await self.send("DELETE"))
 
     async def remove(self) -> None:
-        """Remove the object, by another attempt if the store is busy.
-
-        The first attempt may have removed it all the same.
-        """
+        """Remove the object, once more if the store is busy, which may have removed it."""
         may_be_gone = False
 
         async def attempt() -> None:
@@ -408,7 +278,6 @@ class StoreObject:
         """Send a signed request.
 
         :param query: percent-encoded, with an equals sign in each parameter.
-        :raises Unavailable: if there is no response.
         """
         url = _with_query(self.url, query)
         request_body, sha256 = None, EMPTY_SHA256
@@ -428,10 +297,7 @@ def _with_query(url: str, query: str) -> str:
 
 
 def describe_clock_offset(ahead: int) -> str:
-    """Return the difference between this machine's clock and a store's as text.
-
-    :param ahead: seconds by which this machine's clock is ahead.
-    """
+    """Return the seconds by which this machine's clock is ahead of a store's as text."""
     side = "ahead of" if ahead >= 0 else "behind"
     return f"this machine's is {abs(ahead)} s {side} the store's"
 
@@ -440,86 +306,3 @@ def strong_etag(response: Response) -> str | None:
     """Return an object's entity tag; None if it is weak or cannot be sent in a header."""
     etag = response.header("etag")
     return etag if etag is not None and _STRONG_ETAG.fullmatch(etag) else None
-
-
-def element_texts(document: bytes) -> dict[str, str]:
-    """Return the text of each element of an XML document, by name without the namespace.
-
-    Of several elements with the same name, the first text is returned. If the document is not
-    well-formed, the result has the elements before the error. It then has an ``Error`` element too
-    if such a tag is anywhere in the document.
-    """
-    texts: dict[str, str] = {}
-    try:
-        # S3 sends white space before the XML declaration, which is not well-formed.
-        for _, element in iterparse(BytesIO(document.strip()), ("start", "end")):
-            name = element.tag.rpartition("}")[2]
-            texts[name] = texts.get(name) or element.text or ""
-    except (SyntaxError, ValueError, LookupError):
-        # The exceptions are ParseError, those of defusedxml for forbidden constructs, and those for
-        # encodings unknown to Python.
-        if _ERROR_TAG.search(document):
-            texts.setdefault("Error", "")
-    return texts
-
-
-async def read_document(response: Response, limit: int = _MAX_DOCUMENT) -> bytes:
-    """Return the document of a request that succeeded.
-
-    :param limit: bytes; a longer document is refused.
-    :raises StoreError: if the request failed. A store may report a failure with status 200, if it
-        had to send the status before the request was finished. A page in HTML is from another
-        program, such as a proxy that is being maintained.
-    """
-    if response.status not in (200, 204):
-        raise await read_error(response)
-    try:
-        # While a store completes a multipart upload, it sends white space, for minutes.
-        document = await response.read(limit, extend_timeout=True)
-    except (BodyTooLarge, TransportError) as error:
-        raise Unavailable(f"the response is incomplete: {error}") from error
-    if _HTML.search(document[:_MAX_START]):
-        raise NotAStore("the response is a page in HTML")
-    texts = element_texts(document)
-    if "Error" in texts:
-        code = _error_code(texts)
-        raise Unavailable(code or "an error without a code", code)
-    return document
-
-
-async def read_error(response: Response) -> StoreError:
-    """Return the error for an unexpected response, and discard its body."""
-    if response.status < 300:
-        # The body is an object, not an error document.
-        response.discard()
-        return Unavailable(f"the response has status {response.status}, which was not expected")
-    texts: Mapping[str, str] = {}
-    with suppress(BodyTooLarge, TransportError):
-        texts = element_texts(await response.read(_MAX_DOCUMENT))
-    code = _error_code(texts)
-    kind = _error_class(response.status, code)
-    text = f"status {response.status}{f', {code}' if code else ''}"
-    return kind(text, code, texts.get("Message", ""), response.retry_after, response.status)
-
-
-def _error_code(texts: Mapping[str, str]) -> str:
-    """Return the ``Code`` of an error document; the empty string if it is absent or malformed."""
-    code = texts.get("Code", "")
-    return code if _ERROR_CODE.fullmatch(code) else ""
-
-
-def _error_class(status: int, code: str) -> type[StoreError]:
-    if status == 404:
-        return Missing
-    if status in (401, 403) or (status == 400 and _BAD_CREDENTIALS.fullmatch(code)):
-        return Denied
-    if status == 400 and _BAD_NAMES.fullmatch(code):
-        return InvalidName
-    is_lost = status == 400 and _BAD_TRANSFERS.fullmatch(code)
-    if is_lost or status in (408, 425, 429, 500, 502, 503, 504):
-        return Busy
-    if status in (412, 416):
-        return Changed
-    if status == 409 or status > 500:
-        return Unavailable
-    return WrongEndpoint

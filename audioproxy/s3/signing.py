@@ -52,10 +52,7 @@ class RequestSigner:
     def sign(
         self, method: str, url: str, headers: Mapping[str, str], body_sha256: str = EMPTY_SHA256
     ) -> Mapping[str, str]:
-        """Return the headers of a request, with the signature added.
-
-        :param body_sha256: lower-case hex.
-        """
+        """Return the headers of a request, with the signature added."""
         self._forget_last_second()
         key = method, url, *headers.items(), body_sha256
         if key not in self._signed:

@@ -30,17 +30,15 @@ from audioproxy.server.request import (
 from audioproxy.server.socket_state import has_unread, seconds_stalled
 from audioproxy.web.resource import BaseResource
 
-# Bytes of further requests that a client may send before it has its responses. Twisted buffers
-# them. At its own limit Twisted would stop reading, and then not notice that the client has
-# disconnected.
+# Bytes of further requests that a client may send before it has its responses. At its own limit
+# Twisted would stop reading, and then not notice that the client has disconnected.
 _MOST_PIPELINED = 64 * 1024
 # Pipelined requests that are answered in a row, before other connections get their turn.
 _MOST_IN_A_ROW = 4
 # Empty lines that are skipped before a request. Some clients send one after a body (RFC 9112, 2.2).
 _MOST_EMPTY_LINES = 2
-# Unsent bytes of a response at which its producer is paused. This is less than one chunk of the
-# producer, so that a client that stalls has one chunk in memory and not two. Twisted also reads at
-# most this many bytes at a time.
+# Unsent bytes of a response at which its producer is paused: less than one chunk, so that a client
+# that stalls has one in memory and not two. Twisted also reads at most this many bytes at a time.
 _SEND_BUFFER = 32 * 1024
 #: Seconds in which a response must begin after its client has closed the sending side. A client
 #: that is gone looks the same until bytes are sent to it.
@@ -51,29 +49,24 @@ IGNORING_INPUT = (Phase.REFUSED, Phase.CLOSING, Phase.ABORTED)
 
 @implementer(IHalfCloseableProtocol)
 class ProxyChannel(HookedChannel):
-    """A connection that is registered in its site's `audioproxy.server.connections`.
-
-    :ivar is_plain_tcp: the transport is a socket without TLS, so sendfile can serve it.
-    """
+    """A connection that is registered in its site's `audioproxy.server.connections`."""
 
     phase: Phase
     phase_since: float
-    is_new: bool
-    stalled_since: float | None
+    is_new = True
+    stalled_since: float | None = None
     site: ProxySite
     transport: Any
+    _pipelined_bytes = 0
+    _in_a_row = 0
+    _empty_lines = 0
+    _reading_headers = False
+    _next_turn: IDelayedCall | None = None
+    _half_closed: IDelayedCall | None = None
 
     def connectionMade(self) -> None:
         # More than the channel ever buffers, so that reading never stops.
         self.set_read_ahead(2 * _MOST_PIPELINED)
-        self._pipelined_bytes = 0
-        self._in_a_row = 0
-        self._empty_lines = 0
-        self._reading_headers = False
-        self._next_turn: IDelayedCall | None = None
-        self._half_closed: IDelayedCall | None = None
-        self.is_new = True
-        self.stalled_since = None
         self._enter(Phase.IDLE)
         HTTPChannel.connectionMade(self)
         transport = self.transport
@@ -102,7 +95,6 @@ class ProxyChannel(HookedChannel):
         """Do nothing: the sending side is closed after a refusal."""
 
     def _give_up(self) -> None:
-        """Close the connection of a client that is probably gone."""
         waiting = self.phase is Phase.RESPONDING and not self.requests[0].startedWriting
         if waiting or (self.phase is Phase.REFUSED and self.all_sent):
             self.abortConnection()
@@ -143,7 +135,6 @@ class ProxyChannel(HookedChannel):
         return True
 
     def rawDataReceived(self, data: bytes) -> None:
-        """Process bytes of a body, or of requests that are pipelined behind the current one."""
         if self.phase in IGNORING_INPUT:
             return
         if self.phase is Phase.RESPONDING:
@@ -159,7 +150,7 @@ class ProxyChannel(HookedChannel):
             HTTPChannel.allContentReceived(self)
 
     def checkPersistence(self, request: Any, version: bytes) -> bool:
-        """Return whether the connection stays open after a response; False while stopping.
+        """Return whether the connection stays open after a response.
 
         Twisted itself reads only the first line of Connection, and splits it at spaces.
         """
@@ -172,8 +163,8 @@ class ProxyChannel(HookedChannel):
     def requestDone(self, request: Any) -> None:
         """Wait for the next request, or start with the next pipelined one.
 
-        A pipelined request waits for a later turn of the reactor in two cases: the client does not
-        receive its responses, or several requests were answered in a row.
+        That one waits for a later turn of the reactor where the client does not receive its
+        responses, or several requests were answered in a row.
         """
         self._pipelined_bytes = 0
         self._in_a_row += 1
@@ -192,9 +183,8 @@ class ProxyChannel(HookedChannel):
     def loseConnection(self) -> None:
         """Close when everything is sent.
 
-        A refused client may still be sending. Closing now would reset the connection, and the
-        client would lose the response. So only the sending side is closed, and the connection soon
-        after.
+        A refused client may still be sending, so only the sending side is closed at first. A reset
+        would lose the response.
         """
         if self.phase is Phase.REFUSED and ITCPTransport.providedBy(self.transport):
             self.transport.loseWriteConnection()
@@ -221,7 +211,6 @@ class ProxyChannel(HookedChannel):
         self._resume_later()
 
     def lineReceived(self, line: bytes) -> None:
-        """Process a line of a request, or skip an empty line before it."""
         if self._reading_headers:
             # A folded header (RFC 9112, 5.2): servers in front may read it as a header of its own.
             valid = not line.startswith((b" ", b"\t"))
@@ -239,7 +228,6 @@ class ProxyChannel(HookedChannel):
             self.reject()
 
     def allHeadersReceived(self) -> None:
-        """Start to receive the body, unless the headers are invalid."""
         self._reading_headers = False
         version, headers = self.http_version, self.requests[-1].requestHeaders
         if has_valid_host(version, headers) and has_valid_encoding(version, headers):
@@ -251,8 +239,7 @@ class ProxyChannel(HookedChannel):
         try:
             return bool(HTTPChannel.headerReceived(self, line))
         except ValueError:
-            # Twisted only checks that a Content-Length has nothing but digits. Python converts at
-            # most 4300 digits to an integer.
+            # A Content-Length of more than 4300 digits, which Python does not convert.
             self.reject()
             return False
 
@@ -278,7 +265,6 @@ class ProxyChannel(HookedChannel):
         return seconds_stalled(self.transport)
 
     def reject(self, refusal: Refusal | None = None) -> None:
-        """Refuse bytes that are not a valid request, or a request that is too large."""
         if self.phase is Phase.REFUSED:
             return
         self._enter(Phase.REFUSED)
@@ -309,7 +295,6 @@ class ProxyChannel(HookedChannel):
 class ProxySite(Site):
     """Site that limits the number of its connections, and the time that each may take.
 
-    :ivar fast_path: responds to common requests at once; None to have the resource handle all.
     :ivar stopping: each connection closes after its current response.
     """
 
@@ -344,6 +329,5 @@ class ProxySite(Site):
     def log(self, request: Any) -> None:
         """Do nothing: the resource logs its requests.
 
-        Twisted 26.10 has no setting for that: without a file of its own, a site logs each request
-        to the log of the application.
+        Twisted 26.10 has no setting for that: by default, a site logs to the application's log.
         """

@@ -7,6 +7,7 @@ from enum import Enum
 from itertools import islice
 from typing import Protocol
 
+from cachetools import TTLCache
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from audioproxy.concurrency.deadlines import Deadline
@@ -15,8 +16,7 @@ from audioproxy.observe.log_context import Logger
 
 # Seconds between two checks for connections past their time limit.
 _CHECK_INTERVAL = 5.0
-# Waiting connections, and stalled ones, that are examined to find some to evict. Nearly always, the
-# first one can be evicted.
+# Waiting connections, and stalled ones, that are examined to find some to evict.
 _CANDIDATES = 256
 # Connections that are accepted in a row, and those of them that evict others, before the open
 # connections get their turn.
@@ -24,7 +24,7 @@ _MOST_ACCEPTED = 100
 _MOST_EVICTED = 16
 # Seconds between two checks for a connection that can be evicted, while new clients wait.
 _ROOM_INTERVAL = 0.1
-# Seconds between two log lines about clients that wait, and between two about evictions.
+# Seconds between two log lines about the same.
 _LOG_INTERVAL = 60.0
 
 _log = Logger()
@@ -41,13 +41,10 @@ class Phase(Enum):
 
 # The phases in which a connection waits for its client.
 _WAITING = (Phase.IDLE, Phase.READING, Phase.REFUSED)
-
 #: Seconds for which a stop waits for a request, from a new connection or for the rest of it.
 NEW_CONNECTION_GRACE = 1.0
-
 #: Seconds for which a connection must have been idle or stalled before a new one can evict it.
 EVICTABLE_AFTER = 1.0
-
 #: The time limit of each phase in seconds. A response has no time limit.
 PHASE_TIMEOUTS: Mapping[Phase, float] = {
     Phase.IDLE: 60.0,
@@ -55,7 +52,6 @@ PHASE_TIMEOUTS: Mapping[Phase, float] = {
     Phase.REFUSED: 5.0,
     Phase.CLOSING: 600.0,
 }
-
 #: Seconds for which a client may receive nothing although bytes are ready for it. This happens
 #: while a player is paused.
 STALL_TIMEOUT = 600.0
@@ -65,8 +61,7 @@ class Connection(Protocol):
     """One connection, as `Connections` uses it.
 
     :ivar phase_since: when the phase began or last made progress, in seconds of the clock.
-    :ivar stalled_since: when the client stopped receiving, so that its response was paused; None
-        where no response is paused.
+    :ivar stalled_since: when the client stopped receiving, so that its response was paused.
     :ivar all_sent: the system has accepted everything that was written.
     :ivar has_unread: bytes have arrived that were not processed yet; the start of a request that is
         being read does not count.
@@ -89,22 +84,19 @@ class Connection(Protocol):
     def loseConnection(self) -> None:
         """Close the connection when everything is sent."""
 
-    def abortConnection(self) -> None:
-        """Close the connection at once."""
+    def abortConnection(self) -> None: ...
 
 
 class Connections:
     """The open connections, bounded in number and in time.
 
     Twisted's own timer restarts with every byte that arrives, so a client that sends one byte a
-    minute would stay connected forever. It also runs while a client still receives the end of a
-    response.
+    minute would stay connected forever. It also runs while a client still receives a response.
 
     :param most: the most connections, or None for no limit. At the limit, a new connection evicts
         the one that has waited longest for a request, if everything is sent to it and nothing was
-        received from it. If there is none, it evicts the one whose client has received nothing for
-        longest. Either must have lasted `EVICTABLE_AFTER`. If there is none of these either,
-        `count_room` returns 0.
+        received from it; otherwise the one whose client has received nothing for longest. Either
+        must have lasted `EVICTABLE_AFTER`. Failing both, `count_room` returns 0.
     """
 
     def __init__(
@@ -124,8 +116,7 @@ class Connections:
         # while their clients received something.
         self._sending: dict[Connection, None] = {}
         self._evicted = 0
-        self._evictions_logged: float | None = None
-        self._no_room_logged: float | None = None
+        self._logged: TTLCache[str, bool] = TTLCache(2, _LOG_INTERVAL, clock.seconds)
         self._next_check: IDelayedCall | None = None
         self._grace: IDelayedCall | None = None
         self._on_room: Callable[[], object] | None = None
@@ -142,12 +133,11 @@ class Connections:
         if free > 0:
             return min(free, _MOST_ACCEPTED)
         evictable = sum(1 for _ in islice(self._find_evictable(), _MOST_EVICTED))
-        if not evictable:
-            self._log_no_room()
+        if not evictable and self._is_line_due("no room"):
+            _log.warn("new clients wait: all {count} connections are in use", count=len(self._open))
         return evictable
 
     def make_room(self) -> None:
-        """Evict a connection if the limit is reached and one can be evicted."""
         if self._most is None or len(self._open) < self._most:
             return
         connection = next(self._find_evictable(), None)
@@ -181,7 +171,6 @@ class Connections:
             self._next_check = self._clock.callLater(_CHECK_INTERVAL, self._check)
 
     def changed(self, connection: Connection) -> None:
-        """Record that a connection's phase began or made progress."""
         self._waiting.pop(connection, None)
         if connection.phase in _WAITING:
             self._waiting[connection] = None
@@ -192,7 +181,6 @@ class Connections:
             self._sending.pop(connection, None)
 
     def served_by_fast_path(self, connection: Connection) -> None:
-        """Move a connection to the end of the waiting ones: the fast path has just answered it."""
         del self._waiting[connection]
         self._waiting[connection] = None
 
@@ -214,22 +202,19 @@ class Connections:
     def close_idle(self) -> None:
         """Close the connections that wait for a request.
 
-        A request may be on its way: new connections, and those that have sent a part of one, stay
-        open a little longer.
+        New connections, and those that have sent a part of a request, stay open a little longer.
         """
         self._close_waiting(keep_requests=True)
         if self._waiting:
             self._grace = self._clock.callLater(NEW_CONNECTION_GRACE, self._close_waiting)
 
     def count_unsent(self) -> int:
-        """Return how many connections are closed once their last response is sent."""
         return sum(each.phase is Phase.CLOSING and not each.all_sent for each in self._open)
 
     async def wait_until_closed(self, deadline: Deadline) -> None:
         """Wait until every connection is closed, or until a deadline.
 
-        A response counts as finished when its last bytes are handed to Twisted. They may be sent
-        long after that.
+        A response counts as finished when Twisted has its last bytes, which may be sent long after.
         """
         await self._in_flight.wait_until_idle(deadline)
 
@@ -268,16 +253,14 @@ class Connections:
         if call is not None:
             call()
 
-    def _log_no_room(self) -> None:
-        now = self._clock.seconds()
-        if self._no_room_logged is None or now - self._no_room_logged > _LOG_INTERVAL:
-            self._no_room_logged = now
-            _log.warn("new clients wait: all {count} connections are in use", count=len(self._open))
+    def _is_line_due(self, line: str) -> bool:
+        is_due = line not in self._logged
+        if is_due:
+            self._logged[line] = True
+        return is_due
 
     def _log_evictions(self) -> None:
-        now, logged = self._clock.seconds(), self._evictions_logged
-        if self._evicted and (logged is None or now - logged > _LOG_INTERVAL):
-            self._evictions_logged = now
+        if self._evicted and self._is_line_due("evictions"):
             _log.warn(
                 "closed {count} idle or stalled connections for new ones, at the limit of {most}",
                 count=self._evicted,
@@ -300,7 +283,6 @@ class Connections:
 
 
 def _last_progress(connection: Connection) -> float:
-    """Return when the client stopped receiving, or else when the phase last made progress."""
     since = connection.stalled_since
     return connection.phase_since if since is None else since
 

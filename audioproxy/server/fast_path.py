@@ -1,12 +1,10 @@
 """The fast path: responses to the most common requests, without a wait.
 
-Most requests of a busy node have three properties. They arrive as one packet of a common form.
-Their URL was verified lately. Their response is a small file, or a 304. This module parses such a
-packet and returns the whole response at once. It makes no decisions of its own, and writes no
-header, count or log entry: `audioproxy.web.variant` plans the response, and
-`audioproxy.web.exchange` completes and formats it. The ordinary path uses the same plans, and its
-responses have the same bytes. All other requests are left to the ordinary path, which could handle
-every request without this module.
+Most requests of a busy node arrive as one packet of a common form, their URL was verified lately,
+and their response is a small file, or a 304. This module parses such a packet and returns the whole
+response at once. It makes no decisions of its own, and writes no header, count or log entry:
+`audioproxy.web.variant` plans the response, and `audioproxy.web.exchange` completes and formats it.
+All other requests are left to the ordinary path, whose responses have the same bytes.
 """
 
 from __future__ import annotations
@@ -60,10 +58,7 @@ class FastPath:
         self._format = instrumentation.format_response
 
     def respond(self, packet: bytes) -> bytes | None:
-        """Return the whole response to a request, or None to leave it to the ordinary path.
-
-        :param packet: all bytes that were received since the last request.
-        """
+        """Return the whole response to a packet, or None to leave it to the ordinary path."""
         if len(packet) > _LONGEST or (match := _REQUEST_LINE.match(packet)) is None:
             return None
         found = self._find(match[1])

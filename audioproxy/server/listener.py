@@ -26,13 +26,11 @@ _SOCKET_MODE = 0o660
 # Clients that may wait to be accepted. The system allows as many as ``net.core.somaxconn``, 4096 by
 # default.
 _BACKLOG = 4096
-
-# Descriptors that are not for clients. _RESERVED is for the process itself, the metrics listener,
-# and connections that are just being closed for new ones. _PER_CHILD is for a render or probe: a
-# source, an output, pipes, and copies of them during a spawn.
+# Descriptors of the process itself, the metrics listener, and connections that are just being
+# closed; of a render or probe (source, output, pipes, and copies of them during a spawn); and of a
+# client (its connection, and the file that is sent to it).
 _RESERVED = 256
 _PER_CHILD = 8
-# A client's connection, and the file that is sent to it.
 _PER_CLIENT = 2
 _FEWEST_CLIENTS = 16
 # The assumed limit where the system sets none.
@@ -50,14 +48,10 @@ class Listener:
         self._created: os.stat_result | None = None
 
     def open(self, port: int, bind: str = "") -> int:
-        """Listen on an address, or on every interface without one.
-
-        :returns: the port, which the system chooses for port 0.
-        """
+        """Listen on an address, or on every interface without one, and return the port."""
         return self.listen_on(open_socket(bind, port))
 
     def listen_on(self, opened: socket.socket) -> int:
-        """Listen on a socket that already listens; from here on the listener owns it."""
         with opened:
             opened.setblocking(False)
             port = self._reactor.adoptStreamPort(opened.fileno(), opened.family, self._site)
@@ -65,12 +59,7 @@ class Listener:
         return int(port.getHost().port)
 
     def open_unix(self, path: str) -> None:
-        """Listen on a Unix socket, which the service's user and group may connect to.
-
-        A socket that nobody listens on any more is replaced.
-
-        :raises OSError: where the path is in use, or cannot be created.
-        """
+        """Listen on a Unix socket; one that nobody listens on any more is replaced."""
         with _locked(os.path.dirname(path)):
             if is_live(path):
                 raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
@@ -94,7 +83,6 @@ class Listener:
         await self._site.connections.wait_until_closed(deadline)
 
     def count_unsent(self) -> int:
-        """Return how many finished responses are not sent completely."""
         return self._site.connections.count_unsent()
 
     def close_now(self) -> Deferred[None] | None:
@@ -110,7 +98,6 @@ class Listener:
         return stopping
 
     def _remove_path(self, created: os.stat_result) -> None:
-        """Remove the path of the Unix socket if it still names the socket."""
         try:
             if samestat(created, os.lstat(self._path)):
                 os.unlink(self._path)
@@ -137,10 +124,7 @@ class Listener:
 
 
 def max_clients(children: int) -> int:
-    """Return how many connections leave enough descriptors for renders and probes.
-
-    A service without free descriptors can open no source and start no child.
-    """
+    """Return how many connections leave enough descriptors for renders and probes."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         limit = _UNLIMITED
@@ -163,12 +147,7 @@ def open_socket(bind: str, port: int) -> socket.socket:
 
 @contextmanager
 def _locked(folder: str) -> Iterator[None]:
-    """Hold the lock of a folder.
-
-    Otherwise, of two services that start at a time, one could remove the other's new socket.
-
-    :raises OSError: where another process holds it, or the folder is missing or not readable.
-    """
+    """Hold the lock of a folder, so that no other service removes the socket that is created."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -178,10 +157,7 @@ def _locked(folder: str) -> Iterator[None]:
 
 
 def is_live(path: str) -> bool:
-    """Return whether a process listens on a Unix socket.
-
-    :raises OSError: for a file that is no socket, and where the system refuses to say.
-    """
+    """Return whether a process listens on a Unix socket; a file that is no socket is an OSError."""
     with (
         suppress(FileNotFoundError, ConnectionRefusedError),
         socket.socket(socket.AF_UNIX) as probe,

@@ -22,7 +22,6 @@ from audioproxy.server.sendfile import SendfileRequest
 
 # Bytes of a body that are read and discarded: no endpoint uses a body.
 _LONGEST_BODY = 64 * 1024
-
 # A host and possibly a port (RFC 9112, 3.2; RFC 3986, 3.2.2). A name may be empty, and may have any
 # characters of RFC 3986 except the comma, with which a server may have joined two values.
 _HOST = re.compile(
@@ -72,7 +71,6 @@ class ProxyRequest(SendfileRequest):
 # Most clients send the same Host. The cache takes half a megabyte at most.
 @lru_cache(32)
 def is_host(value: bytes) -> bool:
-    """Return whether the value of a Host header is valid."""
     match = _HOST.fullmatch(value)
     if match is None:
         return False

@@ -18,20 +18,17 @@ _MAX_SENDFILE = 1024 * 1024
 
 
 class SendfileRequest(Request):
-    """A request whose response may be a range of a file."""
-
     channel: Any
     # Bytes of the current chunk that ``sendfile`` has not sent.
     _chunk_left = 0
 
     def take_file(self, descriptor: int, offset: int, count: int) -> int | None:
-        """Send bytes of a file from ``offset`` on, by ``sendfile``.
+        """Send bytes of a file from ``offset`` on, of which it has ``count``, by ``sendfile``.
 
         This bypasses Twisted's transport, so it sends only while Twisted has nothing left to send.
         It sets the transport to the state of a full buffer. Then the transport resumes the producer
         when the socket is writable, and stops it when the connection is lost, as for any response.
 
-        :param count: the number of bytes that the file has from ``offset`` on.
         :returns: the number of bytes sent. It is less than ``count``, or 0, only if the producer is
             now paused. None if the bytes must be written instead.
         :raises EOFError: if the file has fewer bytes.

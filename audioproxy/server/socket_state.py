@@ -1,8 +1,4 @@
-"""What the system knows of a connection, and the server does not.
-
-The server reads a socket only when the reactor reports it. It sends into the system's buffer, and a
-player needs many seconds to receive that.
-"""
+"""What the system knows of a connection, and the server does not: it reads and sends by buffers."""
 
 from __future__ import annotations
 
@@ -19,7 +15,6 @@ _LAST_DATA_SENT = 8 + 9 * 4
 
 
 def has_unread(transport: Any) -> bool:
-    """Return whether bytes have arrived that the transport has not read."""
     if not ISystemHandle.providedBy(transport):
         return False
     handle: Any = transport.getHandle()

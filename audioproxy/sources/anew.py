@@ -25,9 +25,8 @@ async def use_source(
     It may change or vanish while it is read, or its origin may have been busy for a moment. As long
     as no client has got anything, that is no failure.
 
-    :param use: given the source, and whether this is the last attempt. The source stays open where
-        it succeeds.
-    :raises Refusal: of the last attempt, or for anything else than a failure of the source.
+    :param use: given the source, which stays open where it succeeds, and whether this is the last
+        attempt.
     """
     while True:
         attempts -= 1

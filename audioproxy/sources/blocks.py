@@ -16,14 +16,13 @@ import re
 import tempfile
 from collections import deque
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 #: Bytes of a block, as in cell.c.
 BLOCK = 64 * 1024
-
 # The marks of blocks that are there are 1 to 255.
 _MISSING, _MARKS = 0, 255
 _PRESENT = re.compile(rb"[^\0]")
-
 # fallocate(2), which the standard library lacks. FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE.
 _PUNCH = 1 | 2
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -38,51 +37,45 @@ class BlockFile:
 
     Writes and punches must not overlap. No method but `write` and `punch` takes long.
 
-    :ivar readable: a descriptor of the file, with which nobody can write.
-    :ivar readable_map: a descriptor of the map, with which nobody can write.
+    :ivar readable: a read-only descriptor of the file, as `readable_map` is of the map.
     :ivar used: bytes of the blocks that are there.
     """
 
     def __init__(self, folder: str, size: int) -> None:
-        """Create a file without blocks.
-
-        :param size: bytes; as long as it is not known, the most that it may have.
-        :raises OSError: where it cannot be created.
-        """
+        """Create a file without blocks, of a size or, where that is not known, the most of it."""
         self.size = size
         self.used = 0
-        count = -(-size // BLOCK)
         # In the order in which they came.
         self._order: deque[int] = deque()
         # The marks that blocks had, where they were given back.
         self._former: dict[int, int] = {}
-        self._file = tempfile.TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115
-        try:
+        with ExitStack() as opened:
+            self._file = opened.enter_context(tempfile.TemporaryFile(buffering=0, dir=folder))
             os.truncate(self._file.fileno(), size)
             self.readable = _open_readable(self._file.fileno())
-            try:
-                self._map, self.readable_map = _create_map(max(1, count))
-            except OSError:
-                os.close(self.readable)
-                raise
-        except OSError:
-            self._file.close()
-            raise
+            opened.callback(os.close, self.readable)
+            self._map, self.readable_map = _create_map(max(1, self._count))
+            opened.callback(self._map.close)
+            opened.callback(os.close, self.readable_map)
+            self._opened = opened.pop_all()
 
     def __contains__(self, block: int) -> bool:
         return self._map[block] != _MISSING
 
     @property
+    def _count(self) -> int:
+        return -(-self.size // BLOCK)
+
+    @property
     def is_complete(self) -> bool:
-        return len(self._order) == -(-self.size // BLOCK)
+        return len(self._order) == self._count
 
     def next_present(self, block: int) -> int:
         """Return the first block from ``block`` on that is there, or the number of all blocks."""
         found = _PRESENT.search(self._map, block)
-        return found.start() if found else -(-self.size // BLOCK)
+        return found.start() if found else self._count
 
     def marks(self, offset: int, count: int) -> bytes:
-        """Return the marks of the blocks of a range; blocks that are missing have none."""
         return self._map[offset // BLOCK : -(-(offset + count) // BLOCK)]
 
     def write(self, offset: int, data: bytes | bytearray) -> int:
@@ -110,7 +103,6 @@ class BlockFile:
         self.size = size
 
     def unmark_oldest(self, count: int) -> Iterator[int]:
-        """Unmark the blocks that came first, and yield them."""
         for _ in range(min(count, len(self._order))):
             block = self._order.popleft()
             self._former[block] = self._map[block]
@@ -119,11 +111,7 @@ class BlockFile:
             yield block
 
     def punch(self, block: int) -> None:
-        """Give a block back to the file system, which nobody finds marked any more.
-
-        :raises NoHoles: where the file system cannot do that.
-        :raises OSError: where it fails.
-        """
+        """Give a block back to the file system, which nobody finds marked any more."""
         offset, length = ctypes.c_int64(block * BLOCK), ctypes.c_int64(BLOCK)
         if _libc.fallocate(self._file.fileno(), _PUNCH, offset, length):
             code = ctypes.get_errno()
@@ -132,10 +120,7 @@ class BlockFile:
 
     def close(self) -> None:
         """Remove the file. Children that have opened it read on."""
-        os.close(self.readable)
-        os.close(self.readable_map)
-        self._map.close()
-        self._file.close()
+        self._opened.close()
 
 
 def _open_readable(descriptor: int) -> int:
@@ -143,7 +128,6 @@ def _open_readable(descriptor: int) -> int:
 
 
 def _create_map(size: int) -> tuple[mmap.mmap, int]:
-    """Return a map in memory, and a descriptor with which nobody can write into it."""
     descriptor = os.memfd_create("blocks", os.MFD_CLOEXEC)
     try:
         os.truncate(descriptor, size)

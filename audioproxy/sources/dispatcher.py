@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
-from urllib.parse import unquote_to_bytes
 
-from audioproxy.errors import NoSuchSource, NotFound, Refusal
-from audioproxy.grammar.sources import HttpsSource, S3Source, Source
+from audioproxy.errors import NoSuchSource, NotConfigured, NotFound, Refusal
+from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source, Source
 from audioproxy.grammar.values import other_forms
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.interfaces import OpenSource
@@ -48,7 +47,7 @@ class SourceDispatcher:
             with self.timed(source.scheme):
                 return await self.openers[source.scheme](source, reads=reads)
         except NoSuchSource as error:
-            if forms := " or ".join(_other_remote_forms(source)):
+            if forms := " or ".join(other_forms(source.remote_name)):
                 reason = f"{error}; it may be there in the Unicode form {forms}"
                 raise NoSuchSource(reason) from error
             raise
@@ -57,29 +56,36 @@ class SourceDispatcher:
                 _log.warn(
                     "a source took {seconds} s to open: {place} is slow",
                     seconds=f"{seconds:.1f}",
-                    place=_place_of(source),
+                    place=source.place,
                 )
 
 
-def _other_remote_forms(source: Source) -> Iterable[str]:
-    """Return the other Unicode forms of a remote name; `LocalSources` looks for a local one."""
-    if isinstance(source, S3Source):
-        return other_forms(source.key)
-    if isinstance(source, HttpsSource):
-        return other_forms(unquote_to_bytes(source.url.partition("?")[0]))
-    return ()
+# What a client gets where the setting of a scheme is missing, and what the log says.
+_UNSET: dict[str, tuple[Callable[[], Refusal], str]] = {
+    LocalSource.scheme: (
+        lambda: NotFound("local sources are disabled: AP_LOCAL_ROOT is not set"),
+        "a local source was requested, but AP_LOCAL_ROOT is not set, so local sources are"
+        " disabled; set it to the directory that holds them",
+    ),
+    S3Source.scheme: (
+        NotConfigured,
+        "an s3 source was requested, but no credentials are set; set AWS_ACCESS_KEY_ID,"
+        " AWS_SECRET_ACCESS_KEY and AWS_REGION",
+    ),
+    HttpsSource.scheme: (
+        lambda: NotFound("not on the allowlist"),
+        "an https source was requested, but AP_SOURCE_ALLOWLIST is not set, so every https"
+        " host is refused; set it to the hosts that may be sources",
+    ),
+}
 
 
-def _place_of(source: Source) -> str:
-    """Return where a source is, for the log. The line of the request has the source itself."""
-    if isinstance(source, HttpsSource):
-        return f"the origin {source.host}"
-    if isinstance(source, S3Source):
-        return f"the bucket {source.bucket}"
-    return "the disk of AP_LOCAL_ROOT"
+def unset_openers() -> dict[str, Opener]:
+    """Return the openers of all schemes, as if no setting of any were set."""
+    return {scheme: _unset(*row) for scheme, row in _UNSET.items()}
 
 
-def unset(refusal: Callable[[], Refusal], missing: str) -> Opener:
+def _unset(refusal: Callable[[], Refusal], missing: str) -> Opener:
     """Return the opener of a scheme whose setting is missing.
 
     :param missing: the name of the setting, and what it does. A client gets a plain 404, so only

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, closing, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from threading import Event
 
@@ -14,12 +15,12 @@ from audioproxy.errors import Refusal, RenderFailed, UpstreamUnavailable, reason
 from audioproxy.files.scratch_files import AnonymousSpace
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR
 from audioproxy.media.reading import Reader
-from audioproxy.media.seeking.point import MOST_COPIED, SeekPoint
+from audioproxy.media.seek_point import MOST_COPIED, SeekPoint
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.interfaces import OpenSource, SourceFile
 
-# Bytes that are copied at once. Where their content may tell the end, each time twice as many are:
-# not much more is copied than needed, which may be remote.
+# Bytes that are copied at once; each time twice as many, where their content may tell the end. Not
+# much more is copied than needed, which may be remote.
 _LEAST_PIECE, _LARGEST_PIECE = 128 * 1024, 1 << 20
 # Bytes that are copied at most. Where a place was found, fewer were expected.
 _MOST_COPIED = 4 * MOST_COPIED
@@ -29,20 +30,19 @@ _OVERLAP = 64 * 1024
 _log = Logger()
 
 
+@dataclass(frozen=True, slots=True)
 class Excerpt:
     """What a child reads in place of the source."""
 
-    def __init__(self, source: OpenSource, descriptor: int) -> None:
-        self._source = source
-        self._descriptor = descriptor
+    source: OpenSource
+    descriptor: int
 
     @property
     def failure(self) -> Refusal | None:
-        return self._source.failure
+        return self.source.failure
 
-    @contextmanager
-    def inherit(self) -> Iterator[Mapping[int, int]]:
-        yield {SOURCE_DESCRIPTOR: self._descriptor}
+    def inherit(self) -> AbstractContextManager[Mapping[int, int]]:
+        return nullcontext({SOURCE_DESCRIPTOR: self.descriptor})
 
 
 @asynccontextmanager
@@ -57,8 +57,6 @@ async def open_excerpt(
     """Copy what a decoder needs from a place on, for the length of a block.
 
     :param skipped: bytes of the source ahead of its container.
-    :raises RenderFailed: where it cannot be written.
-    :raises Refusal: where the source cannot be read, or not before the deadline.
     """
     try:
         file = await space.create()
@@ -102,7 +100,7 @@ def _read_all(copying: Reader[None], descriptor: int, stop: Event) -> None:
 
 
 def _advance(copying: Reader[None], data: bytes | None = None) -> tuple[int, int] | None:
-    """Return the next range; None where there is none."""
+    """Return the next range; None at the end."""
     try:
         return next(copying) if data is None else copying.send(data)
     except StopIteration:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredLock, fail, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
 from audioproxy.concurrency.shared_result import SharedCalls, SharedResult
-from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
-from audioproxy.errors import (
-    Refusal,
-    RenderFailed,
-    UpstreamUnavailable,
-    reason_of,
-)
+from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled, run_detached
+from audioproxy.errors import Refusal, RenderFailed, UpstreamUnavailable, reason_of
 from audioproxy.media.diagnostics import one_line
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.blocks import BLOCK, BlockFile, NoHoles
@@ -39,16 +35,9 @@ LEAST_KEPT = _MOST_AHEAD + _INDEX
 _log = Logger()
 
 
-class MakeRoom(Protocol):
-    """Gives blocks back to the disk, where a file needs the room."""
-
-    def __call__(self, file: FarFile, *, is_full: bool = False) -> Coroutine[Any, Any, None]: ...
-
-
 class Reader:
     """The place of one reader of a far file, for reading ahead.
 
-    :ivar fetch: the one that serves it.
     :ivar stop: where it will stop, by estimate; None for the end.
     """
 
@@ -58,15 +47,17 @@ class Reader:
         self._ahead = _LEAST_AHEAD
 
     def follow(self, fetch: Fetch, block: int) -> None:
-        """Have a fetch go on to a block, and to some of what follows it."""
         self._ahead = min(2 * self._ahead, _MOST_AHEAD) if fetch is self.fetch else _LEAST_AHEAD
         self.fetch = fetch
         fetch.extend((block + 1) * BLOCK + self._ahead)
 
 
+@dataclass(eq=False, repr=False)
 class FarFile:
     """The blocks of one version of a source, and the fetches that bring them.
 
+    :ivar blocks: as large as the source; as long as its size is not known, as it may be.
+    :ivar make_room: called after each write, and with True where the disk is full.
     :ivar size: bytes; None as long as they are not known.
     :ivar is_whole: the origin serves no ranges, so one response brings all of it, in order.
     :ivar is_kept: no block of it may be given back.
@@ -74,31 +65,18 @@ class FarFile:
     :ivar failure: why no more of this version can be had; None while that is possible.
     """
 
-    def __init__(
-        self,
-        version: Version,
-        blocks: BlockFile,
-        size: int | None,
-        clock: IReactorTime,
-        run_in_thread: ThreadRunner,
-        make_room: MakeRoom,
-    ) -> None:
-        """Create a file without blocks.
+    version: Version
+    blocks: BlockFile
+    size: int | None
+    clock: IReactorTime
+    run_in_thread: ThreadRunner
+    make_room: Callable[[FarFile, bool], Coroutine[Any, Any, None]]
+    can_punch: bool = True
+    free: int = 0
+    failure: Refusal | None = None
 
-        :param blocks: as large as the source; as long as its size is not known, as it may be.
-        :param make_room: called after each write, and where the disk is full.
-        """
-        self.blocks = blocks
-        self.size = size
-        self.is_whole = version.is_whole
-        self.is_kept = version.is_whole
-        self.can_punch = True
-        self.free = 0
-        self.failure: Refusal | None = None
-        self._version = version
-        self._clock = clock
-        self._run_in_thread = run_in_thread
-        self._make_room = make_room
+    def __post_init__(self) -> None:
+        self.is_whole = self.is_kept = self.version.is_whole
         # Writes and punches of one file do not overlap.
         self._lock = DeferredLock()
         self._waiting: dict[int, SharedResult[None]] = {}
@@ -120,18 +98,11 @@ class FarFile:
         return self.is_whole and not self.is_complete
 
     def begin(self, part: Part | None, stop: int | None) -> None:
-        """Fetch the start, or all of a source without ranges.
-
-        :param part: a response that has begun already.
-        :param stop: behind the last byte; None for the end.
-        """
-        self._start(0, self.size if stop is None else stop, None, part)
+        """Fetch the start, or all of a source without ranges; None is an unknown end."""
+        self._start(0, stop, None, part)
 
     def prefetch(self, offset: int, coming: Deferred[Part] | None = None) -> None:
-        """Fetch all from a place on, if it is not there.
-
-        :param coming: a response that begins ahead of the place, or fails.
-        """
+        """Fetch all from a place on, if it is not there; what is coming begins ahead of it."""
         assert self.size is not None
         block = offset // BLOCK
         if block not in self.blocks and self._find(block) is None:
@@ -140,10 +111,9 @@ class FarFile:
             abandon(coming, Part.discard)
 
     def want(self, block: int, reader: Reader) -> Deferred[None]:
-        """Return a Deferred that fires when a block is there.
+        """Return a Deferred that fires when a block is there, or fails with a `Refusal`.
 
-        It may be gone again when it is read. The Deferred fails with a `Refusal` where the block
-        cannot be had.
+        The block may be gone again when it is read.
         """
         if self._is_closed or block * BLOCK >= self.blocks.size:
             return fail(RenderFailed("The source has no such place, or is closed."))
@@ -191,10 +161,7 @@ class FarFile:
         return self._copies.join(None, lambda: self.bring(self.blocks.size))
 
     async def bring(self, stop: int) -> None:
-        """Fetch all that is missing ahead of a place, and keep the file.
-
-        :raises Refusal: where it cannot be had.
-        """
+        """Fetch all that is missing ahead of a place, and keep the file."""
         self.is_kept = True
         reader, block = Reader(), 0
         try:
@@ -211,7 +178,7 @@ class FarFile:
         finally:
             self.leave(reader)
 
-    def close(self, run_detached: Callable[[Callable[[], object]], object]) -> None:
+    def close(self) -> None:
         """End all fetches, and remove the file. No more of it is read by this process."""
         self._is_closed = True
         waiting, self._waiting = self._waiting, {}
@@ -221,13 +188,9 @@ class FarFile:
         for running in fetches.values():
             running.cancel()
         # When the last write is over.
-        self._lock.run(run_detached, self.blocks.close)
+        self._lock.run(run_detached, self.run_in_thread, self.blocks.close)
 
     async def give_back(self, count: int) -> None:
-        """Give the oldest blocks back to the disk.
-
-        :param count: of blocks.
-        """
         await self._lock.acquire()
         try:
             if self._is_closed or self.is_kept:
@@ -238,7 +201,7 @@ class FarFile:
                 for block in oldest:
                     self.blocks.punch(block)
 
-            await await_uncancelled(self._run_in_thread(punch))
+            await await_uncancelled(self.run_in_thread(punch))
         except NoHoles:
             self.can_punch = False
         except OSError as error:
@@ -248,7 +211,6 @@ class FarFile:
             self._lock.release()
 
     def _find(self, block: int) -> Fetch | None:
-        """Return the fetch that brings a block soon."""
         place = block * BLOCK
         for fetch in self._fetches:
             is_near = self.is_whole or place - fetch.position <= _INDEX
@@ -286,7 +248,7 @@ class FarFile:
         part: Part | Deferred[Part] | None = None,
     ) -> Fetch:
         most = self.blocks.size if self.size is None else None
-        fetch = Fetch(self._version, self._clock, start, stop, self._write, bound, most)
+        fetch = Fetch(self.version, self.clock, start, stop, self._write, bound, most)
         self._readers[fetch] = set()
         running = Deferred.fromCoroutine(fetch.run(part))
         self._fetches[fetch] = running
@@ -295,18 +257,14 @@ class FarFile:
         return fetch
 
     async def _write(self, fetch: Fetch, data: bytearray) -> None:
-        """Write whole blocks of a fetch, and mark them.
-
-        :raises OSError: where they cannot be written.
-        """
         try:
             await self._write_locked(fetch, data)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            await self._make_room(self, is_full=True)
+            await self.make_room(self, True)
             await self._write_locked(fetch, data)
-        await self._make_room(self)
+        await self.make_room(self, False)
 
     async def _write_locked(self, fetch: Fetch, data: bytearray) -> None:
         await self._lock.acquire()
@@ -314,7 +272,7 @@ class FarFile:
             if self._is_closed:
                 raise CancelledError
             write = partial(self.blocks.write, fetch.position, data)
-            self.free = await await_uncancelled(self._run_in_thread(write))
+            self.free = await await_uncancelled(self.run_in_thread(write))
             start, fetch.position = fetch.position, fetch.position + len(data)
             is_end = fetch.position == self.blocks.size
             self._mark(start, fetch.position if is_end else fetch.position // BLOCK * BLOCK)
@@ -323,7 +281,10 @@ class FarFile:
 
     def _mark(self, start: int, stop: int) -> None:
         self.blocks.mark(start, stop)
-        for block in range(start // BLOCK, -(-stop // BLOCK)):
+        self._wake(range(start // BLOCK, -(-stop // BLOCK)))
+
+    def _wake(self, blocks: Iterable[int]) -> None:
+        for block in blocks:
             if (waiter := self._waiting.pop(block, None)) is not None:
                 waiter.fire(None)
 
@@ -334,8 +295,7 @@ class FarFile:
             self._mark(self.size // BLOCK * BLOCK, self.size)
             self._sized.fire(None)
             # These see the end of the file now.
-            for block in list(self._waiting):
-                self._waiting.pop(block).fire(None)
+            self._wake(list(self._waiting))
         self._discard(fetch)
 
     def _note_failure(self, failure: Failure, fetch: Fetch) -> None:

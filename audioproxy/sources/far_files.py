@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from audioproxy.concurrency.threads import ThreadRunner, run_detached
+from audioproxy.concurrency.threads import ThreadRunner
 from audioproxy.errors import RenderFailed, SourceTooLarge, reason_of
 from audioproxy.observe.log_context import Logger
 from audioproxy.sources.blocks import BLOCK, BlockFile
@@ -20,39 +20,30 @@ MOST_BYTES = 1 << 30
 #: Seconds for which blocks are kept after their last use, and the most files that nobody reads.
 KEPT_SECONDS = 300.0
 _MOST_IDLE = 64
-
 # Bytes that no source has.
 _LARGEST = 1 << 40
 
 _log = Logger()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class FarFiles:
-    """Far files by the identities of their sources."""
+    """Far files by the identities of their sources.
 
-    def __init__(
-        self,
-        folder: str,
-        clock: IReactorTime,
-        run_in_thread: ThreadRunner,
-        most_unknown: int,
-        most_bytes: int = MOST_BYTES,
-    ) -> None:
-        """Prepare to create files.
+    :ivar most_unknown: bytes of a source whose size is not known.
+    :ivar most_bytes: of all blocks together.
+    """
 
-        :param most_unknown: bytes of a source whose size is not known.
-        :param most_bytes: of all blocks together.
-        """
-        self._folder = folder
-        self._clock = clock
-        self._run_in_thread = run_in_thread
-        self._most_unknown = most_unknown
-        self._most_bytes = most_bytes
-        # From the one whose last use is longest ago, and by identity, where that is certain.
-        self._users: OrderedDict[FarFile, int] = OrderedDict()
-        self._known: dict[bytes, FarFile] = {}
-        self._expiries: dict[FarFile, IDelayedCall] = {}
-        self._is_closed = False
+    folder: str
+    clock: IReactorTime
+    run_in_thread: ThreadRunner
+    most_unknown: int
+    most_bytes: int = MOST_BYTES
+    # From the one whose last use is longest ago, and by identity, where that is certain.
+    _users: OrderedDict[FarFile, int] = field(default_factory=OrderedDict, init=False)
+    _known: dict[bytes, FarFile] = field(default_factory=dict, init=False)
+    _expiries: dict[FarFile, IDelayedCall] = field(default_factory=dict, init=False)
+    _is_closed: bool = field(default=False, init=False)
 
     def find(self, identity: bytes) -> FarFile | None:
         file = self._known.get(identity)
@@ -66,27 +57,15 @@ class FarFiles:
         )
 
     def create(self, version: Version, size: int | None, identity: bytes | None) -> FarFile:
-        """Return a new file without blocks, which is not used yet.
-
-        :param identity: under which others find it; None for none.
-        :raises RenderFailed: where no file can be created.
-        :raises SourceTooLarge: for a size that cannot be right.
-        """
+        """Return a new file without blocks, which others find by its identity, if it has one."""
         if size is not None and size > _LARGEST:
             raise SourceTooLarge(f"No source has {size} bytes.")
         try:
-            blocks = BlockFile(self._folder, self._most_unknown if size is None else size)
+            blocks = BlockFile(self.folder, self.most_unknown if size is None else size)
         except OSError as error:
             _log.warn("no file can be created in TMPDIR: {why}", why=reason_of(error))
             raise RenderFailed("The source could not be written to the disk.") from error
-        file = FarFile(
-            version,
-            blocks,
-            size,
-            self._clock,
-            self._run_in_thread,
-            self.make_room,
-        )
+        file = FarFile(version, blocks, size, self.clock, self.run_in_thread, self.make_room)
         self._users[file] = 0
         if identity is not None:
             self._known[identity] = file
@@ -112,21 +91,21 @@ class FarFiles:
             self._remove(file)
             return
         file.rest()
-        self._expiries[file] = self._clock.callLater(KEPT_SECONDS, self._remove, file)
+        self._expiries[file] = self.clock.callLater(KEPT_SECONDS, self._remove, file)
         if len(self._expiries) > _MOST_IDLE:
             self._remove(next(iter(self._expiries)))
 
-    async def make_room(self, file: FarFile, *, is_full: bool = False) -> None:
+    async def make_room(self, file: FarFile, is_full: bool) -> None:
         """Give blocks back until all together are within the bound, and leave half of the disk.
 
-        Those of unused files go first, then the oldest ones of the file that was used longest ago.
+        Those of unused files go first, then the oldest ones of the file that was used longest ago,
+        and last those of the file that is written.
 
-        :param file: the one that is written. Its own blocks go last.
         :param is_full: the disk has no room at all, whatever the bound is.
         """
         used = self._used
         # The other half is for outputs, which may be on the same disk.
-        most = min(self._most_bytes, (used if is_full else used + file.free) // 2)
+        most = min(self.most_bytes, (used if is_full else used + file.free) // 2)
         for each in list(self._expiries):
             if self._used <= most:
                 return
@@ -164,10 +143,7 @@ class FarFiles:
                 del self._known[identity]
         if (expiry := self._expiries.pop(file, None)) is not None and expiry.active():
             expiry.cancel()
-        file.close(self._run_detached)
-
-    def _run_detached(self, work: Callable[[], object]) -> None:
-        run_detached(self._run_in_thread, work)
+        file.close()
 
 
 def _gives_back(file: FarFile) -> bool:

@@ -56,9 +56,8 @@ class Found:
     :ivar place: the source, in its canonical form.
     :ivar validator: empty where the origin states none.
     :ivar size: bytes; None where the origin does not state them.
-    :ivar version: brings the bytes.
-    :ivar start: a response that has begun already; None for none.
-    :ivar end: a response with the last bytes that has begun already, or fails; None for none.
+    :ivar start: a response that has begun already.
+    :ivar end: a response with the last bytes that has begun already, or fails.
     :ivar unreadable: why the bytes cannot be read as a source; empty where they can.
     """
 
@@ -71,7 +70,6 @@ class Found:
     unreadable: str = ""
 
     def drop(self) -> None:
-        """Give up the responses that have begun."""
         if self.start is not None:
             self.start.discard()
         abandon(self.end, Part.discard)
@@ -81,7 +79,7 @@ class Found:
 class FarReading:
     """What all remote sources of a node share.
 
-    :ivar reactor: provides readers of sockets, and time.
+    :ivar reactor: provides readers of sockets.
     :ivar can_preload: returns whether children can read far files now. Otherwise sources are copied
         before they are read.
     :ivar copy_timeout: seconds for such a copy.
@@ -96,10 +94,7 @@ class FarReading:
     copy_timeout: float
 
     def open(self, found: Found, *, reads: bool) -> FarSource:
-        """Return a source.
-
-        :param reads: its bytes will be read, so they are requested now.
-        """
+        """Return a source; one whose bytes will be read requests the first ones now."""
         if not reads or found.unreadable:
             found.drop()
             found = replace(found, start=None, end=None)
@@ -133,12 +128,10 @@ class FarSource:
 
     @property
     def size(self) -> int | None:
-        """Bytes, as the origin states them, or as they were counted."""
         return self._found.size if self._file is None else self._file.size
 
     @property
     def descriptor(self) -> int | None:
-        """A descriptor of the file, once all of the source is there and stays."""
         file = self._file
         return file.blocks.readable if file is not None and file.is_complete else None
 
@@ -147,10 +140,7 @@ class FarSource:
         return bool(self.validator) and self.failure is None
 
     def begin(self) -> FarFile:
-        """Request the start of the source, unless it is there already, and return the file.
-
-        :raises RenderFailed: where no file can be created, or the source is closed.
-        """
+        """Request the start of the source, unless it is there already, and return the file."""
         if self._file is not None:
             return self._file
         if self._is_closed and not self._looking:
@@ -171,15 +161,15 @@ class FarSource:
         self._file = file
         if not is_new:
             found.drop()
-        elif file.is_whole:
-            file.begin(found.start, None)
+            return file
+        size = 0 if file.is_whole or found.size is None else found.size
+        file.begin(found.start, file.size if file.is_whole else min(START_BYTES, size))
+        if size <= START_BYTES:
+            abandon(found.end, Part.discard)
+        elif found.end is not None:
+            file.prefetch(size - _END_BYTES, found.end)
         else:
-            size = found.size or 0
-            file.begin(found.start, min(START_BYTES, size))
-            if found.end is not None:
-                file.prefetch(size - _END_BYTES, found.end)
-            elif size > START_BYTES:
-                Deferred.fromCoroutine(self._fetch_end(file, size)).addErrback(lambda _: None)
+            Deferred.fromCoroutine(self._fetch_end(file, size)).addErrback(lambda _: None)
         return file
 
     @contextmanager
@@ -294,7 +284,6 @@ class FarSource:
                 return data
 
     async def unchanged(self) -> bool:
-        """Return whether all bytes were of one version; each request has checked it."""
         return self.failure is None
 
     def close(self) -> None:

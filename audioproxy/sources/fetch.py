@@ -13,12 +13,7 @@ from twisted.internet.task import deferLater
 from zope.interface import implementer
 
 from audioproxy.concurrency.threads import await_uncancelled
-from audioproxy.errors import (
-    Refusal,
-    RenderFailed,
-    SourceTooLarge,
-    UpstreamUnavailable,
-)
+from audioproxy.errors import Refusal, RenderFailed, SourceTooLarge, UpstreamUnavailable
 from audioproxy.files.streams import ByteStream, ConsumerGone
 from audioproxy.http_client.client import Response
 from audioproxy.http_client.errors import TooMuch, TransportError
@@ -55,10 +50,7 @@ class Busy(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Bytes of a source on their way.
-
-    :ivar first: the place of the first one. Those ahead of what is needed are dropped.
-    """
+    """Bytes of a source on their way; those ahead of what is needed are dropped."""
 
     first: int
     stream: ByteStream
@@ -74,7 +66,6 @@ class Part:
 
 
 def abandon(coming: Deferred[T] | None, drop: Callable[[T], None]) -> None:
-    """Give up a response that is not needed, if there is one."""
     if coming is not None:
         coming.addCallbacks(drop, lambda failure: None)
         coming.cancel()
@@ -83,6 +74,7 @@ def abandon(coming: Deferred[T] | None, drop: Callable[[T], None]) -> None:
 class Version(Protocol):
     """One version of a source at its origin.
 
+    :ivar name: the place, for the log.
     :ivar is_whole: the origin serves no ranges of it.
     """
 
@@ -102,39 +94,29 @@ class Version(Protocol):
 
 
 @implementer(IConsumer)
+@dataclass(eq=False, repr=False)
 class Fetch:
     """Bytes of one version, from a place on. What is lost on the way is requested again.
 
+    :ivar write_blocks: writes whole blocks at `position`, and moves it. The end of a source counts
+        as a whole block.
+    :ivar bound: the place at which the fetch pauses, until `extend` moves it; None for none.
+    :ivar most: the most bytes that a source may have whose size is not known.
     :ivar position: all bytes ahead of it are written.
     """
 
-    def __init__(
-        self,
-        version: Version,
-        clock: IReactorTime,
-        start: int,
-        stop: int | None,
-        write: Callable[[Fetch, bytearray], Coroutine[Any, Any, None]],
-        bound: int | None = None,
-        most: int | None = None,
-    ) -> None:
-        """Prepare a fetch that has not begun.
+    version: Version
+    clock: IReactorTime
+    position: int
+    stop: int | None
+    write_blocks: Callable[[Fetch, bytearray], Coroutine[Any, Any, None]]
+    bound: int | None = None
+    most: int | None = None
+    is_needed: bool = True
 
-        :param write: writes whole blocks at `position`, and moves it. The end of a source counts as
-            a whole block.
-        :param most: the most bytes that a source may have whose size is not known.
-        :param bound: the place at which the fetch pauses, until `extend` moves it; None for none.
-        """
-        self.position = start
-        self.stop = stop
-        self.is_needed = True
-        self._version = version
-        self._clock = clock
-        self._write = write
-        self._bound = bound
-        self._most = most
+    def __post_init__(self) -> None:
         # All bytes ahead of this place have arrived; the last ones are not written yet.
-        self._arrived = start
+        self._arrived = self.position
         self._batch = bytearray()
         self._writing: Deferred[None] | None = None
         self._error: Exception | None = None
@@ -146,17 +128,14 @@ class Fetch:
 
     @property
     def _is_too_large(self) -> bool:
-        return self._most is not None and self._arrived > self._most
+        return self.most is not None and self._arrived > self.most
 
     @property
     def _is_ahead(self) -> bool:
-        return self._bound is not None and self._arrived >= self._bound
+        return self.bound is not None and self._arrived >= self.bound
 
     async def run(self, begun: Part | Deferred[Part] | None = None) -> None:
-        """Fetch all of it.
-
-        :param begun: a response that has begun already, or is coming, or fails.
-        """
+        """Fetch all of it; a response may have begun already, or is coming, or fails."""
         failures, part = 0, None if isinstance(begun, Deferred) else begun
         if isinstance(begun, Deferred):
             # Otherwise it is requested as all others.
@@ -171,7 +150,7 @@ class Fetch:
                         # An origin that was left waiting has closed its connection.
                         self._needed = Deferred()
                         await self._needed
-                    part = await self._version.get(self._arrived, self.stop)
+                    part = await self.version.get(self._arrived, self.stop)
                 current, part = part, None
                 await self._receive(current)
                 if self.stop is None:
@@ -189,23 +168,19 @@ class Fetch:
             raise self._error
 
     async def _wait(self, error: Busy, failures: int) -> None:
-        """Wait before another attempt.
-
-        :param failures: attempts since the last one that has brought much.
-        """
-        name, wanted = self._version.name, error.retry_after or 0.0
-        most = _MOST_WHOLE if self._version.is_whole else len(_DELAYS)
+        """Wait before another attempt, after failures since one that has brought much."""
+        name, wanted = self.version.name, error.retry_after or 0.0
+        most = _MOST_WHOLE if self.version.is_whole else len(_DELAYS)
         if failures > most or wanted > MOST_PATIENCE or not self.is_needed:
             _log.warn("the origin {name} does not return a source: {why}", name=name, why=error)
             raise UpstreamUnavailable("The origin did not return the whole source.") from error
         log = _log.warn if failures > 1 else _log.debug
         log("the origin {name} is asked again for a source: {why}", name=name, why=error)
-        await deferLater(self._clock, max(wanted, _DELAYS[failures - 1] if failures else 0.0))
+        await deferLater(self.clock, max(wanted, _DELAYS[failures - 1] if failures else 0.0))
 
     def extend(self, bound: int) -> None:
-        """Fetch on up to a later place."""
-        if self._bound is not None and bound > self._bound:
-            self._bound = bound
+        if self.bound is not None and bound > self.bound:
+            self.bound = bound
             self._adjust()
             needed, self._needed = self._needed, None
             if needed is not None:
@@ -254,15 +229,14 @@ class Fetch:
         self._arrived += max(0, min(rest, len(data)) - skipped)
         if self._is_too_large:
             # What is accepted of it can still be probed.
-            assert self._most is not None
-            del self._batch[self._most - self._arrived :]
+            assert self.most is not None
+            del self._batch[self.most - self._arrived :]
         if self._writing is None:
             writing = Deferred.fromCoroutine(self._write_batches())
             self._writing = None if writing.called else writing
         self._adjust()
 
     async def _write_batches(self) -> None:
-        """Write what has arrived, but for the block that has not arrived as a whole."""
         try:
             while self._error is None:
                 is_end = self._arrived == self.stop or self._is_too_large
@@ -272,10 +246,10 @@ class Fetch:
                 batch = self._batch[:count]
                 del self._batch[:count]
                 self._adjust()
-                await self._write(self, batch)
+                await self.write_blocks(self, batch)
             if self._is_too_large and self._error is None:
                 raise SourceTooLarge(
-                    f"The source has more than {self._most} bytes, and no more are accepted."
+                    f"The source has more than {self.most} bytes, and no more are accepted."
                 )
         except Exception as error:
             self._error = error

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
@@ -25,11 +27,11 @@ _UNAUTHORIZED = (401, 403)
 # after a temporary error, unless the origin states more.
 _LOOKUP_TIMEOUT = 30.0
 _DELAYS = (0.5, 2.0)
+
+#: What the headers of a response state, and the response.
+Answer: TypeAlias = tuple[OriginState, Response]
+
 _log = Logger()
-
-
-class UnusableOrigin(UpstreamUnavailable):
-    """The origin responds, but is not trusted, or redirects without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +53,11 @@ class OriginClient:
     def is_connected(self, source: HttpsSource) -> bool:
         return self.client.is_connected(redirects.request_url(source))
 
-    async def look_up(
-        self, source: HttpsSource, byte_range: str | None = None
-    ) -> tuple[OriginState, Response]:
+    async def look_up(self, source: HttpsSource, byte_range: str | None = None) -> Answer:
         """Follow redirects to the source, and return its state there and the response.
 
         :param byte_range: such as ``0-0``. An origin that responds to a range of the start with an
             error, though the source may exist, is asked for the whole.
-        :returns: the body of the response has to be read, streamed or discarded.
         """
         deadline = Deadline(self.clock, _LOOKUP_TIMEOUT)
         for delay in (*_DELAYS, None):
@@ -75,10 +74,7 @@ class OriginClient:
             await deferLater(self.clock, wait)
         raise AssertionError
 
-    async def walk(
-        self, source: HttpsSource, byte_range: str | None
-    ) -> tuple[OriginState, Response]:
-        """Follow redirects once, as `look_up` does."""
+    async def walk(self, source: HttpsSource, byte_range: str | None) -> Answer:
         target = source
         for _ in range(redirects.MAX_REDIRECTS + 1):
             response = await self._send(target, source, byte_range)
@@ -91,17 +87,21 @@ class OriginClient:
             response.discard()
             target = redirects.redirect_target(target, response, self.allowlist)
         _log.warn("the origin {host} redirects without end", host=source.host)
-        raise UnusableOrigin(f"The source is behind more than {redirects.MAX_REDIRECTS} redirects.")
+        raise UpstreamUnavailable(
+            f"The source is behind more than {redirects.MAX_REDIRECTS} redirects."
+        )
 
-    async def get(
-        self, target: HttpsSource, source: HttpsSource, byte_range: str | None
-    ) -> tuple[OriginState, Response]:
-        """Request a source where an earlier redirect has led to."""
-        response = await self._send(target, source, byte_range)
-        if response.status in redirects.STATUSES:
-            response.discard()
-            raise NotFound("another redirect")
-        return read_state(target, response), response
+    async def walk_again(
+        self, source: HttpsSource, target: HttpsSource, byte_range: str | None
+    ) -> Answer:
+        """Request a source where redirects have led before, or follow them again."""
+        if target != source:
+            with suppress(NotFound):
+                response = await self._send(target, source, byte_range)
+                if response.status not in redirects.STATUSES:
+                    return read_state(target, response), response
+                response.discard()
+        return await self.walk(source, byte_range)
 
     async def _send(
         self, target: HttpsSource, source: HttpsSource, byte_range: str | None
@@ -117,7 +117,7 @@ class OriginClient:
             response = await self.client.request("GET", redirects.request_url(target), headers)
         except UntrustedCertificate as error:
             _log.warn("the origin {host} is not trusted: {error}", host=host, error=error)
-            raise UnusableOrigin("The origin's certificate cannot be verified.") from error
+            raise UpstreamUnavailable("The origin's certificate cannot be verified.") from error
         except PrivateAddress as error:
             text = "the origin {host} is refused by AP_SOURCE_DENY_PRIVATE: {error}"
             _log.warn(text, host=host, error=error)
@@ -129,12 +129,11 @@ class OriginClient:
                 "The origin could not be reached.",
                 is_repeated=error.is_closed,
             ) from error
-        if own_headers and response.status in _UNAUTHORIZED:
+        if response.status in _UNAUTHORIZED and self.headers.get(target.authority):
             text = "the origin {host} responds with {status}: its headers in AP_SOURCE_HEADERS_FILE"
-            text += " may be wrong or expired"
-            _log.warn(text, host=host, status=response.status)
-        if target.authority in self.headers and not is_own and response.status in _UNAUTHORIZED:
-            text = "the origin {host} responds with {status}: its headers in AP_SOURCE_HEADERS_FILE"
-            text += " are for sources whose own URL names it, and no redirect carries them"
+            if is_own:
+                text += " may be wrong or expired"
+            else:
+                text += " are for sources whose own URL names it, and no redirect carries them"
             _log.warn(text, host=host, status=response.status)
         return response

@@ -6,8 +6,8 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import ClassVar, TypeVar
 
 from cachetools import TTLCache
@@ -28,15 +28,12 @@ _DIRECTORY_FLAGS = (
 )
 # Without O_NONBLOCK, opening a FIFO would wait for its writer.
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-
 # Errors that do not tell whether the file exists. A 404, which may be cached for a while, would be
 # wrong.
 _UNCERTAIN_ERRORS = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE}
-
 # Seconds after which a change must show in a file's times: the coarsest file systems have ticks of
 # two seconds.
 _TIMESTAMP_MARGIN = 3.0
-
 # Seconds between two log lines about one source that this process has no permission to read, and
 # the most sources that are remembered for this (D56).
 _REPORT_INTERVAL = 60.0
@@ -75,9 +72,8 @@ class OpenLocalSource:
     def descriptor(self) -> int:
         return self._descriptor
 
-    @contextmanager
-    def inherit(self) -> Iterator[Mapping[int, int]]:
-        yield {SOURCE_DESCRIPTOR: self._descriptor}
+    def inherit(self) -> AbstractContextManager[Mapping[int, int]]:
+        return nullcontext({SOURCE_DESCRIPTOR: self._descriptor})
 
     async def inspect(self, deadline: Deadline, look: Look[T]) -> T:
         return await look(local_input())
@@ -107,7 +103,6 @@ class OpenLocalSource:
         return is_old and _identity(status) == self.identity
 
     async def unchanged(self) -> bool:
-        """Return whether the file was not written to since it was opened."""
         return _validator(os.fstat(self._descriptor)) == self.validator
 
     def close(self) -> None:
@@ -129,10 +124,6 @@ class LocalSources:
 
         The path is resolved first, and then opened component by component without following
         links: a component that is replaced by a link in between is refused.
-
-        :raises NoSuchSource: where there is no such file.
-        :raises NotFound: for everything else but a readable regular file inside the root.
-        :raises UpstreamUnavailable: for an error that does not tell whether the file exists.
         """
         try:
             # The root is resolved for each request: it may be a link that a deployment changes.
@@ -156,16 +147,10 @@ class LocalSources:
         return OpenLocalSource(descriptor, status, self._run_in_thread)
 
     async def _find_other_form(self, root: bytes, path: bytes) -> str:
-        """Return a note on the file with the name in another Unicode form; empty if none is there.
-
-        Only operators see it: to a client, the file is missing.
-        """
-        if not other_forms(path):
-            return ""
-        try:
-            found = await self._run_in_thread(lambda: _find_other_form(root, path))
-        except OSError:
-            found = None
+        found = None
+        if other_forms(path):
+            with suppress(OSError):
+                found = await self._run_in_thread(lambda: _find_other_form(root, path))
         if found is None:
             return ""
         name = log_name(LocalSource(found).canonical)
@@ -211,7 +196,7 @@ def _resolve(root: bytes, path: bytes) -> list[bytes]:
 
 
 def _find_other_form(root: bytes, path: bytes) -> bytes | None:
-    """Return the path of a file whose components have other Unicode forms, or None."""
+    """Return the path of a file whose components have other Unicode forms."""
     found = b""
     for name in path.split(b"/"):
         spellings = [os.path.join(found, each) for each in (name, *other_forms(name).values())]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from audioproxy.errors import NoSuchSource, NotFound
 from audioproxy.grammar.sources import HttpsSource
 from audioproxy.http_client.client import Response
+from audioproxy.sources.fetch import Busy
 
 # Statuses of responses with the whole source.
 _WHOLE = (200, 203)
@@ -15,7 +16,6 @@ _WHOLE = (200, 203)
 _GONE = (404, 410)
 # Statuses of temporary errors, which do not tell whether the source exists.
 _TEMPORARY = (408, 425, 429)
-
 # What differs between entity tags of the same bytes: the prefix of weak ones, and the suffixes of
 # servers that compress some responses.
 _TAG_VARIATION = re.compile(r'^W/|[-;]{1,2}(?:gzip|br|zstd|deflate|df)(?="?$)')
@@ -24,20 +24,18 @@ _TAG_VARIATION = re.compile(r'^W/|[-;]{1,2}(?:gzip|br|zstd|deflate|df)(?="?$)')
 _MODIFIED_MARGIN = 2
 
 
-class Temporary(Exception):
+class Temporary(Busy):
     """The origin is busy, or cannot be reached now.
 
     :ivar message: for the client.
-    :ivar retry_after: seconds, where the origin states them.
     :ivar is_repeated: whether another attempt may have another end at once.
     """
 
     def __init__(
         self, text: str, message: str, retry_after: float | None = None, *, is_repeated: bool
     ) -> None:
-        super().__init__(text)
+        super().__init__(text, retry_after)
         self.message = message
-        self.retry_after = retry_after
         self.is_repeated = is_repeated
 
 
@@ -45,8 +43,7 @@ class Temporary(Exception):
 class OriginState:
     """A source as its origin's response headers describe it.
 
-    :ivar modified: the value of Last-Modified; empty where it is not stated, or too recent to
-        distinguish versions.
+    :ivar modified: Last-Modified; empty where it is missing, or too recent to distinguish versions.
     """
 
     source: HttpsSource
@@ -65,35 +62,21 @@ class OriginState:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the body is the whole source."""
         return self.first == 0 and self.last == (None if self.size is None else self.size - 1)
 
     def matches(self, later: OriginState) -> bool:
         """Return whether a later state is of the same bytes, as far as the headers tell.
 
-        The servers of one origin may give one file different entity tags.
-        """
-        if self.contradicts(later):
-            return False
-        return self._is_confirmed_by(later) or not (self.etag or self.modified)
-
-    def contradicts(self, later: OriginState) -> bool:
-        """Return whether the headers of a later state tell that it is of other bytes.
-
-        Where one of them has no validators, nothing tells.
+        One equal validator is enough: the servers of one origin may give one file different tags.
         """
         if self.unreadable != later.unreadable:
-            return True
-        if self.size is not None and later.size is not None and self.size != later.size:
-            return True
-        if self._is_confirmed_by(later):
             return False
-        return bool((self.etag and later.etag) or (self.modified and later.modified))
-
-    def _is_confirmed_by(self, later: OriginState) -> bool:
-        if self.etag and _comparable(self.etag) == _comparable(later.etag):
+        if self.size is not None and later.size is not None and self.size != later.size:
+            return False
+        if not (self.etag or self.modified):
             return True
-        return bool(self.modified) and self.modified == later.modified
+        has_same_tag = bool(self.etag) and _comparable(self.etag) == _comparable(later.etag)
+        return has_same_tag or (bool(self.modified) and self.modified == later.modified)
 
 
 def read_state(source: HttpsSource, response: Response) -> OriginState:
@@ -127,7 +110,6 @@ def read_state(source: HttpsSource, response: Response) -> OriginState:
 
 
 def _modified(response: Response) -> str:
-    """Return Last-Modified; empty where it is as recent as the response."""
     modified = response.header("last-modified") or ""
     sent, changed = response.date("date"), response.date("last-modified")
     if sent is None or changed is None:
@@ -141,7 +123,6 @@ def _comparable(etag: str) -> str:
 
 
 def is_empty(response: Response) -> bool:
-    """Return whether a response says that the source has no bytes, and so no range."""
     return response.status == 416 and response.total == 0
 
 

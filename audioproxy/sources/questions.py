@@ -23,22 +23,17 @@ _AGAIN, _FAILED = _ANSWER.pack(0), _ANSWER.pack(errno.EIO)
 
 @implementer(IReadDescriptor)
 class Questions:
-    """Answers the questions of one child, one at a time, until it has closed its end."""
+    """Answers the questions of one child, one at a time, until it has closed its end.
+
+    :param bring: brings a block; the Deferred fails where that is impossible, or there is none.
+    :param ended: called once when no more questions come, with whether that is a fault: the
+        child may read on, and take the next failure for the end of its source.
+    :ivar theirs: the end of the child. It is closed by `started`.
+    """
 
     def __init__(
-        self,
-        reactor: Any,
-        bring: Callable[[int], Deferred[None]],
-        ended: Callable[[bool], object],
+        self, reactor: Any, bring: Callable[[int], Deferred[None]], ended: Callable[[bool], object]
     ) -> None:
-        """Wait for questions.
-
-        :param bring: brings a block; the Deferred fails where that is impossible, or there is none.
-        :param ended: called once when no more questions come, with whether that is a fault: the
-            child may read on, and take the next failure for the end of its source.
-        :ivar theirs: the end of the child. It is closed by `started`.
-        :raises OSError: where no socket can be created.
-        """
         self._reactor = reactor
         self._bring = bring
         self._ended = ended
@@ -77,7 +72,6 @@ class Questions:
         bringing.addCallbacks(lambda _: self._answer(_AGAIN, seconds), self._refuse)
 
     def connectionLost(self, reason: Failure) -> None:
-        """End: the reactor has found this socket broken, or stops."""
         self._close(is_fault=True)
 
     def close(self) -> None:
@@ -100,7 +94,6 @@ class Questions:
             self._answer(_FAILED, _PAUSE)
 
     def _answer(self, answer: bytes, seconds: float) -> None:
-        """Answer the question, and read the next one after some seconds."""
         self._bringing = None
         if self._ours.fileno() < 0:
             return

@@ -15,10 +15,8 @@ STATUSES = (301, 302, 303, 307, 308)
 # Characters that a request target cannot have (RFC 3986, 2), though a source may be spelled with
 # them. They are sent percent-encoded.
 _UNSAFE = re.compile(r'["<>\\^`{|}]|%(?![0-9A-Fa-f]{2})')
-
 # Bytes, as Latin-1, that a URL cannot have, but that the Location of a careless server has.
 _NO_URL = re.compile(r"[^!-~]")
-
 # Replaces a semicolon, since `urljoin` drops an empty parameter after one.
 _SEMICOLON = "\ue000"
 
@@ -26,10 +24,7 @@ _SEMICOLON = "\ue000"
 def redirect_target(
     source: HttpsSource, response: Response, allowlist: Sequence[str]
 ) -> HttpsSource:
-    """Return where a redirect leads.
-
-    :raises NotFound: to anything but an https address on the allowlist.
-    """
+    """Return where a redirect leads: to an https address on the allowlist."""
     location = response.header("location")
     if location is None:
         raise NotFound("a redirect without a location")

@@ -10,26 +10,18 @@ from audioproxy.errors import NoSuchSource, NotFound, Refusal, RenderFailed, Ups
 from audioproxy.grammar.sources import S3Source
 from audioproxy.http_client.client import Response
 from audioproxy.observe.log_context import Logger
-from audioproxy.s3.objects import (
+from audioproxy.s3.errors import (
     Busy,
     Changed,
     Denied,
     InvalidName,
-    ObjectStore,
     StoreError,
-    StoreObject,
     Unavailable,
     read_document,
-    strong_etag,
 )
+from audioproxy.s3.objects import ObjectStore, StoreObject, strong_etag
 from audioproxy.sources import fetch
-from audioproxy.sources.far_source import (
-    LAST_BYTES,
-    START_BYTES,
-    FarReading,
-    FarSource,
-    Found,
-)
+from audioproxy.sources.far_source import LAST_BYTES, START_BYTES, FarReading, FarSource, Found
 from audioproxy.sources.fetch import Part
 
 _log = Logger()
@@ -41,37 +33,35 @@ class S3Sources:
     reading: FarReading
 
     async def open(self, source: S3Source, *, reads: bool = True) -> FarSource:
-        """Request the start of an object, or its headers alone.
+        """Request the start of an object, or its headers alone."""
+        try:
+            found = await self._request(source, reads)
+        except StoreError as error:
+            raise _translate(error, self.object_store, source.bucket) from error
+        return self.reading.open(found, reads=reads)
 
-        :raises NotFound: where it does not exist, or access is denied.
-        :raises NotConfigured: where the endpoint, the region or the addressing is wrong.
-        :raises UpstreamUnavailable: where the store cannot be reached, or is broken.
-        """
-        canonical = source.canonical
+    async def _request(self, source: S3Source, reads: bool) -> Found:
+        target = self.object_store.object(source.bucket, source.key)
         start = None
         ending: Deferred[Response] | None = None
-        try:
-            target = self.object_store.object(source.bucket, source.key)
-            if reads and not self.reading.files.knows(canonical):
-                if not self.object_store.client.is_connected(target.url):
-                    # Another connection takes no longer than the first one.
-                    ending = Deferred.fromCoroutine(target.get_end(LAST_BYTES))
+        if reads and not self.reading.files.knows(source.canonical):
+            if not self.object_store.client.is_connected(target.url):
+                # Another connection takes no longer than the first one.
+                ending = Deferred.fromCoroutine(_request_end(target))
+            try:
                 size, response = await target.get_start(START_BYTES)
-                start = Part.of(response)
-            else:
-                size, response = await target.find()
-        except BaseException as error:
-            fetch.abandon(ending, Response.abort)
-            if isinstance(error, StoreError):
-                raise _translate(error, self.object_store, source.bucket) from error
-            raise
+            except BaseException:
+                fetch.abandon(ending, Response.abort)
+                raise
+            start = Part.of(response)
+        else:
+            size, response = await target.find()
         is_whole = response.range is None
         if reads and size is None and not is_whole:
             fetch.abandon(ending, Response.abort)
             if start is not None:
                 start.discard()
-            unknown = Unavailable("the store does not state the size of an object")
-            raise _translate(unknown, self.object_store, source.bucket)
+            raise Unavailable("the store does not state the size of an object")
         etag = strong_etag(response)
         if etag is None and not is_whole:
             # Nothing tells whether later ranges are of the same version.
@@ -85,17 +75,11 @@ class S3Sources:
         elif response.is_encoded:
             unreadable = "The object has a Content-Encoding, such as gzip."
         version = _ObjectVersion(self, source, target, size, etag, is_whole, start is not None)
-        end: Deferred[Part] | None = None
-        if ending is not None and not is_whole and (size or 0) > START_BYTES:
-            end = Deferred.fromCoroutine(version.accept_end(ending))
-        else:
-            fetch.abandon(ending, Response.abort)
+        end = None if ending is None else ending.addCallback(version.accept_end)
         validator = (etag or "").encode()
-        found = Found(canonical, validator, size, version, start, end, unreadable)
-        return self.reading.open(found, reads=reads)
+        return Found(source.canonical, validator, size, version, start, end, unreadable)
 
     async def request_bucket_list(self) -> None:
-        """Request the list of buckets, and discard it."""
         response = await StoreObject(self.object_store, f"{self.object_store.name}/").send("GET")
         if response.status == 200:
             response.discard()
@@ -105,11 +89,6 @@ class S3Sources:
 
 @dataclass(slots=True)
 class _ObjectVersion:
-    """One version of an object, as `fetch.Version`.
-
-    :ivar is_requested: its bytes were requested before.
-    """
-
     sources: S3Sources
     source: S3Source
     target: StoreObject
@@ -122,15 +101,8 @@ class _ObjectVersion:
     def name(self) -> str:
         return self.source.bucket
 
-    async def accept_end(self, ending: Deferred[Response]) -> Part:
-        """Return the response to a request for the last bytes.
-
-        :raises fetch.Busy: where it has others, or those of another version.
-        """
-        try:
-            response = await ending
-        except StoreError as error:
-            raise fetch.Busy(str(error)) from error
+    def accept_end(self, response: Response) -> Part:
+        """Return the response to a request for the last bytes, if it has them."""
         found, size = response.range, self.size or 0
         if not self._is_in(response) or found is None or found.first != size - LAST_BYTES:
             response.abort()
@@ -167,6 +139,13 @@ class _ObjectVersion:
             and self.etag in (None, strong_etag(response))
             and (self.size is None or response.total in (None, self.size))
         )
+
+
+async def _request_end(target: StoreObject) -> Response:
+    try:
+        return await target.get_end(LAST_BYTES)
+    except StoreError as error:
+        raise fetch.Busy(str(error)) from error
 
 
 def _translate(error: StoreError, store: ObjectStore, bucket: str) -> Refusal:

@@ -59,8 +59,6 @@ class Signer:
     :ivar encoded: write every source in base64url, which hides its name from a casual reader. This
         is not encryption.
     :ivar now: Unix time in seconds.
-    :raises TypeError: for a key, a salt or a base of another type.
-    :raises ValueError: for an invalid key, salt or base.
     """
 
     # `help` lists these methods before all others.
@@ -101,9 +99,7 @@ class Signer:
     ) -> Signer:
         """Return the signer for the values of AP_KEY and AP_SALT.
 
-        :raises TypeError: for a value that is not text, such as None.
-        :raises ValueError: for text that is not hexadecimal, or too short. The error does not quote
-            it.
+        :raises ValueError: for text that is not hexadecimal, or too short; it is not quoted.
         """
         raw_key = _secret("AP_KEY", key, MIN_KEY_BYTES)
         raw_salt = _secret("AP_SALT", salt, MIN_SALT_BYTES)
@@ -120,7 +116,6 @@ class Signer:
     ) -> Signer:
         """Return the signer for AP_KEY and AP_SALT of a mapping, such as ``os.environ``.
 
-        :raises TypeError: for an argument that is no mapping.
         :raises ValueError: for a value that is missing or that `from_hex` refuses.
         """
         require_type("environ", environ, (Mapping,), "a mapping such as os.environ")
@@ -150,7 +145,6 @@ class Signer:
             seconds, or a timedelta. All URLs of a day are the same with ``timedelta(days=1)``.
         :param file_name: end the URL in this name, for podcast directories, and put ``/media``
             before the signature. The balancer in front has to remove both.
-        :raises TypeError: for an argument of another type.
         :raises ValueError: for a datetime without a time zone, for both times, for ``round_to``
             without ``expires_in``, or for a file name that does not suit the variant.
         :raises NotFound: for a malformed source.
@@ -187,7 +181,6 @@ class Signer:
 
         :param variant: the other options; each of ``formats`` replaces its ``f``.
         :param attributes: of the element, as they stand in HTML.
-        :raises TypeError: as in `url`, like every other error.
         """
         exp = self._expiry(expires_in, expires_at, round_to)
         variant = _require_variant(variant)
@@ -195,9 +188,8 @@ class Signer:
         for form in formats:
             each = replace(variant, f=form)
             url = html.escape(self.url(source, each, expires_at=exp))
-            sources.append(
-                f'<source src="{url}" type="{each.content_type}{_CODECS.get(form, "")}">'
-            )
+            kind = each.content_type + _CODECS.get(form, "")
+            sources.append(f'<source src="{url}" type="{kind}">')
         return f"<audio {attributes}>{''.join(sources)}</audio>"
 
     def info_url(self, source: SourceLike) -> str:
@@ -225,7 +217,6 @@ class Signer:
         expires_at: float | datetime | None,
         round_to: float | timedelta | None,
     ) -> int | None:
-        """Return ``exp`` in Unix seconds, or None for a URL that never expires."""
         if expires_in is not None and expires_at is not None:
             raise ValueError("expires_in and expires_at exclude each other")
         if round_to is not None and expires_in is None:
@@ -284,10 +275,6 @@ def _require_variant(variant: Variant | None) -> Variant:
 
 
 def _unix_seconds(value: float | datetime) -> int:
-    """Return ``expires_at`` in whole Unix seconds.
-
-    :raises ValueError: for a datetime without a time zone.
-    """
     if not isinstance(value, datetime):
         return _whole_seconds("expires_at", value, "a number of Unix seconds or datetime")
     if value.utcoffset() is None:
@@ -301,11 +288,7 @@ def _unix_seconds(value: float | datetime) -> int:
 def _whole_seconds(
     name: str, span: float | timedelta, accepted: str = "a number of seconds or timedelta"
 ) -> int:
-    """Return a time in whole seconds; a fraction of a second is rounded up.
-
-    :raises TypeError: for another type.
-    :raises ValueError: for NaN and infinity.
-    """
+    """Return a time in seconds, rounded up."""
     require_type(name, span, (Real, timedelta), accepted)
     if isinstance(span, timedelta):
         return -(-span // _SECOND)

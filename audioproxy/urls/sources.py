@@ -31,7 +31,7 @@ def local(path: str | bytes | os.PathLike[str]) -> LocalSource:
     """Return the source that is a file below AP_LOCAL_ROOT.
 
     :param path: relative to the root, unencoded.
-    :raises NotFound: for a path that cannot be a source; the text says why.
+    :raises NotFound: for a path that cannot be a source.
     """
     require_type("path", path, (str, bytes, os.PathLike), "str, bytes or Path")
     try:
@@ -51,7 +51,7 @@ def s3(bucket: str, key: str | bytes) -> S3Source:
     """Return the source that is an object in a bucket.
 
     :param key: unencoded; text is encoded as UTF-8.
-    :raises NotFound: for a bucket or a key that cannot be a source; the text says why.
+    :raises NotFound: for a bucket or a key that cannot be a source.
     """
     require_type("bucket", bucket, (str,), "str")
     require_type("key", key, (str, bytes), "str or bytes")
@@ -69,7 +69,7 @@ def https(url: str) -> HttpsSource:
     removed: escape these two, and ``%``, where they belong to a name
     (``urllib.parse.quote(name)``).
 
-    :raises NotFound: for a URL that cannot be a source; the text says why.
+    :raises NotFound: for a URL that cannot be a source.
     """
     require_type("url", url, (str,), "str")
     match = _URL.fullmatch(url)
@@ -89,7 +89,7 @@ def read_source(text: SourceLike) -> Source:
     """Return the source of a string that begins with ``local://``, ``s3://`` or ``https://``.
 
     :param text: unencoded, except for encoding that is part of an https URL.
-    :raises NotFound: for text that the service refuses as a source; the text of the error says why.
+    :raises NotFound: for text that the service refuses as a source.
     """
     wanted = "str, bytes, or a value from local(), s3() or https()"
     require_type("source", text, (str, bytes, Source), wanted)
@@ -101,20 +101,13 @@ def read_source(text: SourceLike) -> Source:
 
 
 def to_bytes(text: str | bytes) -> bytes:
-    """Return text in UTF-8.
-
-    :raises UnicodeEncodeError: for a lone surrogate that stands for no byte.
-    """
+    """Return text in UTF-8; raise UnicodeEncodeError for a surrogate that stands for no byte."""
     # File names that are not UTF-8 come from `os` with surrogates.
     return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
 
 
 def require_type(name: str, value: object, types: tuple[type, ...], accepted: str) -> None:
-    """Raise an error if an argument has another type. A bool is no number.
-
-    :param accepted: the description of the types.
-    :raises TypeError: with the name of the argument and its type.
-    """
+    """Raise TypeError for an argument of another type. A bool is no number."""
     if isinstance(value, bool) or not isinstance(value, types):
         raise TypeError(f"{name}: '{type(value).__name__}' is not accepted; use {accepted}")
 

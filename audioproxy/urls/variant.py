@@ -33,10 +33,7 @@ class InvalidOptions(errors.InvalidOptions, ValueError):
 
 
 def parse_segments(segments: Iterable[str]) -> tuple[VariantOptions, int | None]:
-    """Return the options and ``exp`` of option segments.
-
-    :raises InvalidOptions: for segments that the service refuses.
-    """
+    """Return the options and ``exp`` of segments; raise InvalidOptions where they are refused."""
     try:
         return parse_options([to_bytes(segment) for segment in segments])
     except UnicodeEncodeError as error:
@@ -51,7 +48,6 @@ class _Kind:
 
     :ivar types: of a value. The abstract classes of numbers include those of NumPy. Text is spelled
         as in a URL.
-    :ivar description: of the types.
     :ivar several: a sequence of such values is accepted too.
     :ivar encoded: the URL has the value percent-encoded.
     :ivar whole: numbers are whole. The parser refuses others.
@@ -66,15 +62,10 @@ class _Kind:
     prefix: str = ""
 
     def segment(self, name: str, value: Any) -> str:
-        """Return the segment of an option. The parser refuses invalid values.
-
-        :raises TypeError: for a value of a type that the option does not accept.
-        :raises UnicodeEncodeError: for a lone surrogate in percent-encoded text.
-        """
-        single = (
-            not self.several or isinstance(value, str | bytes) or not isinstance(value, Sequence)
-        )
-        parts = [self._spell(name, part) for part in ((value,) if single else value)]
+        """Return the segment of an option. The parser refuses invalid values."""
+        is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+        values = value if self.several and is_list else (value,)
+        parts = [self._spell(name, each) for each in values]
         if self.prefix and not isinstance(value, str):
             parts.insert(0, self.prefix)
         return f"{name}:{':'.join(parts)}"
@@ -163,9 +154,7 @@ class Variant:
     :ivar dl: a file name, unencoded.
     :ivar cb: any text or bytes, unencoded.
     :ivar options: the parsed options.
-    :raises TypeError: for a value of a type that the option does not accept.
-    :raises InvalidOptions: for a value or a conflict that the service refuses, with the same
-        message.
+    :raises InvalidOptions: for a value or a conflict that the service refuses.
     """
 
     f: Format = _option(_WORD, "mp3")
@@ -187,10 +176,7 @@ class Variant:
     options: VariantOptions = field(init=False, repr=False)
 
     def __new__(cls, **values: Any) -> Variant:
-        """Refuse names that are no options, with a hint.
-
-        :raises TypeError: for such a name.
-        """
+        """Raise TypeError for names that are no options, with a hint."""
         names = [row.name for row in fields(cls) if row.init]
         for name in values:
             if name.startswith("exp"):
@@ -248,15 +234,11 @@ class Variant:
         return self.options.content_type
 
     def key(self, source: SourceLike) -> str:
-        """Return the cache key of this variant of a source: 64 lower-case hexadecimal digits.
-
-        It is the variant's ETag and its name in the store.
-        """
+        """Return the cache key of this variant of a source: its ETag and its name in the store."""
         return cache_key(self.options, read_source(source).canonical)
 
 
 def _accepted(value: Any) -> Any:
-    """Return a parsed option as the value that a `Variant` field accepts."""
     if is_dataclass(value) and not isinstance(value, type):
         return tuple(number for number in astuple(value) if number is not None)
     return value

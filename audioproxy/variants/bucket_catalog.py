@@ -17,16 +17,9 @@ from zope.interface import implementer
 from audioproxy.concurrency.workers import for_each
 from audioproxy.http_client.client import Response
 from audioproxy.http_client.errors import TransportError
+from audioproxy.s3.errors import Changed, Denied, Missing, StoreError
 from audioproxy.s3.listing import ListedObject, list_page
-from audioproxy.s3.objects import (
-    Changed,
-    Denied,
-    Missing,
-    ObjectStore,
-    StoreError,
-    StoreObject,
-    UploadRange,
-)
+from audioproxy.s3.objects import ObjectStore, StoreObject, UploadRange
 from audioproxy.variants.catalog import (
     KEY,
     CatalogError,
@@ -36,6 +29,7 @@ from audioproxy.variants.catalog import (
     Pace,
     Page,
     Verdict,
+    compare_digests,
 )
 from audioproxy.variants.proof import proof_key
 from audioproxy.variants.record import VariantRecord
@@ -49,7 +43,7 @@ _DIGITS = 8
 
 
 class BucketCatalog:
-    """The variants in a bucket: the objects that are named by a key."""
+    """The variants in a bucket, as `VariantCatalog`; ``most`` requests at a time."""
 
     def __init__(self, store: ObjectStore, bucket: str, most: int) -> None:
         self._store = store
@@ -65,7 +59,7 @@ class BucketCatalog:
         """
         waiting: list[tuple[str, str | None]] = [(prefix, None) for prefix in _PREFIXES]
         running: set[Deferred[Any]] = set()
-        # In tuples, since a queue cannot keep a bare Failure until somebody waits (Twisted 26.10).
+        # In tuples: a queue cannot keep a bare Failure until somebody waits (Twisted 26.10).
         arrived: DeferredQueue[tuple[Any]] = DeferredQueue()
         covered = dict.fromkeys(_PREFIXES, 0.0)
 
@@ -182,10 +176,6 @@ class BucketCatalog:
         return prefix, *found
 
     async def _find(self, key: str) -> tuple[int, Response]:
-        """Return the size of an object, and a response with its headers.
-
-        :raises CatalogError: also for a response that is not about an object, such as a page.
-        """
         size, response = await _translated(self._object(key).find())
         if size is None or (size and response.range is None) or response.is_encoded:
             raise CatalogError("the store did not return the first byte of an object")
@@ -238,9 +228,7 @@ class BucketCatalog:
             return Finding(Verdict.GONE, entry)
         digest = _PacedDigest(target.store.client.clock, pace)
         await response.stream(size).send(digest)
-        if digest.sha256.hexdigest() != record.sha256:
-            return Finding(Verdict.BROKEN, entry, "its bytes do not match their digest")
-        return Finding(Verdict.GOOD, entry)
+        return compare_digests(entry, digest.sha256.hexdigest(), record)
 
     def _object(self, key: str) -> StoreObject:
         return self._store.object(self._bucket, key.encode("ascii"))

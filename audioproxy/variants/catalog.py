@@ -1,7 +1,6 @@
 """The interface of catalogs: what commands do with all variants of a store.
 
-Other files and objects may be beside the variants. A catalog lists, reads and removes nothing but
-what has the name of a variant, in the place of a variant.
+A catalog touches nothing but what has the name of a variant, in the place of a variant.
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ class Amount:
     bytes: int = 0
 
     def add(self, entry: Entry) -> None:
-        """Add a variant."""
         self.variants += 1
         self.bytes += entry.size
 
@@ -65,8 +63,7 @@ class Amount:
 class Page:
     """Some of the variants.
 
-    :ivar covered: the share of all possible keys that were listed, this page included. Keys are
-        digests, so it is about the share of the variants.
+    :ivar covered: the share of all possible keys that were listed, this page included.
     """
 
     entries: Sequence[Entry]
@@ -74,8 +71,6 @@ class Page:
 
 
 class Verdict(Enum):
-    """What a check of a variant's bytes has found."""
-
     GOOD = "good"
     UNKNOWN = "stored without a digest"
     BROKEN = "broken"
@@ -84,11 +79,15 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a check."""
-
     verdict: Verdict
     entry: Entry
     reason: str = ""
+
+
+def compare_digests(entry: Entry, sha256: str, record: VariantRecord) -> Finding:
+    if sha256 != record.sha256:
+        return Finding(Verdict.BROKEN, entry, "its bytes do not match their digest")
+    return Finding(Verdict.GOOD, entry)
 
 
 class Pace:
@@ -131,10 +130,7 @@ class VariantCatalog(Protocol):
     async def read_records(
         self, entries: Sequence[Entry], on_failure: OnFailure
     ) -> list[tuple[Entry, VariantRecord | None]]:
-        """Return the records of variants, without those that are gone.
-
-        :returns: the record is None where there is none. Each entry has its version.
-        """
+        """Return those variants that are not gone, with their version and their record, if any."""
         ...
 
     async def check(self, entry: Entry, pace: Pace) -> Finding:

@@ -23,10 +23,10 @@ from audioproxy.errors import UpstreamUnavailable, reason_of
 from audioproxy.files.disk_space import DiskSpace
 from audioproxy.files.scratch_files import ScratchFile, read_chunks
 from audioproxy.observe.log_context import Logger
-from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import NoRoom, Unwritable
 from audioproxy.variants.last_use import record_use
 from audioproxy.variants.record import VariantRecord
+from audioproxy.variants.response_headers import VariantHeaders
 from audioproxy.variants.scratch_folder import NamedFile, ScratchFolder
 from audioproxy.variants.stored_file import (
     StoredFile,
@@ -71,8 +71,6 @@ class FileVariantStore:
     :param reads: runs lookups, apart from what writes: a write may take minutes.
     :param seconds: a clock, which threads call too.
     :param max_bytes: the bound of the store; None without one.
-    :ivar root: the absolute path of the folder.
-    :ivar usage: the bytes of the store.
     :ivar on_commit: called after each commit, with the refusal if the bound left no room.
     """
 
@@ -128,10 +126,7 @@ class FileVariantStore:
             ) from error
 
     async def check_writable(self) -> None:
-        """Prove that a store that is not open is writable and has space for a variant.
-
-        :raises Unwritable: where it is not.
-        """
+        """Prove that a store that is not open is writable and has space for a variant."""
         parent = os.path.join(self.root, _SCRATCH_FOLDER)
         # If root runs this, the service's user could not write to a folder or a ledger that is left
         # behind.
@@ -151,7 +146,6 @@ class FileVariantStore:
                     os.rmdir(parent)
 
     def close_now(self) -> None:
-        """Remove the scratch folder, and wait for that."""
         self._scratch.close()
 
     async def close(self, seconds: float) -> None:
@@ -160,11 +154,7 @@ class FileVariantStore:
             await self._blocking_calls.run(self._scratch.close, seconds)
 
     async def create(self, seconds: float = _CREATE_TIMEOUT) -> NamedFile:
-        """Return a new scratch file on the store's own filesystem.
-
-        :param seconds: to wait for the disk; 10 at the most.
-        :raises OSError: where there is no space, permission is denied, or the disk takes too long.
-        """
+        """Return a new scratch file on the store's own filesystem, in 10 seconds at the most."""
         seconds = min(seconds, _CREATE_TIMEOUT)
         return await self._blocking_calls.run(self._create, seconds, NamedFile.close)
 
@@ -213,10 +203,7 @@ class FileVariantStore:
             used.add(key)
 
     def record_uses(self, now: float) -> None:
-        """Set the time of use of the variants that were read since the last call, in a thread.
-
-        :param now: Unix seconds.
-        """
+        """Set the time of use of the variants that were read since the last call, in a thread."""
         used, self._used = self._used, set()
         # A copy: the reactor thread may be adding a key.
         for key in tuple(used or ()):
@@ -235,9 +222,6 @@ class FileVariantStore:
         The bytes are flushed before the rename, so that after a crash of the machine no name lacks
         its bytes. After its timeout, a commit may still store the variant; otherwise it stores
         nothing.
-
-        :raises NoRoom: where the bound leaves no room for the variant.
-        :raises OSError: where the store fails, or does not respond within 2 minutes.
         """
         if not isinstance(scratch, NamedFile):
             raise TypeError("only a file that this store created can be committed to it")
@@ -293,7 +277,6 @@ class FileVariantStore:
 
 
 def variant_path(root: str, key: str) -> str:
-    """Return the path of a key's variant in a store."""
     # Not os.path.join, which takes as long as reading the file.
     return f"{root}/{key[:2]}/{key}"
 

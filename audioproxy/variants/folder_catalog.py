@@ -8,7 +8,7 @@ import os
 import stat
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 from audioproxy.concurrency.threads import ThreadRunner
@@ -23,6 +23,7 @@ from audioproxy.variants.catalog import (
     Pace,
     Page,
     Verdict,
+    compare_digests,
 )
 from audioproxy.variants.last_use import last_use
 from audioproxy.variants.record import VariantRecord
@@ -39,10 +40,9 @@ _WITHOUT_USE = getattr(os, "O_NOATIME", 0)
 
 
 class FolderCatalog:
-    """The variants in the folder of a `FileVariantStore`.
+    """The variants in the folder of a `FileVariantStore`, as `VariantCatalog`.
 
-    A variant is a regular file that is named by its key, in the folder of the key's first two
-    digits.
+    :param most: the threads of `read_records`.
     """
 
     def __init__(
@@ -59,7 +59,6 @@ class FolderCatalog:
         self._sleep = sleep
 
     async def pages(self) -> AsyncGenerator[Page]:
-        """Yield the variants of one folder at a time."""
         for number, shard in enumerate(_SHARDS, 1):
             yield Page(await self._run_in_thread(partial(self._list, shard)), number / len(_SHARDS))
 
@@ -149,12 +148,9 @@ class FolderCatalog:
             for chunk in read_chunks(descriptor, 0, size):
                 sha256.update(chunk)
                 self._sleep(pace.spend(len(chunk)))
-        if sha256.hexdigest() != record.sha256:
-            return Finding(Verdict.BROKEN, entry, "its bytes do not match their digest")
-        return Finding(Verdict.GOOD, entry)
+        return compare_digests(entry, sha256.hexdigest(), record)
 
     def _remove(self, entry: Entry, unchanged: bool) -> Entry | None:
-        """Remove a variant; return what was removed, or None."""
         with self._usage.removal() as subtract, self._shard(entry.key[:2]) as folder:
             found = None if folder is None else _read_entry(folder, entry.key)
             if found is None or (unchanged and found.version != entry.version):
@@ -166,40 +162,33 @@ class FolderCatalog:
             subtract(found.size)
             return found
 
-    @contextmanager
-    def _shard(self, shard: str) -> Iterator[int | None]:
-        """Open the folder of a shard; None where there is none."""
-        try:
-            descriptor = os.open(f"{self._root}/{shard}", _FOLDER_FLAGS)
-        except (FileNotFoundError, NotADirectoryError):
-            # A link to a folder is no folder.
-            yield None
-            return
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
+    def _shard(self, shard: str) -> AbstractContextManager[int | None]:
+        return _opened(f"{self._root}/{shard}", _FOLDER_FLAGS)
 
-    @contextmanager
-    def _file(self, entry: Entry) -> Iterator[int | None]:
-        path = f"{self._root}/{entry.key[:2]}/{entry.key}"
+    def _file(self, entry: Entry) -> AbstractContextManager[int | None]:
+        return _opened(f"{self._root}/{entry.key[:2]}/{entry.key}", _FILE_FLAGS)
+
+
+@contextmanager
+def _opened(path: str, flags: int) -> Iterator[int | None]:
+    try:
         try:
-            try:
-                descriptor = os.open(path, _FILE_FLAGS | _WITHOUT_USE)
-            except PermissionError:
-                descriptor = os.open(path, _FILE_FLAGS)
-        except FileNotFoundError:
-            yield None
-            return
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
+            descriptor = os.open(path, flags | _WITHOUT_USE)
+        except PermissionError:
+            descriptor = os.open(path, flags)
+    except (FileNotFoundError, NotADirectoryError):
+        # A link to a folder is no folder.
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
 def exclusive_prune(root: str) -> Iterator[EndCount]:
-    """Hold the lock of the one command that may prune a folder at a time.
+    """Hold the lock of the one command that may prune a folder, or raise `CatalogBusy`.
 
     :returns: ends a count of the variants that begins now, for the ledger.
     """

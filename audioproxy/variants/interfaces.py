@@ -7,8 +7,8 @@ from typing import Protocol
 from audioproxy.errors import Unusable
 from audioproxy.files.scratch_files import ScratchFile, ScratchSpace
 from audioproxy.files.streams import ByteStream
-from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.record import VariantRecord
+from audioproxy.variants.response_headers import VariantHeaders
 
 
 class Unwritable(Unusable):

@@ -14,23 +14,18 @@ _INTERVAL = 3600
 
 
 def last_use(status: os.stat_result) -> float:
-    """Return the time of the last use of a variant, or of its storing, in Unix seconds.
-
-    On some file systems, a new file has no access time of its own.
-    """
+    # On some file systems, a new file has no access time of its own.
     return max(status.st_atime, status.st_mtime)
 
 
 def is_due(last: float, now: float) -> bool:
-    """Return whether a new use is recorded."""
     return now - last >= _INTERVAL
 
 
 def record_use(path: str, now: float) -> None:
     """Set the time of the last use of a variant, at most once an hour.
 
-    :param path: of its file. One that is gone, or that belongs to another user, is left as it is.
-    :param now: Unix seconds.
+    A file that is gone, or that belongs to another user, is left as it is.
     """
     with suppress(OSError):
         status = os.lstat(path)

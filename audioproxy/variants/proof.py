@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,26 +19,23 @@ from audioproxy.concurrency.workers import all_results
 from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import Response
 from audioproxy.http_client.errors import TransportError
-from audioproxy.s3.objects import (
+from audioproxy.s3.errors import (
     Busy,
     Changed,
     Denied,
     InvalidName,
     Missing,
     NotAStore,
-    ObjectStore,
     StoreError,
-    StoreObject,
     Unavailable,
     Unreachable,
-    UploadRange,
     WrongEndpoint,
     read_error,
-    strong_etag,
 )
-from audioproxy.variants.headers import CACHE_CONTROL, VariantHeaders
+from audioproxy.s3.objects import ObjectStore, StoreObject, UploadRange, strong_etag
 from audioproxy.variants.interfaces import Unwritable
 from audioproxy.variants.record import VariantRecord
+from audioproxy.variants.response_headers import CACHE_CONTROL, VariantHeaders
 
 #: The names of all objects of all proofs begin with this.
 PROOF_PREFIX = ".audioproxy-proof-"
@@ -102,7 +99,6 @@ LARGE_RECORD = VariantRecord("f:opus", "0" * 64, 0, b"s3://" + b"k" * 1195, b'"0
 
 
 def proof_key() -> str:
-    """Return the name of a new object, which no variant has."""
     return f"{PROOF_PREFIX}{uuid.uuid4().hex}"
 
 
@@ -126,9 +122,8 @@ async def prove(store: ObjectStore, bucket: str, presign_ttl: int | None) -> boo
             with suppress(StoreError):
                 await target.remove()
         raise
-    step = "removing the object that was written"
-    if failure := await proof.attempt(step, target.remove, _REMOVAL):
-        raise failure
+    with proof.step("removing the object that was written", _REMOVAL):
+        await target.remove()
     return obeys
 
 
@@ -137,31 +132,23 @@ class _Unfit(StoreError):
 
 
 def _is_overloaded(error: BaseException | None) -> bool:
-    """Return whether a store may do later what it has not done now."""
     return isinstance(error, Unreachable) or (isinstance(error, Busy) and error.status != 500)
 
 
 @dataclass
 class _Proof:
-    """The object of one proof.
-
-    :ivar obeys: presigned URLs can name the headers of their responses.
-    """
+    """The object of one proof; ``obeys``: presigned URLs can name headers of their responses."""
 
     target: StoreObject
     bucket: str
     content: bytes
     obeys: bool = False
 
-    async def attempt(
-        self, step: str, work: Callable[[], Coroutine[Any, Any, Any]], wanted: str | None = None
-    ) -> Unwritable | None:
-        """Do a step, and return its failure.
-
-        :param wanted: what the step needs; None for the first one, which needs all.
-        """
+    @contextmanager
+    def step(self, step: str, wanted: str | None = None) -> Iterator[None]:
+        """Do a step that needs ``wanted`` (None for the first one: all), or raise `Unwritable`."""
         try:
-            await work()
+            yield
         except StoreError as error:
             if type(error) is Missing and wanted == _RANGES:
                 wanted = _CONSISTENCY
@@ -169,10 +156,7 @@ class _Proof:
             if wanted is None or isinstance(error, Busy | Denied | NotAStore):
                 wanted = wanted_for(error)
             wanted = self.target.store.hint_for(error, wanted)
-            failure = Unwritable(f"{step} in s3://{self.bucket} failed ({error})", wanted)
-            failure.__cause__ = error
-            return failure
-        return None
+            raise Unwritable(f"{step} in s3://{self.bucket} failed ({error})", wanted) from error
 
     async def write(self) -> None:
         """Write the object. If the store refuses it, find out what it refuses of it."""
@@ -180,9 +164,12 @@ class _Proof:
         headers = {**kept, **LARGE_RECORD.metadata()}
         clock = self.target.store.client.clock
         start = clock.seconds()
-        write = partial(self.target.retry_once, partial(self.target.put, headers, body))
-        failure = await self.attempt("writing an object", write)
-        if failure is None:
+
+        async def write(what: str, wanted: str | None = None) -> None:
+            with self.step(f"writing {what}", wanted):
+                await self.target.retry_once(partial(self.target.put, headers, body))
+
+        if (failure := await _failure_of(write("an object"))) is None:
             return
         cause = failure.__cause__
         assert isinstance(cause, StoreError)
@@ -199,7 +186,7 @@ class _Proof:
             except StoreError:
                 continue
             # A store that was busy takes all of it now.
-            again = await self.attempt(f"writing an object with {what}", write, wanted)
+            again = await _failure_of(write(f"an object with {what}", wanted))
             if again is None:
                 return
             if not _is_overloaded(again.__cause__):
@@ -208,76 +195,65 @@ class _Proof:
 
     async def read(self, presign_ttl: int | None) -> bool:
         """Read the object in each way, side by side; see `prove`."""
-        step = "reading another version of the object"
-        steps = [self._read_as_hit(), self.attempt(step, self._read_other, _VERSIONS)]
+        steps = [self._read_as_hit(), self._read_other()]
         if presign_ttl is not None:
-            step, read = "reading the object by its presigned URL", self._read_presigned
-            steps.append(self.attempt(step, lambda: read(presign_ttl), _PRESIGNED))
-        for failure in await all_results(steps):
+            steps.append(self._read_presigned(presign_ttl))
+        for failure in await all_results(map(_failure_of, steps)):
             if failure is not None:
                 raise failure
         return self.obeys
 
-    async def _read_as_hit(self) -> Unwritable | None:
+    async def _read_as_hit(self) -> None:
         """Look the object up, and read a part of the version that was found."""
-        found: list[Response] = []
-
-        async def find() -> None:
-            size, response = await self.target.find()
-            found.append(response)
-            if response.range is None:
-                raise _Unfit(f"a range was answered with status {response.status} and no range")
-            _require_no_coding(response)
+        with self.step("finding the object that was written", _RANGES):
+            size, found = await self.target.find()
+            if found.range is None:
+                raise _Unfit(f"a range was answered with status {found.status} and no range")
+            _require_no_coding(found)
             _require("the size", size, _CONTENT_SIZE)
-
-        async def read_metadata() -> None:
-            if VariantRecord.of_object(found[0]) != LARGE_RECORD:
+        with self.step("reading the metadata of the object", _METADATA):
+            if VariantRecord.of_object(found) != LARGE_RECORD:
                 raise _Unfit("the object does not have the metadata that was written")
+        etag = found.header("etag")
 
         async def read_part() -> None:
-            response = await self.target.get_once(*_INSIDE, strong_etag(found[0]))
-            etag = found[0].header("etag")
+            response = await self.target.get_once(*_INSIDE, strong_etag(found))
             await self._require_bytes(response, *_INSIDE)
             if etag is None:
                 raise _Unfit("the object has no ETag")
             _require("the ETag of a part", response.header("etag"), etag)
 
-        read_twice = partial(self.target.retry_once, read_part)
-        return (
-            await self.attempt("finding the object that was written", find, _RANGES)
-            or await self.attempt("reading the metadata of the object", read_metadata, _METADATA)
-            or await self.attempt("reading a part of the object", read_twice, _RANGES)
-        )
+        with self.step("reading a part of the object", _RANGES):
+            await self.target.retry_once(read_part)
 
     async def _read_other(self) -> None:
-        try:
+        with self.step("reading another version of the object", _VERSIONS), suppress(Changed):
             response = await self.target.get(*_INSIDE, _OTHER_ETAG)
-        except Changed:
-            return
-        # Some stores ignore If-Match. The service compares the ETag of each response, too.
-        etag = response.header("etag")
-        response.discard()
-        if etag in (None, _OTHER_ETAG):
-            raise _Unfit(f"this version was sent, with the ETag {etag}")
+            # Some stores ignore If-Match. The service compares the ETag of each response, too.
+            etag = response.header("etag")
+            response.discard()
+            if etag in (None, _OTHER_ETAG):
+                raise _Unfit(f"this version was sent, with the ETag {etag}")
 
     async def _read_presigned(self, seconds: int) -> None:
-        try:
-            headers = await self._fetch(seconds, _OTHER_HEADERS.response_parameters())
-            self.obeys = headers == _OTHER_HEADERS
-            if headers in (HEADERS, _OTHER_HEADERS):
-                return
-        except StoreError as error:
-            if _is_overloaded(error):
-                raise
-        try:
-            headers = await self._fetch(seconds)
-        except Denied as error:
-            raise _Unfit(str(error)) from error
-        for name, found, written in zip(HEADERS.lines(), headers, HEADERS, strict=True):
-            _require(name, found, written)
+        with self.step("reading the object by its presigned URL", _PRESIGNED):
+            try:
+                headers = await self._fetch(seconds, _OTHER_HEADERS.response_parameters())
+                self.obeys = headers == _OTHER_HEADERS
+                if headers in (HEADERS, _OTHER_HEADERS):
+                    return
+            except StoreError as error:
+                if _is_overloaded(error):
+                    raise
+            try:
+                headers = await self._fetch(seconds)
+            except Denied as error:
+                raise _Unfit(str(error)) from error
+            for name, found, written in zip(HEADERS.lines(), headers, HEADERS, strict=True):
+                _require(name, found, written)
 
     async def _fetch(self, seconds: int, query: str = "") -> VariantHeaders:
-        """Read a part of the object by a presigned URL, and return the response's headers."""
+        """Read a part of the object by a presigned URL; return its headers."""
         url = self.target.presign(seconds, query)
         return await self.target.retry_once(lambda: self._fetch_once(url))
 
@@ -308,6 +284,14 @@ class _Proof:
         _require_no_coding(response)
         if body != self.content[start:stop]:
             raise _Unfit("other bytes were sent")
+
+
+async def _failure_of(step: Coroutine[Any, Any, None]) -> Unwritable | None:
+    try:
+        await step
+    except Unwritable as failure:
+        return failure
+    return None
 
 
 def _require(name: str, found: object, written: object) -> None:

@@ -1,8 +1,8 @@
 """Pruning: remove the least recently used variants until a store is within its limits.
 
-`audioproxy store prune` calls `prune`. A service with a bound runs this module as a child process:
-``python -P -m audioproxy.variants.prune FOLDER BYTES`` prunes a folder to a number of bytes, and
-prints a summary of one line.
+The command ``audioproxy store prune`` calls `prune`. A service with a bound runs this module as a
+child process: ``python -P -m audioproxy.variants.prune FOLDER BYTES`` prunes a folder to a number
+of bytes, and prints a summary of one line.
 """
 
 from __future__ import annotations

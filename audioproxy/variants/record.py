@@ -1,8 +1,8 @@
 """What is recorded with a stored variant, besides its bytes and response headers (D58).
 
 A store keeps the record as short texts by name: in the trailer of a file, and as metadata of an
-object. Its time is the Last-Modified of the variant; nothing else in a response depends on it. It
-serves to find the variants of a source, and to verify bytes.
+object. Its time is the Last-Modified of the variant. The rest serves to find the variants of a
+source, and to verify bytes.
 """
 
 from __future__ import annotations
@@ -47,19 +47,18 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 class VariantRecord:
     """The record of one variant.
 
+    ``source``, ``validator`` and ``build`` are empty where they are unknown, or too long. Digests
+    are in lower-case hex.
+
     :ivar options: the canonical options, as far as they are recorded.
-    :ivar source_sha256: SHA-256 of the canonical source, in lower-case hex.
-    :ivar stored: Unix seconds at which the variant was stored.
-    :ivar source: the address of the source (`audioproxy.grammar.sources.Source.address`); None for
-        one that is too long to be recorded.
-    :ivar validator: the validator of the source when it was rendered; empty where it is unknown, or
-        too long to be recorded.
-    :ivar sha256: SHA-256 of the variant's bytes, in lower-case hex; empty until the store has read
-        them.
-    :ivar build: the build of ffmpeg that made the variant (`audioproxy.process.programs`); empty
-        where it is unknown, or too long to be recorded.
-    :ivar cache_tag: the header with the tag of the source for caches in front, and the tag; None
-        without one. An object has it as metadata; it is not one of the `texts`.
+    :ivar source_sha256: of the canonical source.
+    :ivar stored: Unix seconds.
+    :ivar source: its address (`audioproxy.grammar.sources.Source.address`).
+    :ivar validator: of the source when it was rendered.
+    :ivar sha256: of the variant's bytes; empty until the store has read them.
+    :ivar build: of the ffmpeg that made the variant (`audioproxy.process.programs`).
+    :ivar cache_tag: the header with the tag of the source for caches in front, and the tag. An
+        object has it as metadata; it is not one of the `texts`.
     """
 
     options: str
@@ -80,10 +79,7 @@ class VariantRecord:
         header: CacheTagHeader | None = None,
         build: str = "",
     ) -> Self:
-        """Return the record of a variant that is stored now.
-
-        :param build: of ffmpeg, in visible ASCII; empty where it is unknown.
-        """
+        """Return the record of a variant that is stored now; ``build`` is visible ASCII."""
         source = request.source
         options = request.canonical
         if len(options) > _MAX_OPTIONS_BYTES:
@@ -151,10 +147,7 @@ class VariantRecord:
         return replace(self, options=options, source=None, validator=b"", build="")
 
     def metadata(self) -> dict[str, str]:
-        """Return the headers with which an object gets the record, and the tag of its source.
-
-        Long texts are in numbered pieces.
-        """
+        """Return the headers of an object: the record in numbered pieces, and the cache tag."""
         texts = self.texts()
         lines = {
             METADATA_PREFIX + name: piece
@@ -178,14 +171,12 @@ def _encode(value: bytes) -> str:
 
 
 def _decode(text: str) -> bytes:
-    """Return the bytes of a text."""
     if not text.startswith(_BASE64):
         return text.encode("ascii")
     return base64.b64decode(text.removeprefix(_BASE64), validate=True)
 
 
 def _without_names(options: str) -> str:
-    """Return canonical options without those whose values may be long."""
     return "/".join(each for each in options.split("/") if not each.startswith(("cb:", "dl:")))
 
 

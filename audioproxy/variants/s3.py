@@ -21,23 +21,14 @@ from audioproxy.files.streams import ByteStream
 from audioproxy.http_client.client import Response
 from audioproxy.http_client.errors import TransportError
 from audioproxy.observe.log_context import Logger
+from audioproxy.s3.errors import Changed, InvalidName, StoreError, Unavailable, WrongEndpoint
 from audioproxy.s3.multipart_upload import put_multipart
-from audioproxy.s3.objects import (
-    RETRY_DELAY,
-    Changed,
-    InvalidName,
-    ObjectStore,
-    StoreError,
-    StoreObject,
-    Unavailable,
-    UploadRange,
-    WrongEndpoint,
-)
+from audioproxy.s3.objects import RETRY_DELAY, ObjectStore, StoreObject, UploadRange
 from audioproxy.s3.signing import MAX_PRESIGN_SECONDS
-from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import VariantChanged
 from audioproxy.variants.proof import prove
 from audioproxy.variants.record import VariantRecord
+from audioproxy.variants.response_headers import VariantHeaders
 
 #: The most bytes of one request, and so of one part of a multipart upload. S3 accepts 5 GiB, and
 #: other stores accept a little less.
@@ -54,11 +45,7 @@ _log = Logger()
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """A variant in the bucket, in the version that its entity tag names.
-
-    :ivar etag: as the store sent it; None where it sent none.
-    :ivar stored: Unix seconds at which it was stored, by its record; None without one.
-    """
+    """A variant in the bucket, in the version that its entity tag names."""
 
     size: int
     etag: str | None
@@ -125,7 +112,6 @@ class S3VariantStore:
 
     An object appears whole or not at all: the store checks it against a hash.
 
-    :ivar object_store: the store of the bucket.
     :param space: where renders put their output until it is uploaded.
     :param presign_ttl: seconds for which clients get presigned URLs; None in proxy mode.
     :param part_size: bytes; a larger variant is uploaded in parts of this size.
@@ -142,10 +128,7 @@ class S3VariantStore:
         presign_ttl: int | None = None,
         part_size: int = PART_SIZE,
     ) -> None:
-        """Use a bucket.
-
-        :raises Missing: with virtual addressing, for a name that cannot be part of a host name.
-        """
+        """Use a bucket, whose name has to be part of a host name with virtual addressing."""
         self.object_store = store
         self._bucket = bucket
         self._space = space
@@ -164,10 +147,7 @@ class S3VariantStore:
         return f"s3://{self._bucket} at {self.object_store.name}"
 
     async def open(self) -> None:
-        """Prove that the bucket does what the service needs of it, and find out what else it does.
-
-        :raises Unwritable: where it does not.
-        """
+        """Prove that the bucket does what the service needs, and find out what else it does."""
         self._names_headers = await prove(self.object_store, self._bucket, self._presign_ttl)
         if self._presign_ttl is not None and not self._names_headers:
             _log.info(
@@ -176,7 +156,6 @@ class S3VariantStore:
             )
 
     async def create(self, seconds: float) -> ScratchFile:
-        """Return a new scratch file."""
         return await self._space.create(seconds)
 
     async def lookup(self, key: str) -> StoredObject | None:
@@ -221,11 +200,6 @@ class S3VariantStore:
         headers: VariantHeaders,
         record: VariantRecord,
     ) -> None:
-        """Upload the output of a render.
-
-        :raises StoreError: where the store refuses.
-        :raises OSError: where the scratch file cannot be read, or too many uploads are under way.
-        """
         if self._uploads >= _MAX_UPLOADS:
             raise OSError(f"{_MAX_UPLOADS} uploads are under way, and no more are accepted")
         self._uploads += 1
@@ -282,8 +256,6 @@ class S3VariantStore:
 
 @dataclass(frozen=True, slots=True)
 class _ScratchReader:
-    """The bytes of a scratch file, read by offset."""
-
     scratch: ScratchFile
 
     def read(self, offset: int, limit: int) -> bytes:
@@ -291,11 +263,7 @@ class _ScratchReader:
 
 
 def _hash_parts(scratch: ScratchFile, size: int, part_size: int) -> tuple[list[UploadRange], str]:
-    """Return the parts in which the first ``size`` bytes of a file are uploaded.
-
-    :returns: the parts, and the SHA-256 of them all in lower-case hex.
-    :raises OSError: where the file cannot be read, or is shorter.
-    """
+    """Return the parts in which ``size`` bytes are uploaded, and the SHA-256 of them all."""
     source = _ScratchReader(scratch)
     parts = []
     whole = hashlib.sha256()

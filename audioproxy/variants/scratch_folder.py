@@ -17,10 +17,7 @@ _LOCK_SUFFIX = ".lock"
 
 
 class NamedFile:
-    """A new file, which can be renamed to its final name.
-
-    :param on_unremoved: called with the file's path if `close` cannot remove the file.
-    """
+    """A new file, which can be renamed to its final name."""
 
     def __init__(
         self,
@@ -58,8 +55,8 @@ class NamedFile:
 class ScratchFolder:
     """One process's own folder below a parent that many processes may share.
 
-    The process holds a lock for as long as it lives. A folder whose lock can be taken is abandoned,
-    for example after a ``kill -9``. The next process that opens its own folder removes it (D40).
+    The process holds a lock for as long as it lives. The next process that opens its own folder
+    removes those whose lock can be taken, for example after a ``kill -9`` (D40).
     """
 
     def __init__(self, parent: str, run_detached: DetachedRunner = run_inline) -> None:
@@ -83,10 +80,9 @@ class ScratchFolder:
         self._is_open = True
 
     def create(self) -> NamedFile:
-        """Return a new empty file in the folder.
+        """Return a new empty file in the folder, which is created again if it is gone.
 
-        If the folder was removed at run time, for example with the whole store, it is created
-        again. It is also created again if the store was unmounted for a while. Any thread may call
+        It may have been removed with the whole store, or unmounted for a while. Any thread may call
         this.
         """
         with self._creating:

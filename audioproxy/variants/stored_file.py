@@ -1,15 +1,11 @@
-"""A variant in a file, with its headers in a trailer.
-
-A trailer follows the bytes. It consists of a JSON object with the response headers and the record
-of the variant (`audioproxy.variants.record`), and of the values that locate and check the object:
+"""A variant in a file, with a trailer.
 
     bytes | JSON object | its length | its CRC-32 | magic number
 
-Length and checksum have 4 bytes each, big-endian. The magic number has 8 bytes.
-
-The object states the number of bytes, so a file that lost its end, to a full disk or a crash, is
-not served. A file whose trailer is damaged is not served either. Fields with unknown names are
-skipped, and the record may be missing: other versions of the service write other fields.
+The object has the response headers, the record of the variant (`audioproxy.variants.record`), and
+the number of bytes, so that a file that lost its end, to a full disk or a crash, is not served.
+Length and checksum have 4 bytes each, big-endian. Other versions of the service write other fields:
+unknown names are skipped, and the record may be missing.
 """
 
 from __future__ import annotations
@@ -27,8 +23,8 @@ from typing import TypeAlias
 from twisted.internet.defer import Deferred
 
 from audioproxy.files.streams import FileProducer
-from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.record import VariantRecord
+from audioproxy.variants.response_headers import VariantHeaders
 
 _MAGIC = b"APVARNT1"
 _FOOTER = struct.Struct(">II8s")
@@ -50,8 +46,8 @@ _NO_VARIANT = {
     errno.EACCES,
     errno.EPERM,
 }
-# Seconds within which a file must be read to count as cached by the system. A page cache takes some
-# microseconds, but on a busy machine a thread waits for the GIL and for a CPU as well.
+# Seconds within which a cached file is read. A page cache takes some microseconds, but on a busy
+# machine a thread waits for the GIL and for a CPU as well.
 _FAST = 0.02
 # Seconds after which a read on the reactor thread has mostly waited for the disk.
 _BLOCKED = 0.05
@@ -60,8 +56,8 @@ _WARM_SECONDS = 60.0
 # Each key takes some 200 bytes.
 _MOST_KEYS = 16_384
 
-# What is read of a trailer: the size, and the time at which the variant was stored.
-_Fields: TypeAlias = tuple[int, int | None]
+# The fields of a trailer: the bytes of the variant, and its record, if it was stored with one.
+_Fields: TypeAlias = tuple[int, VariantRecord | None]
 
 
 class StoredFile:
@@ -79,7 +75,7 @@ class StoredFile:
         self._data: bytes | None = None
 
     def load(self) -> bool:
-        """Read all bytes now; return whether the file has them all."""
+        """Read all bytes, so that no later read accesses the disk; return whether it has them."""
         self._data = os.pread(self.descriptor, self.size, 0)
         return len(self._data) == self.size
 
@@ -120,15 +116,11 @@ def open_variant(path: str) -> StoredFile | None:
         raise
     found = None
     try:
-        status = os.fstat(descriptor)
-        if stat.S_ISREG(status.st_mode):
-            length = status.st_size
-            tail = os.pread(descriptor, _TRAILER_READ, max(0, length - _TRAILER_READ))
-            found = _parse_trailer(tail, length)
+        found = read_trailer(descriptor)
     finally:
         if found is None:
             os.close(descriptor)
-    return None if found is None else StoredFile(descriptor, *found)
+    return None if found is None else StoredFile(descriptor, found[0], _storing_time(found))
 
 
 def load_variant(path: str) -> StoredFile | None:
@@ -143,10 +135,7 @@ def load_variant(path: str) -> StoredFile | None:
 
 
 def read_small(path: str) -> tuple[int | None, bytes] | None:
-    """Return a small variant whole, in one read; None for anything else.
-
-    :returns: the time at which it was stored as `StoredFile.stored`, and its bytes.
-    """
+    """Return the storing time and the bytes of a small variant, by one read; or None."""
     try:
         descriptor = os.open(path, _READ_FLAGS)
     except OSError:
@@ -161,44 +150,34 @@ def read_small(path: str) -> tuple[int | None, bytes] | None:
     if len(data) > _SMALL_FILE:
         return None
     found = _parse_trailer(data, len(data))
-    if found is None:
+    return None if found is None else (_storing_time(found), data[: found[0]])
+
+
+def read_trailer(descriptor: int) -> _Fields | None:
+    """Return size and record of the variant in a file; None if it is no whole regular file."""
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         return None
-    size, stored = found
-    return stored, data[:size]
+    tail = os.pread(descriptor, _TRAILER_READ, max(0, status.st_size - _TRAILER_READ))
+    return _parse_trailer(tail, status.st_size)
 
 
-def read_trailer(descriptor: int) -> tuple[int, VariantRecord | None] | None:
-    """Return size and record of the variant in a file; None if the file is incomplete or damaged.
-
-    :returns: the record is None for a variant that was stored without one.
-    """
-    length = os.fstat(descriptor).st_size
-    tail = os.pread(descriptor, _TRAILER_READ, max(0, length - _TRAILER_READ))
-    found = _parse_trailer(tail, length)
-    data = _trailer_object(tail)
-    if found is None or data is None:
-        return None
-    return found[0], VariantRecord.read(json.loads(data))
+def _storing_time(fields: _Fields) -> int | None:
+    record = fields[1]
+    return None if record is None else record.stored
 
 
 def _parse_trailer(tail: bytes, length: int) -> _Fields | None:
     """Return the fields of a variant from the end of its file; None if it is incomplete."""
-    data = _trailer_object(tail)
-    found = None if data is None else _read_fields(data)
-    if data is None or found is None or found[0] + len(data) + _FOOTER.size != length:
-        return None
-    return found
-
-
-def _trailer_object(tail: bytes) -> bytes | None:
-    """Return the JSON object at the end of a file; None if it is incomplete or damaged."""
     if len(tail) < _FOOTER.size:
         return None
     data_length, checksum, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
     data = tail[-_FOOTER.size - data_length : -_FOOTER.size]
     if (magic, len(data), zlib.crc32(data)) != (_MAGIC, data_length, checksum):
         return None
-    return data
+    found = _read_fields(data)
+    is_whole = found is not None and found[0] + data_length + _FOOTER.size == length
+    return found if is_whole else None
 
 
 # Parsing the fields takes as long as reading their file.
@@ -206,9 +185,7 @@ def _trailer_object(tail: bytes) -> bytes | None:
 def _read_fields(data: bytes) -> _Fields | None:
     try:
         fields = json.loads(data)
-        size = int(fields["size"])
-        record = VariantRecord.read(fields)
-        return size, None if record is None else record.stored
+        return int(fields["size"]), VariantRecord.read(fields)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return None
 
@@ -225,7 +202,6 @@ class WarmKeys:
         self._until: dict[str, float] = {}
 
     def has(self, key: str, now: float) -> bool:
-        """Return whether the file of a key can be read on the reactor thread."""
         return self._until.get(key, now) > now
 
     def add(self, key: str, began: float, ended: float) -> None:

@@ -10,12 +10,10 @@ The first one is ``unknown`` until the first count has ended. Nodes with a bound
 Everything else keeps one that exists, and creates none.
 
 The ledger may state too many bytes, but never too few, whatever is killed at whatever step: bytes
-are added before the variant has its name, and subtracted after a variant is gone. For the same
-reason, the second number never decreases. A count takes some time, and others change the store
-meanwhile. Its result is the sum of all files that it has seen, and of all bytes that were added
-since it began. Removals since then are not subtracted, since their files may not have been seen.
-The next count corrects the difference. A crash of the machine may lose changes of the ledger, which
-the count at the next start corrects.
+are added before the variant has its name, and subtracted after it is gone. The result of a count is
+the sum of all files that it has seen, and of all bytes that were added since it began. Removals
+since then are not subtracted, since their files may not have been seen. The next count corrects
+that, and changes of the ledger that a crash of the machine has lost.
 """
 
 from __future__ import annotations
@@ -45,10 +43,7 @@ EndCount: TypeAlias = Callable[[int], None]
 
 @dataclass(slots=True)
 class _Ledger:
-    """The locked ledger.
-
-    :ivar added: bytes of all variants that were ever added.
-    """
+    """The locked ledger; its size is None while it is unknown."""
 
     descriptor: int
     size: int | None
@@ -70,7 +65,7 @@ class StoreUsage:
     """The usage of one folder store. Any thread may call each method, which may block.
 
     :ivar max_bytes: the bound of this node; None without one.
-    :ivar size: bytes of all variants, when the ledger was last read; None while it is unknown.
+    :ivar size: bytes of all variants, when the ledger was last read; None while unknown.
     """
 
     def __init__(self, root: str, max_bytes: int | None = None) -> None:
@@ -165,7 +160,6 @@ class StoreUsage:
 
 
 def _read_size(path: str) -> int:
-    """Return the bytes of a variant's file; 0 for anything but a regular file."""
     try:
         status = os.lstat(path)
     except FileNotFoundError:

@@ -14,8 +14,6 @@ _DIGITS = 19
 
 
 class Conditions(NamedTuple):
-    """The method and the headers of a request that determine its response, besides the URL."""
-
     method: bytes
     if_none_match: bytes | None = None
     if_range: bytes | None = None
@@ -34,19 +32,16 @@ def matches(if_none_match: bytes | None, tag: bytes) -> bool:
 def range_applies(if_range: bytes | None, tag: bytes, last_modified: bytes | None) -> bool:
     """Return whether a Range applies: If-Range is absent or a validator (RFC 9110, 13.1.5).
 
-    :param last_modified: the Last-Modified of the response, or None. A date has to be the same
-        text: dates are compared for equality, never for order, and an obsolete form of the same
-        second is another text.
+    Dates are compared as text, for equality: an obsolete form of the same second is another text.
     """
     return if_range is None or if_range.strip() in (tag, last_modified)
 
 
 def read_range(header: bytes | None, size: int) -> tuple[int, int] | None:
-    """Return the range of a variant of ``size`` bytes that a Range header requests.
+    """Return the offsets of the first byte and behind the last one that a Range header requests.
 
-    :returns: the offset of the first byte and the offset after the last one. None for the whole
-        variant: without a header, and for several ranges, other units and malformed values, all of
-        which are ignored.
+    :returns: None for the whole variant: without a header, and for several ranges, other units and
+        malformed values, all of which are ignored.
     :raises RangeNotSatisfiable: for a well-formed range that no byte satisfies.
     """
     match = _SINGLE_RANGE.fullmatch(header) if header is not None else None

@@ -28,7 +28,6 @@ class Cors:
             )
 
     def add_to(self, headers: Headers) -> None:
-        """Add these headers to those that an application may have set before."""
         for name, value in self.headers:
             if name == b"vary":
                 headers.addRawHeader(name, value)
@@ -36,10 +35,6 @@ class Cors:
                 headers.setRawHeaders(name, [value])
 
     def preflight(self, requested: bytes | None) -> dict[bytes, bytes]:
-        """Return the headers of a response to OPTIONS.
-
-        :param requested: the value of Access-Control-Request-Headers.
-        """
         response_headers = {
             b"access-control-allow-methods": b"GET, HEAD",
             b"access-control-max-age": b"86400",

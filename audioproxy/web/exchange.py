@@ -40,11 +40,9 @@ _log = Logger()
 class Exchange:
     """A request and its only response, of which it counts the first byte.
 
-    :ivar request_id: the client's own id or a new one (D27, D67).
     :ivar subject: the parsed URL, whose canonical source and options are logged (D28), or None.
     :ivar plan: the response as far as it is known, for the log.
     :ivar finished: fires once, when the response is complete or the client has disconnected.
-    :ivar disconnected: the client has disconnected before the response was complete.
     :ivar abandoned: a stop no longer waits for the response.
     """
 
@@ -77,22 +75,15 @@ class Exchange:
         return bytes(self._request.method)
 
     def header(self, name: bytes) -> bytes | None:
-        """Return a request header; several headers of one name are joined to a list."""
         values = self._request.requestHeaders.getRawHeaders(name)
         return b", ".join(values) if values else None
 
     @cached_property
     def conditions(self) -> Conditions:
-        """The parts of the request besides the URL that the response depends on."""
-        return Conditions(
-            self.method,
-            self.header(b"if-none-match"),
-            self.header(b"if-range"),
-            self.header(b"range"),
-        )
+        names = b"if-none-match", b"if-range", b"range"
+        return Conditions(self.method, *map(self.header, names))
 
     def respond(self, plan: ResponsePlan) -> None:
-        """Respond with a body in memory, or with headers alone."""
         if not self._open:
             return
         self._set_head(plan)
@@ -122,10 +113,6 @@ class Exchange:
             self.respond(plan_refusal(refusal))
 
     async def stream(self, plan: ResponsePlan, stream: ByteStream) -> None:
-        """Respond with a byte stream, at the pace of the client.
-
-        :raises Refusal: where the stream fails, possibly before the response has begun.
-        """
         if not self._open:
             stream.discard()
             return
@@ -145,7 +132,6 @@ class Exchange:
 
     @property
     def take_file(self) -> Callable[[int, int, int], int | None] | None:
-        """The request's own way to send bytes of a file (sendfile), or None."""
         take = getattr(self._request, "take_file", None)
         if take is None:
             return None
@@ -169,10 +155,6 @@ class Exchange:
         self._request.finish()
 
     def _set_head(self, plan: ResponsePlan) -> None:
-        """Set the status and the headers, which Twisted sends with the first byte.
-
-        Headers of an earlier plan are removed.
-        """
         headers: Headers = self._request.responseHeaders
         names = {name for name, _ in plan.headers}
         for name, _ in self.plan.headers:
@@ -222,12 +204,6 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Instrumentation:
-    """What all responses have in common: their clock, metrics, log and CORS headers.
-
-    :ivar seconds: a clock for durations.
-    :ivar access_log: receives one entry for each request.
-    """
-
     seconds: Callable[[], float]
     metrics: Metrics
     cors: Cors
@@ -247,7 +223,6 @@ class Instrumentation:
     ) -> None:
         """Count and log a request whose response is complete, or whose client has disconnected.
 
-        :param pair: see `Exchange`.
         :param sent: bytes of the body that were written.
         :param since: when the request arrived, in seconds of the clock.
         :param at_once: the first byte of the response is sent now, and not counted yet.

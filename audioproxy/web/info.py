@@ -24,14 +24,11 @@ _CACHE_CONTROL_UNVALIDATED = b"public, max-age=60"
 
 @dataclass(frozen=True, slots=True)
 class InfoHandler:
-    """Responds to GET and HEAD of info documents."""
-
     sources: SourceStore
     prober: Prober
     cache_tag: CacheTagHeader | None = None
 
     async def respond(self, exchange: Exchange, request: InfoRequest) -> None:
-        """Respond to a request whose signature is verified."""
         is_read = exchange.method != b"HEAD" and exchange.conditions.if_none_match is None
 
         async def plan(opened: OpenSource, _: bool) -> ResponsePlan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -17,21 +18,19 @@ _CONTENT_TYPE = b"text/plain; version=0.0.4"
 
 
 class MetricsResource(BaseResource):
-    """Resource that serves ``/metrics`` and nothing else."""
+    """Serves ``/metrics`` and nothing else.
+
+    :param measure: called before each response; updates what takes too long to be read with the
+        other metrics.
+    """
 
     def __init__(
         self, instrumentation: Instrumentation, measure: Callable[[], Awaitable[None]]
     ) -> None:
-        """Create the resource.
-
-        :param measure: called before each response; updates what takes too long to be read with the
-            other metrics.
-        """
         BaseResource.__init__(self, instrumentation)
         self._measure = measure
 
     async def route(self, exchange: Exchange, path: bytes) -> None:
-        """Respond with all metrics, to HEAD as to GET (D19)."""
         if not self.serves(exchange.method) or path != b"/metrics":
             raise NotFound("no such route on the metrics listener")
         exchange.endpoint = "metrics"
@@ -46,6 +45,7 @@ def exposition(registry: CollectorRegistry) -> bytes:
     return generate_latest(_WithoutCreated(registry))
 
 
+@dataclass(frozen=True, slots=True)
 class _WithoutCreated(Collector):
     """A registry without the creation times of its series.
 
@@ -53,11 +53,10 @@ class _WithoutCreated(Collector):
     whole process, which may be an application that embeds this service.
     """
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
+    registry: CollectorRegistry
 
     def collect(self) -> Iterator[Metric]:
-        for metric in self._registry.collect():
+        for metric in self.registry.collect():
             metric.samples = [
                 sample for sample in metric.samples if sample.name != f"{metric.name}_created"
             ]

@@ -24,9 +24,7 @@ _random = Random()
 def find_request_id(client_id: bytes, traceparent: bytes) -> bytes:
     """Return the request id that a client has sent; ``b""`` where it sent no valid one.
 
-    :param client_id: the value of x-request-id, which goes first (D27).
-    :param traceparent: the value of that header, of which the trace id and the parent id are the
-        request id (D67).
+    The x-request-id goes first (D27), then the trace id and the parent id of traceparent (D67).
     """
     if _REQUEST_ID.fullmatch(client_id):
         return client_id

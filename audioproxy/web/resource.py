@@ -37,11 +37,6 @@ _log = Logger()
 
 
 class BaseResource(Resource, ABC):
-    """Resource for every path below the one that it is mounted at.
-
-    :ivar active: counts the requests that are in progress.
-    """
-
     isLeaf = True
 
     def __init__(self, instrumentation: Instrumentation) -> None:
@@ -64,11 +59,9 @@ class BaseResource(Resource, ABC):
         return NOT_DONE_YET
 
     def reject(self, request: Any, refusal: Refusal) -> None:
-        """Refuse bytes that are not a valid request, and so have no route."""
         self._begin(request).refuse(refusal)
 
     def abandon(self) -> None:
-        """Record that a stop no longer waits for the requests that are in progress."""
         for exchange in self._exchanges:
             exchange.abandoned = True
 
@@ -103,11 +96,7 @@ class BaseResource(Resource, ABC):
 
     @abstractmethod
     async def route(self, exchange: Exchange, path: bytes) -> None:
-        """Respond to a request.
-
-        :param path: the raw path below the place where the resource is mounted.
-        :raises Refusal: for every response that is an error document.
-        """
+        """Respond to a request by its raw path below the place where the resource is mounted."""
 
 
 class AudioProxyResource(BaseResource):

@@ -16,7 +16,7 @@ from twisted.web.http import datetimeToString
 
 from audioproxy.errors import RangeNotSatisfiable, Refusal
 from audioproxy.grammar.request import VariantRequest, clamp
-from audioproxy.variants.headers import CACHE_CONTROL, VariantHeaders
+from audioproxy.variants.response_headers import CACHE_CONTROL, VariantHeaders
 from audioproxy.web.conditions import Conditions, matches, range_applies, read_range
 
 _HIT = "HIT"
@@ -37,9 +37,8 @@ class ResponsePlan(NamedTuple):
     :ivar headers: names in lower case, in the order in which they are sent, after the headers that
         every response has.
     :ivar body: a body in memory; None where the body comes from elsewhere, or there is none.
-    :ivar byte_range: where the body is a part of the stored variant, the offset of its first byte
-        and the offset after its last one.
-    :ivar cache_state: the value of X-Audio-Proxy, or None.
+    :ivar byte_range: the offset of the first byte of a stored variant, and that after the last one.
+    :ivar cache_state: the value of X-Audio-Proxy.
     """
 
     status: int
@@ -91,8 +90,7 @@ def plan_response(
 
     :param now: Unix seconds at which the response begins. A render may wait for its slot, and the
         time until ``exp`` shrinks.
-    :param found: the stored variant, or the cache state of one that is not stored: the body of its
-        response is the output of a render.
+    :param found: the stored variant, or the cache state of a render, whose output is the body.
     """
     headers = VariantHeaders.of(request.options)
     if not isinstance(found, Stored):
@@ -140,7 +138,6 @@ def plan_response(
 
 
 def plan_refusal(refusal: Refusal) -> ResponsePlan:
-    """Return the response of a refusal: the error document, and the refusal's own headers."""
     plan = plan_json(refusal.status, refusal.headers(), refusal.document())
     return plan._replace(error_code=refusal.code)
 

@@ -15,8 +15,8 @@ from audioproxy.observe.log_context import Logger
 from audioproxy.render.job import Preparer
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.variants.files import FileVariantStore
-from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import VariantChanged, VariantStore
+from audioproxy.variants.response_headers import VariantHeaders
 from audioproxy.web.conditions import Conditions
 from audioproxy.web.exchange import Exchange
 from audioproxy.web.response_plan import ResponsePlan, Stored, plan_not_modified, plan_response
@@ -43,7 +43,6 @@ class VariantHandler:
     cache_tag: CacheTagHeader | None = None
 
     async def respond(self, exchange: Exchange, request: VariantRequest) -> None:
-        """Respond to a request whose signature is verified and that has not expired."""
         tag = self._find_tag(request)
         not_modified = plan_not_modified(request, exchange.conditions, self.now(), tag)
         if not_modified is not None:
@@ -61,9 +60,8 @@ class VariantHandler:
     async def _find_and_respond(
         self, exchange: Exchange, request: VariantRequest, *, is_counted: bool = False
     ) -> None:
-        """Look the variant up, or join its render, and respond.
+        """Look the variant up, or join its render; ``is_counted`` on the second attempt.
 
-        :param is_counted: this is not the first lookup of the request.
         :raises VariantChanged: if the variant was replaced or removed after the lookup; nothing is
             sent then.
         """

@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR
+from audioproxy.process.child_limits import ChildLimits
 from audioproxy.process.find_starter import find_starter
-from audioproxy.process.spawn import ChildLimits
 from bench.figures import Figure
 from bench.settings import Bench
 

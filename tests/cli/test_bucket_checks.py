@@ -25,6 +25,7 @@ from audioproxy.cli.checks.bucket.table import (
 from audioproxy.cli.checks.bucket.trial import PREFIX, Check, Trial
 from audioproxy.cli.checks.results import CheckResult, Verdict, good
 from audioproxy.config import BucketStore, Config, S3Config
+from audioproxy.engine.parts import Capabilities
 from audioproxy.files.scratch_files import AnonymousSpace
 from audioproxy.s3.objects import ObjectStore
 from audioproxy.variants.proof import PROOF_PREFIX
@@ -344,7 +345,8 @@ class TrialTests(BucketCase):
         self.new_store(behind=400)
         parts: Any = (BUCKET, AnonymousSpace(), self.network, None)
         variants = S3VariantStore(ObjectStore(SETTINGS, self.client), *parts)
-        engine: Any = SimpleNamespace(store=variants, bucket_sources=None)
+        able = Capabilities(bucket=variants)
+        engine: Any = SimpleNamespace(capabilities=able, bucket_sources=None)
         running = self.begin(collect(check_buckets(CONFIG, engine, None)))
         self.pass_time()
         results = self.successResultOf(running)

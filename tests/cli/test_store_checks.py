@@ -19,6 +19,7 @@ from audioproxy.cli.checks.stores import (
     check_stores,
 )
 from audioproxy.config import BucketStore, Config, S3Config
+from audioproxy.engine.parts import Capabilities
 from audioproxy.files.scratch_files import AnonymousSpace
 from audioproxy.s3 import objects
 from audioproxy.s3.objects import ObjectStore
@@ -159,7 +160,8 @@ class ClockTests(StoreCase):
         # Without a Date header there is no result for the clock.
         for headers, expected in (({}, []), (date, [ahead])):
             for store, sources in ((self.variants, None), (None, self.sources)):
-                proxy: Any = SimpleNamespace(store=store, bucket_sources=sources)
+                able = Capabilities(bucket=store)
+                proxy: Any = SimpleNamespace(store=store, capabilities=able, bucket_sources=sources)
                 checking = check_stores(settings, proxy)
                 results = self.results(checking, *[reply(404, error("NoSuchBucket"), headers)] * 2)
                 self.assertEqual(expected, [each for each in results if each.check == "clock"])

@@ -15,7 +15,7 @@ from audioproxy.cli.store.command import OpenStore
 from audioproxy.cli.store.prune import Prune
 from audioproxy.cli.store.purge import Purge
 from audioproxy.cli.store.verify import Verification
-from audioproxy.engine import Engine
+from audioproxy.engine import Engine, build
 from audioproxy.s3 import listing
 from audioproxy.variants.bucket_catalog import BucketCatalog
 from audioproxy.variants.s3 import S3VariantStore
@@ -186,7 +186,7 @@ class BucketTests(RemoteCase):
     def session(self) -> OpenStore:
         """Return an open store."""
         config = self.config()
-        engine = Engine(config, reactor)
+        engine = Engine(build(config, reactor))
         self.addCleanup(engine.close)
         assert isinstance(engine.store, S3VariantStore)
         catalog = BucketCatalog(engine.store.object_store, self.variants, 4)

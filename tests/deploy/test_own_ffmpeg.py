@@ -19,9 +19,9 @@ from audioproxy.errors import Refusal
 from audioproxy.media.command.decoding import decoded_stream, decoder_arguments, measure_arguments
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.diagnostics import classify
+from audioproxy.media.ffprobe import parse_probe, probe_arguments
 from audioproxy.media.inputs import RAW_DEMUXERS, Input, local_input
-from audioproxy.media.probe import Probe, parse_probe, probe_arguments
-from audioproxy.process.fork_server import find_obstacle
+from audioproxy.process.executables import find_obstacle
 from audioproxy.process.programs import LISTS
 from tests.support.audio import (
     Sound,
@@ -33,6 +33,7 @@ from tests.support.audio import (
     tone,
     write_wav,
 )
+from tests.support.probes import Probe
 from tests.support.programs import FFMPEG, FFPROBE, OWN
 from tests.support.service import PATIENCE, PROJECT
 from tests.web import test_info_live as test_info

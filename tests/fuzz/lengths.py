@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from decimal import Decimal
 
 from audioproxy.errors import UndecodableSource
 from audioproxy.media.lengths.containers import READERS, run_reader
 from audioproxy.media.lengths.mp3 import read_duration
-from audioproxy.media.probe import Probe
 from audioproxy.media.samples import check_samples, probe_samples
 from audioproxy.media.signatures import identify
 from tests.fuzz.draws import Draws
 from tests.support.audio import find_length_of, run_in_memory
+from tests.support.probes import Probe, replace
 
 # Codecs of containers whose reader takes all.
 _CODECS = {"iff": "pcm_s8_planar", "dsf": "dsd_lsbf_planar"}

@@ -9,9 +9,11 @@ from decimal import Decimal
 from audioproxy.errors import InvalidOptions, Refusal, UndecodableSource, VideoSource
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.http_client.errors import without_secrets
-from audioproxy.media.command.trim import needs_measuring, trim_range
+from audioproxy.media.command.needs import Needs
+from audioproxy.media.command.trim import trim_range
 from audioproxy.media.diagnostics import classify, one_line
-from audioproxy.media.probe import Probe, parse_probe
+from audioproxy.media.ffprobe import parse_probe
+from audioproxy.media.probe import Probe
 from tests.fuzz.draws import Draws, check_refusal, outcome
 
 NOTICES = (b"", b"[mp3 @ 0x5] Estimating duration from bitrate, this may be inaccurate\n")
@@ -44,16 +46,16 @@ def check_probe(data: bytes, read: Callable[..., Probe] = parse_probe) -> None:
         return
     assert isinstance(found.container, str)
     assert isinstance(found.codec, str)
-    assert found.layout is None or isinstance(found.layout, str), found.layout
+    assert found.audio.layout is None or isinstance(found.audio.layout, str), found
     assert found.duration is None or 0 < found.duration < 10**15, found.duration
     assert not (found.exact and (found.duration is None or notice)), "an estimate is not exact"
     assert 0 < found.sample_rate <= 6_144_000, found.sample_rate
     assert 0 < found.channels <= 64, found.channels
-    assert found.bit_depth > 0
+    assert found.audio.bit_depth > 0
     check_document(found.description.document(None))
     # Call the functions that process every probe result next.
     options = VariantOptions()
-    assert needs_measuring(options, found) in (False, True)
+    assert Needs.of(options, found).measure in (False, True)
     outcome(lambda: trim_range(options, found), InvalidOptions)
 
 

@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.variants.files import FileVariantStore
-from audioproxy.variants.headers import VariantHeaders
+from audioproxy.variants.response_headers import VariantHeaders
 from tests.fuzz.draws import Draws
 from tests.support.processes import open_descriptors, opened_since
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -13,7 +12,8 @@ from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.sources import Source, read_source
 from audioproxy.media.diagnostics import one_line
-from audioproxy.media.probe import Probe, parse_probe
+from audioproxy.media.ffprobe import parse_probe
+from audioproxy.media.probe import Probe
 from audioproxy.observe.access_log import AccessLogEntry
 from audioproxy.variants.files import FileVariantStore, StoredFile, variant_path
 from audioproxy.web.conditions import read_range
@@ -27,6 +27,7 @@ from tests.fuzz.reports import check_diagnostic, check_probe
 from tests.fuzz.requests import check_response, check_server
 from tests.fuzz.stored import BODY, check_stored, open_store
 from tests.support.http import read_response
+from tests.support.probes import replace
 
 GET = corpus.request(b"GET", b"insecure/plain/local://a")
 

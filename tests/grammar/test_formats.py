@@ -79,8 +79,8 @@ class RatesTests(SynchronousTestCase):
             ("flac", "only multiples of 10 above 65534"),
         ):
             self.assertEqual(FORMATS[token].rates.describe(48_000), words, token)
-        rates = Rates(lowest=100, highest=200, step_10_above=150)
-        for source, rate in ((1, 100), (150, 150), (151, 160), (199, 200), (201, 200)):
+        rates = Rates(highest=200, step_10_above=150)
+        for source, rate in ((150, 150), (151, 160), (199, 200), (201, 200)):
             self.assertEqual(rates.nearest(source), rate, source)
 
     @DETERMINISTIC

@@ -18,6 +18,7 @@ from audioproxy.grammar.sources import (
     leaves_root,
     log_name,
     parse_https,
+    parse_source,
     read_source,
 )
 from tests.support.strategies import DETERMINISTIC, encoded, escaped, junk, sources
@@ -336,6 +337,20 @@ class HttpsPartsTests(SynchronousTestCase):
             (b"https://[0::1]/a//b", "[::1]"),
         ):
             self.assertEqual(authority, parse_https(url).authority)
+
+    def test_place(self) -> None:
+        """A source names its place without its own name, which is bytes, unless it is local."""
+        for source, place, name in (
+            (b"local://a/b.wav", "the disk of AP_LOCAL_ROOT", b""),
+            (b"s3://b/\xc3\xbc", "the bucket b", b"\xc3\xbc"),
+            (
+                b"https://a.example:1/%C3%BC?x",
+                "the origin a.example",
+                b"https://a.example:1/\xc3\xbc",
+            ),
+        ):
+            found = parse_source(source)
+            self.assertEqual((place, name), (found.place, found.remote_name))
 
     def test_presigned(self) -> None:
         """A query is presigned if it has the signature of a store or a CDN."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
@@ -18,6 +17,7 @@ from tests.support.audio import (
     read_wav,
     render,
 )
+from tests.support.probes import replace
 
 #: Seconds at which the compared regions start; decoding starts 1 s or more before each.
 PLACES = ("2", "4.3", "7.25", "10.5")

@@ -1,63 +1,14 @@
-"""Conversions of sample formats."""
+"""Conversions of sample rates and formats."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from decimal import Decimal
-
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.grammar.formats import FORMATS
-from audioproxy.media.conversion import (
-    SOXR,
-    SWRESAMPLE,
-    convert_samples,
-    dither_filter,
-    output_depth,
-    output_sample_format,
-    resample,
-)
-from audioproxy.media.probe import Probe
-from tests.support.audio import options_of
-
-CD = Probe("flac", "flac", Decimal(10), True, bit_depth=16)
-
-DITHERED = {"16": "osf=s16", "24": "osf=s32:output_sample_bits=24"}
+from audioproxy.media.conversion import SOXR, SWRESAMPLE, convert_samples, resample
 
 
-class DepthTests(SynchronousTestCase):
-    """`output_depth`, `output_sample_format` and `convert_samples`"""
-
-    def test_depth(self) -> None:
-        """``bd``, or the lowest depth that suffices (Format and encoding options)."""
-        for text, depths in (
-            ("f:flac", {8: "16", 16: "16", 20: "24", 24: "24", 32: "24"}),
-            ("f:wav", {1: "16", 24: "24", 32: "32f", 64: "32f"}),
-            ("f:wav/bd:16", {32: "16"}),
-            ("f:flac/bd:24", {16: "24"}),
-            ("f:mp3", {24: ""}),
-        ):
-            for source, depth in depths.items():
-                found = output_depth(options_of(text), replace(CD, bit_depth=source))
-                self.assertEqual(found, depth, (text, source))
-
-    def test_each_format(self) -> None:
-        """Every format has a sample format at each depth; lossy ones have floats (D60)."""
-        found = {
-            f"{token}{depth}": output_sample_format(
-                options_of(f"f:{token}" + (f"/bd:{depth}" if depth else "")), CD
-            )
-            for token, row in FORMATS.items()
-            for depth in row.depths or ("",)
-        }
-        expected = {"mp3": "fltp", "opus": "flt", "ogg": "fltp", "aac": "fltp", "m4a": "fltp"}
-        expected |= {"flac16": "s16", "flac24": "s32"}
-        expected |= {"wav16": "s16", "wav24": "s32", "wav32f": "flt", "peaks": "s16"}
-        self.assertEqual(found, expected)
-        # Without ``bd``, it is that of the default depth.
-        probes = (replace(CD, bit_depth=depth) for depth in (8, 24, 32))
-        names = [output_sample_format(options_of("f:wav"), probe) for probe in probes]
-        self.assertEqual(names, ["s16", "s32", "flt"])
+class ConversionTests(SynchronousTestCase):
+    """`resample` and `convert_samples`"""
 
     def test_resample(self) -> None:
         """A change of rate is a filter with all settings of its resampler (D60)."""
@@ -72,20 +23,3 @@ class DepthTests(SynchronousTestCase):
     def test_working_format(self) -> None:
         """Stages compute samples in double precision, at a rate that the filter states (D60)."""
         self.assertEqual(convert_samples(22050), "aformat=sample_fmts=dblp:sample_rates=22050")
-
-
-class DitherTests(SynchronousTestCase):
-    """`dither_filter`"""
-
-    def test_depths(self) -> None:
-        """Samples with more decoded bits than the output are dithered, but no floats (D60)."""
-        for decoded in (8, 16, 20, 24, 32, 64):
-            for depth in ("16", "24", "32f"):
-                for computed in (False, True):
-                    options = options_of(f"f:wav/bd:{depth}")
-                    probe = replace(CD, decoded_bits=decoded)
-                    found = dither_filter(options, probe, computed=computed)
-                    expected = None
-                    if depth != "32f" and (computed or decoded > int(depth)):
-                        expected = f"aresample={DITHERED[depth]}:dither_method=triangular_hp"
-                    self.assertEqual(found, expected, (decoded, depth, computed))

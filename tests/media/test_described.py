@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from decimal import Decimal
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.described import describe, is_doubtful
 from audioproxy.media.info_document import SourceInfo
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
 from tests.media.lengths.test_mp3 import MPEG_1, tagged
 from tests.media.lengths.test_musepack import musepack
 from tests.media.lengths.test_ogg import PACKET, opus, page
 from tests.media.lengths.test_pcm import chunk
 from tests.support.audio import run_in_memory
+from tests.support.probes import Probe, replace
 
 
 def probe_of(kind: str, stated: str | None, rate: int = 48000) -> Probe:
@@ -28,7 +27,7 @@ def probe_of(kind: str, stated: str | None, rate: int = 48000) -> Probe:
 def describe_file(file: bytes, probe: Probe) -> tuple[str, int | None]:
     """Return the duration and the bit rate that are described."""
     found = run_in_memory(lambda read: describe(read, len(file), probe), file)
-    assert found.is_described and not is_doubtful(found)
+    assert not is_doubtful(found)
     return str(found.description.duration), found.description.bitrate
 
 

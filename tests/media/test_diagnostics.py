@@ -8,10 +8,13 @@ from itertools import product
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
+    DiskFull,
     EncryptedSource,
     MemoryExceeded,
     NothingDecoded,
+    OutputTooLarge,
     Refusal,
+    RenderTimeout,
     UndecodableSource,
 )
 from audioproxy.media.diagnostics import (
@@ -24,6 +27,7 @@ from audioproxy.media.diagnostics import (
     lost_reader,
     one_line,
     unsupported_container,
+    verdict,
 )
 from audioproxy.media.messages import MESSAGES
 
@@ -164,6 +168,25 @@ COMPLETE_SOURCES = (
     b"[matroska,webm @ 0x55] File ended prematurely",
     b"file:/dev/fd/3: Input/output error",
 )
+
+
+class VerdictTests(SynchronousTestCase):
+    """`verdict`"""
+
+    def test_order(self) -> None:
+        """Limits of the kernel come first, and only memory explains a signal (D13, D52)."""
+        large, memory = b"x: File too large\n", b"x: Cannot allocate memory\n"
+        for ended_by, stderr, refusal in (
+            ("SIGXCPU", large, RenderTimeout),
+            ("SIGXFSZ", b"", OutputTooLarge),
+            (None, large + memory, OutputTooLarge),
+            ("SIGKILL", memory + INVALID, MemoryExceeded),
+            ("SIGKILL", INVALID, None),
+            (None, END_LOST[0] + INVALID, DiskFull),
+            (None, INVALID, UndecodableSource),
+            (None, b"", None),
+        ):
+            self.assertIs(verdict(ended_by, stderr), refusal, (ended_by, stderr))
 
 
 class ClassifyTests(SynchronousTestCase):

@@ -24,10 +24,9 @@ from audioproxy.grammar.formats import FORMATS
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.encoding import encoder_arguments
 from audioproxy.media.diagnostics import classify, unsupported_container
-from audioproxy.media.info_document import SourceInfo
+from audioproxy.media.ffprobe import probe_arguments
+from audioproxy.media.info_document import CARRIED_TAGS, SourceInfo
 from audioproxy.media.inputs import local_input
-from audioproxy.media.probe import Probe, probe_arguments
-from audioproxy.media.tags import CARRIED_TAGS
 from tests.support.audio import (
     Sound,
     constant,
@@ -51,6 +50,7 @@ from tests.support.audio import (
     tone,
     write_wav,
 )
+from tests.support.probes import Probe
 from tests.support.programs import FFMPEG
 
 FORMS = tuple(form for form in ENCODERS if form != "peaks")
@@ -140,7 +140,7 @@ class PaddedSamplesTests(SynchronousTestCase):
         jobs = []
         for source in sources.values():
             # Samples of up to 24 bits are not dithered.
-            exact = ["f:flac/t:1.9"] if probe(source).decoded_bits <= 24 else []
+            exact = ["f:flac/t:1.9"] if probe(source).audio.decoded_bits <= 24 else []
             jobs.append((source, [*texts, *exact]))
         texts["f:flac/t:1.9"] = (91200, None)
         for (kind, source), sounds in zip(
@@ -197,7 +197,7 @@ class PaddedSamplesTests(SynchronousTestCase):
             wav = write_wav(Sound(48000, scene.channels * directions[:, None]))
             opus = "-c:a libopus -b:a 512k -mapping_family 2 -f ogg"
             source = convert(wav, opus)
-            self.assertTrue((probe(source).layout or "").startswith("ambisonic"), channels)
+            self.assertTrue((probe(source).audio.layout or "").startswith("ambisonic"), channels)
             sources.append(source)
         texts = ["f:wav/bd:32f", "f:wav/bd:32f/ch:1", "f:opus/ch:1/enhance:voice"]
         texts += ["f:peaks/ch:2", "f:wav/ch:2/gain:6/fade:0.1:0.1/norm:ebu/enhance:voice"]

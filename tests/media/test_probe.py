@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any, ClassVar
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import EncryptedSource, NothingDecoded, UndecodableSource, VideoSource
-from audioproxy.media.ffprobe_output import has_container
-from audioproxy.media.inputs import local_input
-from audioproxy.media.probe import (
+from audioproxy.media.ffprobe import (
     CONTAINER_TAGS,
     NAMED_TAGS,
     NOTICES,
-    Probe,
-    describe_choice,
+    has_container,
     parse_probe,
     probe_arguments,
 )
+from audioproxy.media.info_document import CARRIED_TAGS
+from audioproxy.media.inputs import local_input
+from audioproxy.media.probe import Check
 from audioproxy.media.reading import SourceLength
-from audioproxy.media.seeking.point import SeekPoint
-from audioproxy.media.tags import CARRIED_TAGS
+from audioproxy.media.seek_point import SeekPoint
+from tests.support.probes import Probe, replace
 
 AUDIO = {"codec_type": "audio", "codec_name": "flac", "sample_rate": "44100", "channels": 1}
 VIDEO = {"codec_type": "video", "codec_name": "h264"}
@@ -160,7 +159,7 @@ class EncryptionTests(SynchronousTestCase):
         keyed = {**AUDIO, "tags": {"enc_key_id": "AAAA"}}
         for name, expected in (("matroska,webm", False), ("mov,mp4,m4a,3gp,3g2,mj2", True)):
             found = parse_streams(AUDIO, keyed, format_name=name)
-            self.assertEqual(found.may_be_encrypted, expected)
+            self.assertEqual(Check.ENCRYPTION in found.pending, expected)
 
     def test_packets(self) -> None:
         """Without a packet of audio, the source is refused (Errors, 415).
@@ -187,7 +186,7 @@ class EncryptionTests(SynchronousTestCase):
                 self.assertRaises(NothingDecoded, parse_probe, text, b"", seekable=seekable)
                 continue
             found = parse_probe(text, b"", seekable=seekable)
-            self.assertIs(found.ignore_length, expected, output)
+            self.assertIs(found.file.ignore_length, expected, output)
 
 
 class AcceptedSourcesTests(SynchronousTestCase):
@@ -256,12 +255,12 @@ class AcceptedSourcesTests(SynchronousTestCase):
             found = parse_streams(*streams, format_name=name, duration="20.0")
             self.assertEqual(found.duration, Decimal("4.2"))
             self.assertEqual(found.description.duration, 20)
-            self.assertEqual((found.audio_streams, found.marked_stream), (2, 2))
+            self.assertEqual((found.audio.streams, found.audio.marked), (2, 2))
             expected = "the first of 2 audio streams; the source marks number 2 as the default"
-            self.assertEqual(describe_choice(found), expected)
+            self.assertEqual(found.audio.choice, expected)
         plain = parse_streams(AUDIO, AUDIO, AUDIO)
-        self.assertEqual(describe_choice(plain), "the first of 3 audio streams")
-        self.assertIsNone(describe_choice(parse_streams(AUDIO, COVER)))
+        self.assertEqual(plain.audio.choice, "the first of 3 audio streams")
+        self.assertIsNone(parse_streams(AUDIO, COVER).audio.choice)
 
     def test_may_be_undecodable(self) -> None:
         """A decoder that complains, a missing one, and missing packets raise a doubt."""
@@ -285,10 +284,10 @@ class AcceptedSourcesTests(SynchronousTestCase):
             ("flac", unsupported % 11, False),
         ):
             found = parse_streams(stream | {"codec_name": codec}, stderr=stderr)
-            self.assertIs(found.may_be_undecodable, expected, stderr)
+            self.assertIs(Check.DECODER in found.pending, expected, stderr)
         for packets, expected in (([], True), ([{"codec_type": "audio"}], False)):
             output = json.dumps({"packets": packets, "streams": [stream]}).encode()
-            self.assertIs(parse_probe(output, b"").may_be_undecodable, expected)
+            self.assertIs(Check.DECODER in parse_probe(output, b"").pending, expected)
 
     def test_not_ffprobe_output(self) -> None:
         """Output that is not ffprobe's JSON is a failure of the probe, not of the source."""
@@ -305,7 +304,7 @@ class AcceptedSourcesTests(SynchronousTestCase):
             *(("speex", rate, "libspeex") for rate in ("16000", "32000")),
             ("opus", "48000", None),
         ):
-            self.assertEqual(parse_audio(codec_name=codec, sample_rate=rate).decoder, decoder)
+            self.assertEqual(parse_audio(codec_name=codec, sample_rate=rate).audio.decoder, decoder)
 
     def test_length(self) -> None:
         """A certain length replaces the stated one (D12, D57); none is refused (Errors, 415)."""
@@ -320,7 +319,7 @@ class AcceptedSourcesTests(SynchronousTestCase):
         for samples in (199_900, 200_000, 201_024):
             self.assertEqual(padded.with_decoded_samples(samples), replace(padded, measured=True))
         longer = padded.with_decoded_samples(201_025)
-        self.assertEqual((longer.length, longer.seekable), (SourceLength(201_025), False))
+        self.assertEqual((longer.length, longer.stamps.seekable), (SourceLength(201_025), False))
         # A least length says nothing about the end.
         at_least = SourceLength(9, exact=False)
         self.assertEqual(replace(stated, length=at_least), stated.with_length(at_least))
@@ -342,7 +341,7 @@ class FieldTests(SynchronousTestCase):
         for missing in ("N/A", "0", 0, "", None, "-1", "44100.5"):
             fields = ("sample_rate", "channels", "bits_per_raw_sample", "bits_per_sample")
             found = parse_audio(**dict.fromkeys(fields, missing), channel_layout="")
-            values = found.sample_rate, found.channels, found.bit_depth, found.layout
+            values = found.sample_rate, found.channels, found.audio.bit_depth, found.audio.layout
             self.assertEqual(values, (48000, 2, 16, None), missing)
         bare = parse_streams({"codec_type": "audio", "codec_name": "mp3"})
         self.assertEqual(bare, Probe("", "mp3", None, False, decoded_bits=64))
@@ -358,21 +357,21 @@ class FieldTests(SynchronousTestCase):
             (None, None, "0"),
         ):
             found = parse_streams({**AUDIO, "start_time": audio}, start_time=container)
-            self.assertEqual(found.seek_offset, Decimal(offset), (audio, container))
+            self.assertEqual(found.file.seek_offset, Decimal(offset), (audio, container))
         found = parse_audio(start_time="0.047891", bit_rate="705600")
-        self.assertEqual((found.start, found.stream_bitrate), (Decimal("0.047891"), 705600))
+        self.assertEqual((found.audio.start, found.audio.bitrate), (Decimal("0.047891"), 705600))
 
     def test_gapless(self) -> None:
         """The tag in which iTunes states the delay and the padding of AAC is kept as it is."""
         for tags, text in (({"iTunSMPB": " 0 840 64"}, " 0 840 64"), ({"a": "b"}, ""), ([], "")):
-            self.assertEqual(parse_streams(AUDIO, tags=tags).gapless, text)
+            self.assertEqual(parse_streams(AUDIO, tags=tags).file.gapless, text)
 
     def test_depth_and_layout(self) -> None:
         """The raw depth comes first, as 24 bits may be stored in 32; the layout is kept."""
         for raw, stored, depth in (("24", 32, 24), ("N/A", 16, 16), ("0", 8, 8), ("20", 0, 20)):
             found = parse_audio(bits_per_raw_sample=raw, bits_per_sample=stored)
-            self.assertEqual(found.bit_depth, depth)
-        self.assertEqual(parse_audio(channels=6, channel_layout="5.1").layout, "5.1")
+            self.assertEqual(found.audio.bit_depth, depth)
+        self.assertEqual(parse_audio(channels=6, channel_layout="5.1").audio.layout, "5.1")
 
     def test_one_bit(self) -> None:
         """One-bit audio counts as 24 bits, and the info document states what ffprobe does (D69)."""
@@ -383,7 +382,7 @@ class FieldTests(SynchronousTestCase):
             ("mp3", "fltp", "0", 16),
         ):
             found = parse_audio(codec_name=codec, sample_fmt=decoded, bits_per_sample=stated)
-            self.assertEqual(found.bit_depth, depth, codec)
+            self.assertEqual(found.audio.bit_depth, depth, codec)
             self.assertEqual(found.description.bit_depth, int(stated) or None, codec)
 
     def test_may_be_padded(self) -> None:
@@ -398,8 +397,8 @@ class FieldTests(SynchronousTestCase):
             stream |= {"bits_per_sample": bits, "bit_rate": str(bitrate)}
             for container in ("wav", "w64", "caf"):
                 found = parse_streams(stream, format_name=container)
-                self.assertEqual(found.may_be_padded, expected, (codec, bitrate))
-            self.assertFalse(parse_streams(stream, format_name="mov").may_be_padded)
+                self.assertEqual(Check.PADDED_SAMPLES in found.pending, expected, (codec, bitrate))
+            self.assertNotIn(Check.PADDED_SAMPLES, parse_streams(stream, format_name="mov").pending)
 
     def test_decoded_bits(self) -> None:
         """Decoded samples have the bits of their format; 32 may hold the 20 or 24 stated (D60).
@@ -413,10 +412,10 @@ class FieldTests(SynchronousTestCase):
             *(("s32", None, 32), ("flt", 24, 64), ("dblp", 0, 64), ("N/A", 16, 64), (None, 24, 64)),
         ):
             found = parse_audio(sample_fmt=name, bits_per_raw_sample=stated)
-            self.assertEqual(found.decoded_bits, bits, (name, stated))
+            self.assertEqual(found.audio.decoded_bits, bits, (name, stated))
         # The stored bits are used if the raw bits are unknown.
-        self.assertEqual(parse_audio(sample_fmt="s32", bits_per_sample=24).decoded_bits, 24)
-        self.assertEqual(parse_audio(bits_per_raw_sample=16).decoded_bits, 64)
+        self.assertEqual(parse_audio(sample_fmt="s32", bits_per_sample=24).audio.decoded_bits, 24)
+        self.assertEqual(parse_audio(bits_per_raw_sample=16).audio.decoded_bits, 64)
 
     def test_duration(self) -> None:
         """The container's duration comes first, then the stream's (Info document)."""
@@ -496,7 +495,9 @@ class FieldTests(SynchronousTestCase):
     def test_may_be_joined(self) -> None:
         """Some containers have no mark at their end."""
         for container, expected in (("wv", True), ("tta", True), ("tak", True), ("flac", False)):
-            self.assertIs(parse_streams(AUDIO, format_name=container).may_be_joined, expected)
+            self.assertIs(
+                Check.JOINED_FILES in parse_streams(AUDIO, format_name=container).pending, expected
+            )
 
     def test_description(self) -> None:
         """The first audio stream is described (Info document, 3), without default values."""
@@ -507,7 +508,7 @@ class FieldTests(SynchronousTestCase):
         expected = {"format": "m4a", "duration": 2.5, "sample_rate": 44100, "channels": 1}
         expected |= {"size": 9, "tags": {"title": "x"}}
         self.assertEqual(found.description.document(None), expected)
-        self.assertEqual(found.bit_depth, 16)
+        self.assertEqual(found.audio.bit_depth, 16)
         bare = parse_streams({"codec_type": "audio", "codec_name": "mp3"})
         self.assertEqual((bare.sample_rate, bare.description.document(None)), (48000, {}))
 
@@ -550,5 +551,7 @@ class LengthTests(SynchronousTestCase):
         length = SourceLength(441_000, is_stated_only=True, seekable=True)
         probe = Probe("aac", "aac", Decimal(10), exact=True, sample_rate=44100, stored=length)
         stated = probe.with_length(length).without_length()
-        self.assertEqual((stated.length, stated.stored, stated.seekable), (None, None, False))
+        self.assertEqual(
+            (stated.length, stated.stored, stated.stamps.seekable), (None, None, False)
+        )
         self.assertFalse(probe.with_decoded_samples(441_000).without_length().measured)

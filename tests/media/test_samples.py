@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from decimal import Decimal
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -13,7 +12,7 @@ from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.inputs import RawSamples
 from audioproxy.media.lengths.containers import run_reader
 from audioproxy.media.lengths.wav import MUCH_SPACE
-from audioproxy.media.probe import Probe
+from audioproxy.media.probe import Check
 from audioproxy.media.reading import SourceLength
 from audioproxy.media.samples import Start, check_samples, examine_start, probe_samples
 from tests.media.lengths.test_padded import extensible
@@ -23,6 +22,7 @@ from tests.media.lengths.test_wav import INFO, SOUND, START, stating
 from tests.media.test_bursts import SYNCS, bursts_of, pack
 from tests.media.test_flac_frames import BLOCK, NOISE, SILENCE
 from tests.support.audio import run_in_memory
+from tests.support.probes import Probe, replace
 
 INFO_OF_FFPROBE = SourceInfo(
     format="wav", duration=Decimal(1), bitrate=1, tags={"title": "x"}, bit_depth=16
@@ -67,7 +67,7 @@ class CheckTests(SynchronousTestCase):
         stored = SourceLength(SAMPLES, data_offset=START)
         self.assertEqual(found, replace(PROBE, unchecked=False, decoder="pcm_s16le", stored=stored))
         wide = replace(PROBE, codec="pcm_s24le")
-        self.assertIsNone(check(stating(len(SOUND)), wide).decoder)
+        self.assertIsNone(check(stating(len(SOUND)), wide).audio.decoder)
 
     def test_raw(self) -> None:
         """Samples that ffmpeg does not find are opened without the container.
@@ -79,10 +79,10 @@ class CheckTests(SynchronousTestCase):
             stating(len(SOUND), bytes(MUCH_SPACE + 1)),
         ):
             found = check(file)
-            self.assertEqual(found.raw, RawSamples("s16le", START, 8000, 2))
+            self.assertEqual(found.file.raw, RawSamples("s16le", START, 8000, 2))
             length = SourceLength(SAMPLES, ends_in_padding=True, data_offset=START)
             self.assertEqual((found.length, found.stored), (length, length))
-            self.assertEqual((found.decoder, found.stream_bitrate), (None, None))
+            self.assertEqual((found.audio.decoder, found.audio.bitrate), (None, None))
             self.assertEqual((found.duration, found.measured), (Decimal(SAMPLES) / 8000, True))
             expected = replace(INFO_OF_FFPROBE, duration=found.duration, bitrate=256_000)
             self.assertEqual(found.description, expected)
@@ -95,12 +95,12 @@ class CheckTests(SynchronousTestCase):
         form = chunk(b"fmt ", extensible(32, 24))
         padded = replace(PROBE, codec="pcm_f24le", may_be_padded=True)
         found = check(wav(form, chunk(b"data", SOUND, 16)), padded)
-        self.assertEqual((found.codec, found.bit_depth), ("pcm_s32le", 24))
-        self.assertEqual(found.raw and found.raw.form, "s32le")
-        self.assertFalse(found.may_be_padded)
+        self.assertEqual((found.codec, found.audio.bit_depth), ("pcm_s32le", 24))
+        self.assertEqual(found.file.raw and found.file.raw.form, "s32le")
+        self.assertNotIn(Check.PADDED_SAMPLES, found.pending)
         # ffmpeg has no demuxer for these.
         floats = replace(PROBE, codec="pcm_f24le")
-        self.assertIsNone(check(wav(form, chunk(b"data", SOUND, 16)), floats).raw)
+        self.assertIsNone(check(wav(form, chunk(b"data", SOUND, 16)), floats).file.raw)
 
     def test_tagged(self) -> None:
         """Behind ID3v2 tags, samples are what they are without, whether ffprobe skips them."""
@@ -116,11 +116,11 @@ class CheckTests(SynchronousTestCase):
                     assert found.stored is not None
                     self.assertEqual(found.stored, bare.stored and bare.stored.moved(start))
                     self.assertEqual(found.length, bare.length and found.stored)
-                    raw = bare.raw and replace(bare.raw, offset=START + start)
-                    self.assertEqual((found.raw, found.codec), (raw, bare.codec))
+                    raw = bare.file.raw and replace(bare.file.raw, offset=START + start)
+                    self.assertEqual((found.file.raw, found.codec), (raw, bare.codec))
                     if raw is None:
                         self.assertEqual(
-                            (found.skipped, found.first_byte), (skipped, START + start)
+                            (found.skipped, found.audio.first_byte), (skipped, START + start)
                         )
         file = TAG + wav(chunk(b"fmt ", FORMAT), chunk(b"data", BURSTS))
         for probe in (PROBE, replace(PROBE, first_byte=None), replace(PROBE, skipped=len(TAG))):
@@ -150,7 +150,9 @@ class CheckTests(SynchronousTestCase):
         """Of other codecs, a size that is too small is ignored, and the duration is unknown."""
         probe = replace(PROBE, codec="adpcm_ms")
         found = check(stating(16), probe)
-        self.assertEqual((found.ignore_length, found.duration, found.exact), (True, None, False))
+        self.assertEqual(
+            (found.file.ignore_length, found.duration, found.exact), (True, None, False)
+        )
         self.assertEqual(found.description, replace(probe.description, duration=None, bitrate=None))
         for file in (stating(len(SOUND), INFO), stating(0, INFO), b"RIFF"):
             self.assertEqual(check(file, probe), replace(probe, unchecked=False))
@@ -170,13 +172,15 @@ class CheckTests(SynchronousTestCase):
             other = replace(PROBE, container=container)
             for first in (99, None):
                 found = check(bytes(99) + SOUND, replace(other, first_byte=first))
-                self.assertEqual((found.decoder, found.stored, found.raw), (decoder, None, None))
+                self.assertEqual(
+                    (found.audio.decoder, found.stored, found.file.raw), (decoder, None, None)
+                )
 
     def test_mono(self) -> None:
         """Bursts have two channels, so one channel is audio."""
         file = bytes(99) + BURSTS
         mono = replace(PROBE, container="caf", first_byte=99, channels=1)
-        self.assertFalse(check(file, mono).unchecked)
+        self.assertNotIn(Check.SAMPLES, check(file, mono).pending)
 
     def test_long_silence(self) -> None:
         """However long a source is silent, the other checks are made."""
@@ -196,7 +200,7 @@ class CheckTests(SynchronousTestCase):
         error = self.assertRaises(UndecodableSource, check, file, flac, {BLOCK: bursts})
         self.assertIn("AC-3", error.message)
         for decoded in (b"", SOUND):
-            self.assertFalse(check(file, flac, {BLOCK: decoded}).unchecked)
+            self.assertNotIn(Check.SAMPLES, check(file, flac, {BLOCK: decoded}).pending)
         # Nothing of these is decoded.
         for source, probe in (
             (bytes(99) + SILENCE, flac),
@@ -267,11 +271,14 @@ class ProbeTests(SynchronousTestCase):
         parts = chunk(b"fmt ", form, order=">I"), chunk(b"data", bytes(80), order=">I")
         file = wav(*parts, name=b"RIFX")
         found, tagged = self.probe(file), self.probe(TAG + file)
-        assert found is not None and found.raw is not None and tagged is not None
-        moved = replace(found.raw, offset=found.raw.offset + len(TAG))
-        self.assertEqual((tagged.raw, tagged.description), (moved, found.description))
+        assert found is not None and found.file.raw is not None and tagged is not None
+        moved = replace(found.file.raw, offset=found.file.raw.offset + len(TAG))
+        self.assertEqual((tagged.file.raw, tagged.description), (moved, found.description))
         self.assertEqual((found.container, found.codec), ("wav", "pcm_f32be"))
-        self.assertEqual((found.bit_depth, found.decoded_bits, found.layout), (32, 64, "stereo"))
+        self.assertEqual(
+            (found.audio.bit_depth, found.audio.decoded_bits, found.audio.layout),
+            (32, 64, "stereo"),
+        )
         expected = SourceInfo(
             format="wav",
             duration=Decimal(10) / 8000,
@@ -289,8 +296,10 @@ class ProbeTests(SynchronousTestCase):
             found = self.probe(file)
             assert found is not None
             self.assertEqual((found.container, found.codec), ("nistsphere", codec))
-            self.assertEqual((found.bit_depth, found.decoded_bits), bits)
-            self.assertEqual((found.layout, found.raw and found.raw.offset), ("mono", 1024))
+            self.assertEqual((found.audio.bit_depth, found.audio.decoded_bits), bits)
+            self.assertEqual(
+                (found.audio.layout, found.file.raw and found.file.raw.offset), ("mono", 1024)
+            )
 
     def test_refused(self) -> None:
         """Bursts, absurd rates and other codecs are refused; other files are left to ffprobe."""

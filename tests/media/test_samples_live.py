@@ -19,9 +19,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions, UndecodableSource
 from audioproxy.media.command.decoding import open_source
+from audioproxy.media.ffprobe import probe_arguments
 from audioproxy.media.inputs import Input
 from audioproxy.media.lengths.wav import MUCH_SPACE
-from audioproxy.media.probe import probe_arguments
 from tests.media.lengths.test_pcm import chunk, wav
 from tests.media.lengths.test_sphere import sphere
 from tests.media.test_tagged_live import tag
@@ -265,7 +265,7 @@ class WavTests(SynchronousTestCase):
         loud = write_wav(noise(RATE, 8 * RATE, 2))
         for name, source in convert_all(loud, forms).items():
             found = probe(source)
-            self.assertTrue(found.is_pcm, name)
+            self.assertTrue(found.file.is_pcm, name)
             with tempfile.NamedTemporaryFile() as file:
                 file.write(source)
                 file.flush()

@@ -8,7 +8,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.ffprobe_output import lacks_pictures, read_streams
+from audioproxy.media.ffprobe import lacks_pictures, read_streams
 from audioproxy.media.streams import (
     Section,
     audio_duration,

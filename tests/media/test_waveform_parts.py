@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -12,11 +11,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.values import Trim
 from audioproxy.media.command.trim import expected_range, trim_range
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
-from audioproxy.media.waveform_parts import Part, may_be_split, split_waveform
+from audioproxy.media.waveform_parts import Part, split_waveform
 from audioproxy.media.waveform_pixels import frames_per_pixel
 from tests.support.audio import options_of
+from tests.support.probes import Probe, replace
 from tests.support.strategies import DETERMINISTIC
 
 FLAC = Probe("flac", "flac", Decimal(3600), True, sample_rate=44100, channels=2)
@@ -24,30 +23,7 @@ HOUR = SourceLength(3600 * 44100, seekable=True)
 
 
 class PartTests(SynchronousTestCase):
-    """`may_be_split` and `split_waveform`"""
-
-    def test_options(self) -> None:
-        """Only options that compute each frame from one frame of the source allow parts."""
-        for text, expected in (
-            *(("f:peaks", True), ("f:peaks/ch:2/gain:-3", True), ("f:peaks/t:1:600", True)),
-            *(("f:peaks/fade:0:0", True), ("f:peaks/t:3000", True), ("f:flac", False)),
-            *(("f:peaks/fade:1", False), ("f:peaks/norm:ebu", False), ("f:peaks/t:9:119", False)),
-            *(("f:peaks/enhance:voice", False), ("f:peaks/t:3500", False)),
-        ):
-            self.assertEqual(may_be_split(options_of(text), FLAC), expected, text)
-
-    def test_sources(self) -> None:
-        """Only decoders that output the same samples wherever they start decode parts."""
-        for kind, expected in (
-            *((("flac", "flac"), True), (("wv", "wavpack"), True), (("tta", "tta"), True)),
-            *((("wav", "pcm_f32le"), True), (("mp3", "mp3"), True), (("ogg", "opus"), False)),
-            *((("mov", "aac"), False), (("aac", "aac"), False)),
-        ):
-            probe = replace(FLAC, container=kind[0], codec=kind[1])
-            self.assertEqual(may_be_split(options_of("f:peaks"), probe), expected, kind)
-        floats = replace(FLAC, container="wv", codec="wavpack", decoded_bits=64)
-        self.assertFalse(may_be_split(options_of("f:peaks"), floats))
-        self.assertTrue(may_be_split(options_of("f:peaks"), replace(FLAC, duration=None)))
+    """`split_waveform`"""
 
     def test_by_hand(self) -> None:
         """Parts begin with a pixel, and the last one ends as the whole does."""

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from twisted.logger import formatEvent
 
-from audioproxy import engine
 from audioproxy.concurrency.slots import Claim
+from audioproxy.engine import parts as engine
 from audioproxy.media import waveform_parts
+from audioproxy.media.command import needs
 from audioproxy.media.lengths.flac import FRAME_HEADER, parse_frame_header
 from audioproxy.render import job
 from tests.support.audio import convert_all, noise, write_wav
@@ -62,7 +63,8 @@ class WaveformPartTests(ServiceCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.patch(waveform_parts, "_LEAST_SECONDS", 1)
+        for module in (needs, waveform_parts):
+            self.patch(module, "SHORTEST_PART", 1)
         self.patch(engine, "cpu_count", lambda: CPUS)
         self.log = Log(self)
         self.counts: list[int] = []

@@ -10,10 +10,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.filters import EVEN_FRAMES, filter_chain
 from audioproxy.media.conversion import SOXR, SWRESAMPLE
-from audioproxy.media.probe import Probe
 from audioproxy.service import AudioProxy
 from tests.media.test_places_live import halve_frames
 from tests.support.audio import convert_all, noise, options_of, render_once, run, write_wav
+from tests.support.probes import Probe
 from tests.support.service import ServiceCase, fetch, signed
 
 RATE = 44100

@@ -32,9 +32,10 @@ from twisted.trial.unittest import SkipTest, TestCase
 
 from audioproxy.process import fork_server as fork_server_module
 from audioproxy.process.cell import CellStarter, ConfinedProgram
+from audioproxy.process.child_limits import ChildLimits
+from audioproxy.process.executables import find_obstacle
 from audioproxy.process.find_starter import find_starter
-from audioproxy.process.fork_server import VARIABLES, ForkServer, find_obstacle
-from audioproxy.process.spawn import ChildLimits
+from audioproxy.process.fork_server import VARIABLES, ForkServer
 from tests.support import hostile
 from tests.support.far import FarSource, wait
 from tests.support.service import PATIENCE, TEST_PATIENCE, reactor

@@ -17,8 +17,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.process import fork_server as fork_server_module
 from audioproxy.process.cell import CellStarter
+from audioproxy.process.child_limits import ChildLimits
 from audioproxy.process.find_starter import find_starter
-from audioproxy.process.spawn import ChildLimits
 from tests.support.audio import convert, noise, write_wav
 from tests.support.far import BLOCK, FarSource, LinkedProgram
 from tests.support.programs import FFMPEG, FFPROBE

@@ -33,7 +33,7 @@ def state_of(pid: int) -> dict[str, Any]:
     status = dict(
         line.split(":\t", 1) for line in (folder / "status").read_text().splitlines() if line
     )
-    names = "Name Umask PPid Uid Gid Groups NSsid Threads SigQ SigPnd SigBlk SigIgn SigCgt"
+    names = "Name Umask PPid Uid Gid Groups NSsid Threads SigPnd SigBlk SigIgn SigCgt"
     names += " CapInh CapPrm CapEff CapBnd CapAmb NoNewPrivs Seccomp Seccomp_filters"
     links = {path.name: os.readlink(path) for path in (folder / "fd").iterdir()}
     return {

@@ -15,12 +15,12 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.media.probe import Probe
 from audioproxy.media.waveform_pixels import frames_per_pixel
 from audioproxy.media.waveform_spec import WaveformSpec, readable_samples
 from audioproxy.process.pcm_reader import PcmReader
 from audioproxy.process.waveform_reader import SampleStream, reduce_samples, write_document
 from tests.support.audio import convert_all, find_length_of, options_of
+from tests.support.probes import Probe
 from tests.support.strategies import DETERMINISTIC
 from tests.support.waveforms import decode_frames
 

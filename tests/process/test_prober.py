@@ -29,9 +29,10 @@ from audioproxy.errors import (
     UpstreamUnavailable,
     VideoSource,
 )
+from audioproxy.media.ffprobe import CONTAINER_TAGS, NAMED_TAGS
 from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.lengths.wav import MUCH_SPACE
-from audioproxy.media.probe import CONTAINER_TAGS, NAMED_TAGS, Probe
+from audioproxy.media.probe import Check, Probe
 from audioproxy.process import child as child_module
 from audioproxy.process import prober as prober_module
 from audioproxy.process.prober import Prober
@@ -304,11 +305,11 @@ class ResultTests(ProberCase):
             FakeSource(state=b"1", opened=opened) for opened in (START, local_input())
         )
         whole.descriptor = 3
-        self.assertFalse(self.answer(self.fetch(source=partial)).saw_end)
+        self.assertFalse(self.answer(self.fetch(source=partial)).file.saw_end)
         running = [self.fetch(source=partial), self.fetch(b"b")]
         again = Deferred.fromCoroutine(self.prober.probe(whole, pooled=False))
-        self.assertTrue(self.answer(again).saw_end)
-        self.assertTrue(self.successResultOf(self.fetch(source=partial)).saw_end)
+        self.assertTrue(self.answer(again).file.saw_end)
+        self.assertTrue(self.successResultOf(self.fetch(source=partial)).file.saw_end)
         for each in running:
             each.addErrback(lambda _: None).cancel()
 
@@ -386,7 +387,7 @@ class ResultTests(ProberCase):
             self.assertIn(" -f wav -i file:/dev/fd/3", words)
             self.assertIn("-format_whitelist", words)
             found = self.answer(probing, probe_output(AUDIO, container="wav"))
-            self.assertEqual((found.container, found.demuxer), ("wav", "wav"))
+            self.assertEqual((found.container, found.file.demuxer), ("wav", "wav"))
             self.assertEqual(found.open_with(local_input()).demuxer, "wav")
 
     def test_tags(self) -> None:
@@ -404,7 +405,9 @@ class ResultTests(ProberCase):
             words = " ".join(self.spawner.last.arguments)
             self.assertIn(" -f wav -skip_initial_bytes 15 -i file:/dev/fd/3", words)
             found = self.answer(probing, probe_output(AUDIO, container="wav"))
-            self.assertEqual((found.container, found.demuxer, found.skipped), ("wav", "wav", 15))
+            self.assertEqual(
+                (found.container, found.file.demuxer, found.skipped), ("wav", "wav", 15)
+            )
             self.assertEqual(found.open_with(local_input()).skipped, 15)
             self.assertEqual(found.description.tags, tags)
 
@@ -417,7 +420,7 @@ class ResultTests(ProberCase):
             (mpegts, FakeSource(data=b"RIFF", size=4, opened=START), 0),
         ):
             found = self.answer(self.fetch(source=source), output)
-            self.assertEqual((found.demuxer, source.reads), (None, reads))
+            self.assertEqual((found.file.demuxer, source.reads), (None, reads))
 
     def test_pictures(self) -> None:
         """If only packets tell pictures from a film, those of the first seconds are read (D72).
@@ -484,7 +487,9 @@ class JoinedTests(ProberCase):
         source = FakeSource(state=b"1", data=file, size=len(file))
         found = self.answer(self.fetch(source=source), probe_output(self.STREAM, container="wv"))
         assert found.length is not None
-        self.assertEqual((found.length.samples, found.may_be_joined), (20_000, False))
+        self.assertEqual(
+            (found.length.samples, Check.JOINED_FILES in found.pending), (20_000, False)
+        )
         reads = source.reads
         self.assertIs(self.successResultOf(self.fetch(source=source)), found)
         self.assertEqual(source.reads, reads)
@@ -493,7 +498,7 @@ class JoinedTests(ProberCase):
         """A source without an end that can be read is examined later."""
         source = FakeSource(data=b"", size=9, opened=START)
         found = self.answer(self.fetch(source=source), probe_output(self.STREAM, container="wv"))
-        self.assertTrue(found.may_be_joined)
+        self.assertIn(Check.JOINED_FILES, found.pending)
         self.assertEqual(source.reads, 0)
 
 
@@ -573,9 +578,9 @@ class DescribeTests(ProberCase):
             if refusal is not None or code:
                 self.assert_refused(describing, refusal or UndecodableSource, stderr)
                 continue
-            self.assertFalse(self.successResultOf(describing).may_be_undecodable)
+            self.assertNotIn(Check.DECODER, self.successResultOf(describing).pending)
             again = Deferred.fromCoroutine(self.prober.describe(FakeSource(b"0")))
-            self.assertFalse(self.successResultOf(again).may_be_undecodable)
+            self.assertNotIn(Check.DECODER, self.successResultOf(again).pending)
             self.assert_released()
 
     def test_undecodable_timeout(self) -> None:
@@ -617,7 +622,7 @@ class PaddedTests(ProberCase):
         source = FakeSource(b"1", data=self.CONTENT, size=len(self.CONTENT))
         for _ in range(2):
             probe = self.successResultOf(self.probe_padded(source))
-            self.assertEqual((probe.codec, probe.decoder), ("pcm_s32le", "pcm_s32le"))
+            self.assertEqual((probe.codec, probe.audio.decoder), ("pcm_s32le", "pcm_s32le"))
             self.assertEqual(source.input_calls, [(10, False)])
             reads = source.reads
         self.assertEqual((len(self.spawner.children), source.reads), (1, reads))
@@ -644,7 +649,9 @@ class PaddedTests(ProberCase):
         plain = AUDIO | {"codec_name": "pcm_s16le"}
         source = FakeSource(b"1", size=99, data=self.CONTENT, opened=START)
         probing = self.fetch(source=source)
-        self.assertTrue(self.answer(probing, probe_output(plain, container="wav")).unchecked)
+        self.assertIn(
+            Check.SAMPLES, self.answer(probing, probe_output(plain, container="wav")).pending
+        )
         self.assertEqual(source.reads, 0)
         size = len(self.CONTENT)
         for outcome in ("arrives", "is late", "is too large"):
@@ -659,7 +666,7 @@ class PaddedTests(ProberCase):
                 source.arriving.errback(SourceTooLarge())
             probe = self.successResultOf(probing)
             codec = "pcm_s32le" if outcome == "arrives" else "pcm_f24le"
-            self.assertEqual((probe.codec, probe.saw_end), (codec, False))
+            self.assertEqual((probe.codec, probe.file.saw_end), (codec, False))
             self.assert_released()
 
     def test_flac(self) -> None:
@@ -690,9 +697,9 @@ class PaddedTests(ProberCase):
             if refusal is not None:
                 self.assert_refused(probing, refusal)
                 continue
-            self.assertFalse(self.successResultOf(probing).unchecked)
+            self.assertNotIn(Check.SAMPLES, self.successResultOf(probing).pending)
             again = Deferred.fromCoroutine(self.prober.probe(source))
-            self.assertFalse(self.successResultOf(again).unchecked)
+            self.assertNotIn(Check.SAMPLES, self.successResultOf(again).pending)
             self.assert_released()
 
     def test_unread_by_ffprobe(self) -> None:
@@ -786,7 +793,7 @@ class SourceTests(ProberCase):
         self.assertEqual(first.signals, ["TERM"])
         first.exit_and_end(signal=15)
         self.assertEqual(self.spawner.last.arguments[-4:], START.probe_arguments()[-4:])
-        self.assertFalse(self.answer(probing).saw_end)
+        self.assertFalse(self.answer(probing).file.saw_end)
 
 
 class EncryptedTests(ProberCase):
@@ -810,7 +817,7 @@ class EncryptedTests(ProberCase):
         self.assert_refused(probing, EncryptedSource)
         source = FakeSource(b"1", data=TYPE + movie(CLEAR))
         for _ in range(2):
-            self.assertFalse(self.successResultOf(self.probe_mp4(source)).may_be_encrypted)
+            self.assertNotIn(Check.ENCRYPTION, self.successResultOf(self.probe_mp4(source)).pending)
         self.assertEqual((source.reads, len(self.spawner.children)), (1, 2))
 
     def test_without_ranges(self) -> None:
@@ -818,7 +825,7 @@ class EncryptedTests(ProberCase):
         for source in (FakeSource(opened=START), FakeSource(size=None)):
             source.data = self.ENCRYPTED
             probe = self.successResultOf(self.probe_mp4(source))
-            self.assertTrue(probe.may_be_encrypted)
+            self.assertIn(Check.ENCRYPTION, probe.pending)
             self.assertEqual(source.reads, 0)
 
     def test_unreadable(self) -> None:

@@ -20,7 +20,6 @@ from audioproxy.media.command.encoding import encoder_arguments
 from audioproxy.media.command.presets import PRESETS
 from audioproxy.media.conversion import SOXR, SWRESAMPLE
 from audioproxy.media.inputs import local_input
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
 from audioproxy.process.programs import (
     LISTS,
@@ -32,6 +31,7 @@ from audioproxy.process.spawn import Launcher
 from audioproxy.process.starters import UtilLinuxStarter
 from tests.support.audio import options_of
 from tests.support.http import Log
+from tests.support.probes import Probe
 from tests.support.processes import FakeSpawner
 
 PROGRAMS = ("/x/ffmpeg", "/x/ffprobe")

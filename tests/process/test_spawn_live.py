@@ -13,12 +13,13 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from audioproxy.process import child as child_module
-from audioproxy.process import spawn as spawn_module
+from audioproxy.process import child_limits
 from audioproxy.process import starters as starters_module
 from audioproxy.process.cell import CellStarter
 from audioproxy.process.child import Child
+from audioproxy.process.child_limits import ChildLimits
 from audioproxy.process.find_starter import BINARY
-from audioproxy.process.spawn import ChildLimits, Launcher
+from audioproxy.process.spawn import Launcher
 from audioproxy.process.starters import Starter, UtilLinuxStarter
 from tests.process.test_child_live import ENVIRONMENT, RealCase
 from tests.support.service import PATIENCE, is_running, reactor, until
@@ -80,7 +81,7 @@ class SpawnTests(RealCase):
 
     def test_hidden_load(self) -> None:
         """Threads have a limit where only processes are visible, as in the unit."""
-        self.patch(spawn_module, "_LOADAVG", "/proc/hidden")
+        self.patch(child_limits, "_LOADAVG", "/proc/hidden")
         limit, _ = ChildLimits(MEMORY).of_child(100, None)["nproc"]
         self.assertGreater(limit, 1024)
 

@@ -18,11 +18,13 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.inputs import MAP_DESCRIPTOR, QUESTIONS_DESCRIPTOR
+from audioproxy.process import executables
 from audioproxy.process import warm as warm_module
 from audioproxy.process.cell import CellStarter, ConfinedProgram
+from audioproxy.process.executables import read_folders
 from audioproxy.process.fork_server import NotForked
 from audioproxy.process.starters import UtilLinuxStarter
-from audioproxy.process.warm import WarmStarter, read_folders, warm_starter
+from audioproxy.process.warm_starter import WarmStarter, warm_starter
 
 PROGRAM = "/usr/bin/ffmpeg"
 
@@ -127,7 +129,7 @@ class ServerCase(SynchronousTestCase):
         self.patch(warm_module, "ForkedProcess", self.new_process)
         self.patch(warm_module, "find_obstacle", self.find_obstacle)
         self.patch(warm_module, "read_folders", lambda _: set())
-        self.patch(warm_module, "_identify", lambda _: None)
+        self.patch(warm_module, "identify", lambda _: None)
         self.looked: list[float] = []
         confined = ConfinedProgram((PROGRAM,), is_script=False)
         self.cells = CellStarter("/bin/audioproxy-cell", {PROGRAM: confined})
@@ -381,7 +383,7 @@ class FarTests(ServerCase):
         self.ask()
         self.make_ready()
         for version, notices in ((1, self.assert_refused), (2, lambda: None)):
-            self.patch(warm_module, "_identify", lambda _, version=version: version)
+            self.patch(warm_module, "identify", lambda _, version=version: version)
             notices()
             waiting = self.ask()
             self.assertNoResult(waiting)
@@ -447,8 +449,8 @@ class FoldersTests(SynchronousTestCase):
 
     def read(self, *lines: str) -> Sequence[str]:
         """Return the folders of a process with these maps."""
-        self.patch(warm_module.os, "readlink", lambda _: PROGRAM)
-        self.patch(warm_module.Path, "read_text", lambda *_: "\n".join(lines) + "\n")
+        self.patch(executables.os, "readlink", lambda _: PROGRAM)
+        self.patch(executables.Path, "read_text", lambda *_: "\n".join(lines) + "\n")
         return sorted(read_folders(1))
 
     def test_folders(self) -> None:

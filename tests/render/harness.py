@@ -14,7 +14,7 @@ from audioproxy.grammar.request import VariantRequest, parse_request
 from audioproxy.render.output import RenderOutput
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.subscribers import Subscription
-from audioproxy.variants.headers import VariantHeaders
+from audioproxy.variants.response_headers import VariantHeaders
 from tests.support.consumers import FakeConsumer
 from tests.support.engine import FakeEngine
 from tests.support.processes import FakeChild

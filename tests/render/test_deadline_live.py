@@ -10,7 +10,7 @@ from pathlib import Path
 
 from twisted.logger import formatEvent
 
-from audioproxy import engine as engine_module
+from audioproxy.engine import parts as engine_module
 from audioproxy.media.command.progress import round_up
 from audioproxy.process import child as child_module
 from audioproxy.service import AudioProxy

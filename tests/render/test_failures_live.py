@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import LogLevel, formatEvent
 from twisted.trial.unittest import SkipTest
 
-from audioproxy import engine as engine_module
+from audioproxy.engine import parts as engine_module
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR
 from audioproxy.process import child as child_module
 from audioproxy.service import AudioProxy

@@ -13,7 +13,7 @@ from audioproxy.errors import EncryptedSource, IrregularSource, RenderTimeout, W
 from audioproxy.grammar.sources import LocalSource
 from audioproxy.media.command.progress import REPORT
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR
-from audioproxy.media.seeking.point import SeekPoint
+from audioproxy.media.seek_point import SeekPoint
 from audioproxy.render.job import Job
 from tests.media.lengths.test_flac import frame
 from tests.media.lengths.test_ogg import flac, page

@@ -52,7 +52,6 @@ class RenderCase(SynchronousTestCase):
     def start(self, **settings: Any) -> None:
         """Start a node."""
         self.harness = RenderHarness(**settings)
-        self.harness.metrics.watch(self.harness.slots)
         self.counts = Counts(self.harness.metrics)
 
     def make(self, **settings: Any) -> None:
@@ -936,18 +935,19 @@ class LeavingTests(RenderCase):
             self.harness.clock.pump([seconds / 2] * 2)
             signals = ["TERM", "KILL"] if seconds > 2 else ["TERM"]
             self.assertEqual(self.harness.encoder().signals, signals)
+            families = ("renders_", "render_slots", "render_duration", "write_back")
             held = {"renders_running": 1, "render_slots_held": 1}
-            self.assertEqual((self.counts.changes, self.harness.sources.held), (held, 1))
+            self.assertEqual((self.counts.of(*families), self.harness.sources.held), (held, 1))
             self.harness.encoder().exit_and_end(signal=15)
             if options == PEAKS:
-                self.assertEqual((self.counts.changes, self.harness.sources.held), (held, 1))
+                self.assertEqual((self.counts.of(*families), self.harness.sources.held), (held, 1))
                 self.harness.threads.run()
             self.assertIsInstance(
                 client.outcome, ConsumerGone if client.output_started else CancelledError
             )
             form = "peaks" if options == PEAKS else "mp3"
             self.assertEqual(
-                self.counts.changes,
+                self.counts.of(*families),
                 {
                     f"renders_total {form} cancelled": 1,
                     f"render_duration_seconds_count {form} cancelled": 1,

@@ -15,6 +15,7 @@ class OutcomeTests(RenderCase):
 
         It is counted once, however many clients share it (Metrics, 3).
         """
+        families = ("renders_", "render_slots", "render_duration")
         for form in FORMATS:
             if form == "peaks":
                 continue
@@ -22,7 +23,8 @@ class OutcomeTests(RenderCase):
             _, encoder = self.harness.render(f"f:{form}")
             self.harness.clock.advance(2.5)
             self.harness.start_client(f"f:{form}")
-            self.assertEqual({"renders_running": 1, "render_slots_held": 1}, self.counts.changes)
+            held = {"renders_running": 1, "render_slots_held": 1}
+            self.assertEqual(held, self.counts.of(*families))
             encoder.exit_and_end(stdout=b"x" * (ENCODERS[form].header_bytes + 1))
             # A client that joins the finished output starts no render.
             self.harness.start_client(f"f:{form}")
@@ -32,7 +34,7 @@ class OutcomeTests(RenderCase):
                 f"render_duration_seconds_count {form} success": 1,
                 f"render_duration_seconds_sum {form} success": 2.5,
             }
-            self.assertEqual(expected, self.counts.changes)
+            self.assertEqual(expected, self.counts.of(*families))
 
     def test_time_in_the_slot(self) -> None:
         """A render's duration excludes the probe, the queue and the write-back."""

@@ -11,15 +11,15 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import RenderFailed, UpstreamUnavailable
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
-from audioproxy.media.seeking.point import SeekPoint
+from audioproxy.media.seek_point import SeekPoint
 from audioproxy.render.seek_points import SeekPoints
 from tests.media.lengths.test_mp3 import MPEG_1, frames, tagged
 from tests.media.lengths.test_wavpack import wavpack
 from tests.media.seeking.test_frames import ac3, adts, counted, eac3, mp3
 from tests.support.audio import options_of
 from tests.support.http import Log
+from tests.support.probes import Probe
 from tests.support.stores import FakeSource
 from tests.support.threads import FakeThreads
 

@@ -6,8 +6,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from audioproxy.config import S3Config
 from audioproxy.s3 import objects
+from audioproxy.s3.errors import Denied, Unavailable
 from audioproxy.s3.listing import ListedObject, ListedUpload, list_page, list_uploads
-from audioproxy.s3.objects import Denied, ObjectStore, Unavailable
+from audioproxy.s3.objects import ObjectStore
 from tests.support.wire import ClientCase, error, is_signed, reply
 
 SECRET = "a-secret"

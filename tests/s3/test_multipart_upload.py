@@ -10,16 +10,9 @@ from xml.etree import ElementTree
 from twisted.internet.defer import CancelledError, Deferred
 
 from audioproxy.config import S3Config
+from audioproxy.s3.errors import Busy, Denied, StoreError, Unavailable, Unreachable
 from audioproxy.s3.multipart_upload import put_multipart
-from audioproxy.s3.objects import (
-    Busy,
-    Denied,
-    ObjectStore,
-    StoreError,
-    Unavailable,
-    Unreachable,
-    UploadRange,
-)
+from audioproxy.s3.objects import ObjectStore, UploadRange
 from tests.support.http import Log
 from tests.support.wire import (
     ClientCase,

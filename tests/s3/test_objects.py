@@ -22,22 +22,20 @@ from audioproxy.errors import NotConfigured, NotFound, UpstreamUnavailable
 from audioproxy.http_client.client import Response
 from audioproxy.http_client.ranges import ByteRange
 from audioproxy.s3 import objects
-from audioproxy.s3.objects import (
+from audioproxy.s3.errors import (
     Busy,
     Changed,
     Denied,
     InvalidName,
     Missing,
     NotAStore,
-    ObjectStore,
     StoreError,
-    StoreObject,
     Unavailable,
     Unreachable,
-    UploadRange,
     WrongEndpoint,
     read_document,
 )
+from audioproxy.s3.objects import ObjectStore, StoreObject, UploadRange
 from tests.support.strategies import DETERMINISTIC
 from tests.support.wire import (
     ClientCase,

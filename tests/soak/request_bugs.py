@@ -21,6 +21,7 @@ from audioproxy.render.job import Preparer, ProbedSource
 from audioproxy.render.output import RenderOutput
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.render import Render, RenderContext, State
+from audioproxy.render.subscribers import Subscription
 from audioproxy.render.write_back import WriteBack
 from audioproxy.server import channel, connections, listener
 from audioproxy.server.channel import ProxyChannel
@@ -108,22 +109,30 @@ class Storing(Render):
         stored = await running
         if self.state is State.FAILED:
             with suppress(Refusal):
-                await self.write_back.commit(self.request, await self.subscribe(), b"")
+                output = await self.subscribe(started=False).output
+                await self.write_back.commit(self.request, output, b"")
         return stored
 
 
-@wrap(Render, "unsubscribe", "warm-up")
+@wrap(Render, "_all_left", "warm-up")
 def keep_place_in_queue(original: Callable[..., None], self: Render) -> None:
     """A client that leaves the queue keeps its place."""
     if self.state is not State.QUEUED:
         original(self)
 
 
-@wrap(Render, "unsubscribe", "responses")
-def end_render_with_first_client(original: Callable[..., None], self: Render) -> None:
+@wrap(Render, "subscribe", "responses")
+def end_render_with_first_client(
+    original: Callable[..., Subscription], self: Render, *, started: bool
+) -> Subscription:
     """A client that leaves ends the render for all clients."""
-    original(self)
-    self.cancel()
+    subscription = original(self, started=started)
+
+    def leave() -> None:
+        subscription.leave()
+        self.cancel()
+
+    return replace(subscription, leave=leave)
 
 
 @wrap(Deadline, "left", "other errors")
@@ -147,8 +156,10 @@ class Patient(Render):
         self.over.fire(None)
         return stored
 
-    def subscribe(self) -> Deferred[RenderOutput]:
-        return Deferred.fromCoroutine(self.read(super().subscribe()))
+    def subscribe(self, *, started: bool) -> Subscription:
+        subscription = super().subscribe(started=started)
+        output = Deferred.fromCoroutine(self.read(subscription.output))
+        return replace(subscription, output=output)
 
     async def read(self, output: Deferred[RenderOutput]) -> RenderOutput:
         try:

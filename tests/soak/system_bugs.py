@@ -21,7 +21,7 @@ from audioproxy.observe.log_writer import LogWriter
 from audioproxy.process import prober, starters
 from audioproxy.process.cell import CellStarter
 from audioproxy.process.child import Child, Exit
-from audioproxy.process.spawn import ChildLimits
+from audioproxy.process.child_limits import ChildLimits
 from tests.soak.injection import Bugs
 
 BUGS = Bugs()

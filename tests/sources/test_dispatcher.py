@@ -12,7 +12,7 @@ from twisted.logger import LogLevel, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.config import Config
-from audioproxy.engine import Engine
+from audioproxy.engine import Engine, build
 from audioproxy.errors import NoSuchSource, NotConfigured, NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import (
     SCHEMES,
@@ -41,7 +41,7 @@ class SourcesTests(SynchronousTestCase):
 
     def unset(self, allowlist: Sequence[str] | None = None) -> SourceDispatcher:
         """Return the dispatcher of an engine without settings, but for the allowlist."""
-        sources = Engine(Config(allow_insecure=True), Clock()).sources
+        sources = Engine(build(Config(allow_insecure=True), Clock())).sources
         return replace(sources, allowlist=allowlist)
 
     def assert_refused(

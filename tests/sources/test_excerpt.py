@@ -18,7 +18,7 @@ from audioproxy.concurrency.threads import ThreadRunner
 from audioproxy.errors import RenderFailed, RenderTimeout, UpstreamUnavailable
 from audioproxy.files.scratch_files import AnonymousFile, AnonymousSpace
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR
-from audioproxy.media.seeking.point import SeekPoint
+from audioproxy.media.seek_point import SeekPoint
 from audioproxy.sources import excerpt
 from audioproxy.sources.excerpt import open_excerpt
 from audioproxy.sources.interfaces import SourceFile

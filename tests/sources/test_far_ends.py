@@ -185,11 +185,11 @@ class FileEndTests(FarFileCase):
         for name in (b"a\n1", b"b\n1"):
             version = FakeVersion(CONTENT)
             made.append(self.create(version, identity=name))
-            with patch.object(self.files, "_most_bytes", MIB):
+            with patch.object(self.files, "most_bytes", MIB):
                 self.wanted(made[-1], 20)
                 version.run()
         self.is_slow = True
-        making = Deferred.fromCoroutine(self.files.make_room(made[0]))
+        making = Deferred.fromCoroutine(self.files.make_room(made[0], False))
         made[0].failure = RenderFailed("gone")
         self.files.release(made[0])
         self.is_slow = False
@@ -211,7 +211,7 @@ class FileEndTests(FarFileCase):
 
         file = self.create(version)
         stream = Prompt(CONTENT, 0, 4 * BLOCK)
-        with patch.object(file, "_run_in_thread", refuse):
+        with patch.object(file, "run_in_thread", refuse):
             file.begin(Part(0, stream), 4 * BLOCK)
         self.assertFalse(stream.is_open)
         waiting = file.want(0, Reader())

@@ -20,7 +20,8 @@ from audioproxy.errors import (
 )
 from audioproxy.grammar.sources import S3Source
 from audioproxy.s3 import objects
-from audioproxy.s3.objects import Denied, ObjectStore
+from audioproxy.s3.errors import Denied
+from audioproxy.s3.objects import ObjectStore
 from audioproxy.sources.far_source import FarSource
 from audioproxy.sources.s3 import S3Sources
 from tests.support.far_versions import (

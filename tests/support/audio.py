@@ -42,38 +42,32 @@ from audioproxy.files.scratch_files import AnonymousFile, AnonymousSpace
 from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.media.command.decoding import (
-    decoded_stream,
     measure_arguments,
     piece_arguments,
     single_process,
 )
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.encoding import (
-    decoder_command,
+    build_pipeline,
     encoder_arguments,
     loudness_arguments,
     source_loudness_arguments,
     stated_length,
-    uses_length,
 )
 from audioproxy.media.command.gaps import may_have_gaps
-from audioproxy.media.command.trim import (
-    may_seek,
-    needs_measuring,
-    starts_past_end,
-)
+from audioproxy.media.command.needs import Needs
 from audioproxy.media.conversion import SOXR
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.encryption import is_encrypted
-from audioproxy.media.ffprobe_output import lacks_pictures
+from audioproxy.media.ffprobe import lacks_pictures, parse_probe, probe_arguments
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
 from audioproxy.media.lengths.containers import read_length, run_reader
 from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.loudness import LoudnessParser, Measurement
-from audioproxy.media.probe import Probe, parse_probe, probe_arguments
+from audioproxy.media.probe import Check, Probe
 from audioproxy.media.reading import SourceLength
 from audioproxy.media.samples import check_samples, examine_start, probe_samples
-from audioproxy.media.seeking.point import DEPENDING_ON_START, SeekPoint
+from audioproxy.media.seek_point import DEPENDING_ON_START, SeekPoint
 from audioproxy.media.signatures import TAG_DEMUXER, identify, may_be_misdetected
 from audioproxy.media.streams import COUNTED_SECONDS
 from audioproxy.render.encoded_file import EncodedFile
@@ -184,14 +178,14 @@ def probe(source: bytes) -> Probe:
     if lacks_pictures(ended.stdout):
         ended = run(probe_arguments("ffprobe", opened, seconds=COUNTED_SECONDS), source)
     found = parse_probe(ended.stdout, ended.stderr, tagged=tagged)
-    found = replace(found, demuxer=opened.demuxer, skipped=opened.skipped, is_pcm=opened.is_pcm)
-    if found.may_be_encrypted:
+    found = found.with_file(demuxer=opened.demuxer, skipped=opened.skipped, is_pcm=opened.is_pcm)
+    if Check.ENCRYPTION in found.pending:
         if run_in_memory(lambda read: is_encrypted(read, size), source):
             raise EncryptedSource
-        found = replace(found, may_be_encrypted=False)
-    if found.may_be_joined:
-        found = replace(found.with_length(find_length_of(source, found)), may_be_joined=False)
-    if found.unchecked:
+        found = found.checked(Check.ENCRYPTION)
+    if Check.JOINED_FILES in found.pending:
+        found = found.with_length(find_length_of(source, found)).checked(Check.JOINED_FILES)
+    if Check.SAMPLES in found.pending:
 
         async def decode(start: int) -> bytes:
             return run(piece_arguments("ffmpeg", input_of(found), found, start), source).stdout
@@ -342,10 +336,11 @@ def render_once(
 def find_probe(source: bytes, options: VariantOptions) -> Probe:
     """Probe a source, and find its length where the service does."""
     found = probe(source)
-    if uses_length(options, found) or starts_past_end(options, found):
+    needs = Needs.of(options, found)
+    if needs.length:
         return probe_length(source)
-    if may_seek(options, found):
-        return found.with_seek_data(find_length_of(source, found))
+    if needs.seek:
+        return found.with_time_stamps(find_length_of(source, found))
     return found
 
 
@@ -398,15 +393,14 @@ def _plan(
         found = replace(find_probe(source, options), irregular=irregular)
         if wrong_length:
             found = found.without_length()
-        if measured or needs_measuring(options, found):
+        if measured or Needs.of(options, found).measure:
             found = replace(measure(source), irregular=irregular)
         if not irregular or found.codec in DEPENDING_ON_START:
             found = replace(found, seek_point=find_point(source, options, found))
-        opened, decoder = input_of(found), []
-        if irregular:
-            decoder = decoder_command(ffmpeg, opened, options, found)
-            opened = decoded_stream(found)
-        command = encoder_arguments(ffmpeg, opened, options, found, resampler)
+        pipeline = build_pipeline(
+            encoder_arguments, ffmpeg, input_of(found), options, found, resampler
+        )
+        command, decoder = pipeline.encoder, pipeline.decoder or []
         behind = command.index("-i") + 2
         is_delayed = options.norm or options.enhance or (not irregular and may_have_gaps(found))
         delayed = text if is_delayed else ""
@@ -640,7 +634,7 @@ def _loudness_command(source: bytes, text: str | None) -> list[str]:
         found = probe(source)
         return source_loudness_arguments("ffmpeg", input_of(found), VariantOptions(), found)
     options = options_of(text)
-    found = measure(source) if needs_measuring(options, probe(source)) else probe_length(source)
+    found = measure(source) if Needs.of(options, probe(source)).measure else probe_length(source)
     return loudness_arguments("ffmpeg", input_of(found), options, found)
 
 

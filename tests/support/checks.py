@@ -9,10 +9,10 @@ from typing import Any
 
 from twisted.internet.defer import succeed
 
-from audioproxy import engine as engine_module
 from audioproxy.cli.checks import machine as machine_module
 from audioproxy.cli.checks.results import CheckResult
 from audioproxy.cli.doctor import check_all
+from audioproxy.engine import parts as engine_module
 from audioproxy.process.programs import Programs
 from audioproxy.process.starters import UtilLinuxStarter
 from tests.support.service import reactor

@@ -1,36 +1,36 @@
-"""What `audioproxy.engine.Engine` makes, around fakes."""
+"""An `audioproxy.engine.Engine` around fakes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from twisted.internet.task import Clock
 
-from audioproxy.concurrency.slots import Slots
-from audioproxy.files.scratch_files import AnonymousSpace
+from audioproxy.config import Config
+from audioproxy.engine import Engine, Parts
+from audioproxy.files.disk_space import DiskMonitor
 from audioproxy.observe.metrics import Metrics
-from audioproxy.process.decoder import Decoder
-from audioproxy.process.ffmpeg import Ffmpeg
-from audioproxy.process.prober import Prober
+from audioproxy.process.programs import Programs
 from audioproxy.process.spawn import Launcher
-from audioproxy.process.waveforms import Waveforms
-from audioproxy.render.failures import RecentFailures
-from audioproxy.render.job import Preparer
-from audioproxy.render.readiness import Readiness
-from audioproxy.render.render import RenderContext
-from audioproxy.render.seek_points import SeekPoints
-from audioproxy.render.write_back import RenderStorage
+from audioproxy.process.warm_starter import WarmStarter
 from tests.support.processes import FakeSpawner, find_soxr
 from tests.support.stores import Calls, FakeSources, FakeStore
 from tests.support.threads import FakeThreads
 
 
-class FakeEngine:
-    """The parts of a node around a fake clock, children, threads, sources and store.
+class FakePrograms(Programs):
+    """ffmpeg with soxr, which nothing has to find out."""
+
+    async def probe_resampler(self) -> str:
+        return await find_soxr()
+
+
+class FakeEngine(Engine):
+    """An engine around a fake clock, children, threads, sources and store.
 
     :ivar calls: the calls of the sources and the store, in order.
     :ivar fallback_scratch_space: where renders write if the store does not take them.
-    :ivar context: what renders need.
     """
 
     def __init__(
@@ -41,54 +41,39 @@ class FakeEngine:
         capacity: int = 1,
         queue: int = 4,
         probes: int = 4,
-        timeout: float = 100,
+        timeout: int = 100,
         max_source: int = 100_000,
         max_variant: int = 10_000,
     ) -> None:
         self.calls: Calls = []
-        self.clock = Clock()
-        self.metrics = Metrics()
         self.spawner = FakeSpawner()
         self.threads = FakeThreads()
-        self.sources = FakeSources(sizes or {}, self.calls)
-        self.store = FakeStore(self.calls)
-        self.fallback_scratch_space = FakeStore()
-        self.readiness = Readiness(2)
-        self.slots = Slots(
-            self.clock,
-            capacity,
-            queue,
-            timeout,
-            self.readiness.depth_changed,
-            low_capacity=max(1, capacity - 1),
-            low_queue_size=max(1, queue // 2),
+        self.fallback_scratch_space: Any = FakeStore()
+        store, clock = FakeStore(self.calls), Clock()
+        launcher = Launcher(self.spawner, clock, {})
+        config = Config(
+            allow_insecure=True,
+            max_src_bytes=max_source,
+            max_variant_bytes=max_variant,
+            max_concurrency=capacity,
+            max_probe_concurrency=probes,
+            queue_size=queue,
+            ready_queue_threshold=2,
+            render_timeout=timeout,
+            probe_timeout=10,
         )
-        self.probe_slots = Slots(self.clock, probes, 0, 1, low_capacity=max(1, probes // 2))
-        launcher = Launcher(self.spawner, self.clock, {})
-        self.prober = Prober(launcher, "ffprobe", self.probe_slots, 10)
-        ffmpeg, in_thread = Ffmpeg(launcher), self.threads.in_thread
-        self.preparer = Preparer(
-            self.sources,
-            self.prober,
-            ffmpeg,
-            "ffmpeg",
-            find_soxr,
-            max_source,
-            AnonymousSpace(),
-            in_thread,
-            SeekPoints(in_thread),
+        super().__init__(
+            Parts(
+                limits=config.limits,
+                clock=clock,
+                threads=self.threads.in_thread,
+                space=self.fallback_scratch_space,
+                disks=DiskMonitor({}, clock, self.threads.in_thread),
+                metrics=Metrics(),
+                starter=WarmStarter(launcher.starter, {}, is_wanted=False),
+                programs=FakePrograms(launcher, "ffmpeg", "ffprobe"),
+                store=store if has_store else None,
+                sources=FakeSources(sizes or {}, self.calls),
+            )
         )
-        self.context = RenderContext(
-            self.clock,
-            self.preparer,
-            self.slots,
-            ffmpeg,
-            Waveforms(Decoder(ffmpeg, in_thread), in_thread),
-            RenderStorage(
-                self.store if has_store else None, self.fallback_scratch_space, self.clock
-            ),
-            self.metrics,
-            timeout,
-            max_variant,
-            RecentFailures(self.clock.seconds),
-        )
+        self.store: Any = store

@@ -24,8 +24,8 @@ from audioproxy.media.inputs import (
     SOURCE_DESCRIPTOR,
 )
 from audioproxy.process.cell import CellStarter
+from audioproxy.process.child_limits import Limits
 from audioproxy.process.fork_server import VARIABLES, ForkServer
-from audioproxy.process.starters import Limits
 from tests.support.service import PATIENCE
 
 BLOCK = 1 << 16

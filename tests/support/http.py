@@ -33,7 +33,7 @@ from audioproxy.observe.access_log import log_request
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.server.channel import ProxySite
 from audioproxy.server.fast_path import FastPath
-from audioproxy.variants.headers import VariantHeaders
+from audioproxy.variants.response_headers import VariantHeaders
 from audioproxy.web.cors import Cors
 from audioproxy.web.exchange import Instrumentation
 from audioproxy.web.info import InfoHandler

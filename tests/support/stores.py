@@ -11,12 +11,12 @@ from twisted.internet.defer import Deferred
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import NoSuchSource, Refusal
-from audioproxy.files.scratch_files import AnonymousFile, ScratchFile
+from audioproxy.files.scratch_files import DEFAULT_FOLDER, AnonymousFile, ScratchFile
 from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.sources import LocalSource, Source
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
-from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.record import VariantRecord
+from audioproxy.variants.response_headers import VariantHeaders
 
 T = TypeVar("T")
 
@@ -219,6 +219,8 @@ class FakeStore:
     :ivar slow: whether commits wait.
     :ivar calls: the lookups, and the calls of other doubles that share the list.
     """
+
+    folder = DEFAULT_FOLDER
 
     def __init__(self, calls: Calls | None = None) -> None:
         self.stored: dict[str, FakeStored] = {}

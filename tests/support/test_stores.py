@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.grammar.sources import LocalSource, S3Source
-from audioproxy.variants.headers import VariantHeaders
+from audioproxy.variants.response_headers import VariantHeaders
 from tests.support.consumers import FakeConsumer
 from tests.support.processes import open_descriptors
 from tests.support.stores import RECORD, FakeSources, FakeStore

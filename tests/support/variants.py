@@ -9,8 +9,8 @@ from pathlib import Path
 
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.urls import Variant, read_source
-from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.record import VariantRecord
+from audioproxy.variants.response_headers import VariantHeaders
 from audioproxy.variants.stored_file import make_trailer
 
 HEADERS = VariantHeaders("audio/mpeg", "public, max-age=31536000, immutable")

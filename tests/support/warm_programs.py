@@ -11,15 +11,17 @@ from twisted.internet.protocol import ProcessProtocol
 from twisted.logger import LogLevel, formatEvent
 from twisted.trial.unittest import TestCase
 
+from audioproxy.process import child_limits
 from audioproxy.process import fork_server as fork_server_module
-from audioproxy.process import spawn as spawn_module
 from audioproxy.process import warm as warm_module
 from audioproxy.process.cell import CellStarter, ConfinedProgram
 from audioproxy.process.child import Child, Exit
+from audioproxy.process.child_limits import ChildLimits, Limits
 from audioproxy.process.find_starter import BINARY
-from audioproxy.process.spawn import ChildLimits, Launcher
-from audioproxy.process.starters import Limits, Spawn, Starter
-from audioproxy.process.warm import WarmProgram, WarmStarter, warm_starter
+from audioproxy.process.spawn import Launcher
+from audioproxy.process.starters import Spawn, Starter
+from audioproxy.process.warm import WarmProgram
+from audioproxy.process.warm_starter import WarmStarter, warm_starter
 from tests.support.processes import open_descriptors, opened_since
 from tests.support.service import (
     PATIENCE,
@@ -87,7 +89,7 @@ class WarmCase(TestCase):
         self.patch(fork_server_module, "_ANSWER_TIMEOUT", PATIENCE)
         self.patch(warm_module, "_START_TIMEOUT", PATIENCE)
         # The number of threads of this machine changes.
-        self.patch(spawn_module, "_count_threads", lambda: 100)
+        self.patch(child_limits, "_count_threads", lambda: 100)
         self.folder = Path(self.mktemp()).resolve()
 
     def connect(self, program: str, binary: Path = BINARY) -> WarmProgram:

@@ -15,13 +15,13 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy import engine as engine_module
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.concurrency.threads import ThreadRunner
+from audioproxy.engine import parts as engine_module
 from audioproxy.service import AudioProxy
 from audioproxy.variants import files as files_module
 from audioproxy.variants.files import FileVariantStore
-from audioproxy.variants.headers import VariantHeaders
+from audioproxy.variants.response_headers import VariantHeaders
 from tests.render.test_failures_live import (
     QUEUE_DEPTH,
     ScriptedEncoderCase,

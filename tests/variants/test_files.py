@@ -28,9 +28,9 @@ from audioproxy.errors import UpstreamUnavailable
 from audioproxy.files.scratch_files import AnonymousFile, ScratchFile
 from audioproxy.variants import files as files_module
 from audioproxy.variants.files import FileVariantStore, StoredFile
-from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import NoRoom, Unwritable
 from audioproxy.variants.record import VariantRecord
+from audioproxy.variants.response_headers import VariantHeaders
 from audioproxy.variants.scratch_folder import NamedFile
 from tests.support.consumers import FakeConsumer
 from tests.support.processes import open_descriptors

@@ -12,9 +12,9 @@ from twisted.internet.defer import CancelledError
 from audioproxy.config import S3Config
 from audioproxy.s3 import objects
 from audioproxy.s3.objects import ObjectStore, UploadRange
-from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable
 from audioproxy.variants.proof import PROOF_PREFIX, prove
+from audioproxy.variants.response_headers import VariantHeaders
 from tests.support.s3_double import BUCKET, After, Before, Reply, S3Double, key_of, refusal
 from tests.support.wire import ClientCase, Request, error, reply
 

@@ -27,19 +27,13 @@ from audioproxy.files.scratch_files import AnonymousSpace, ScratchFile
 from audioproxy.files.streams import ConsumerGone
 from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.s3 import objects
-from audioproxy.s3.objects import (
-    Busy,
-    Denied,
-    Missing,
-    ObjectStore,
-    StoreError,
-    WrongEndpoint,
-)
+from audioproxy.s3.errors import Busy, Denied, Missing, StoreError, WrongEndpoint
+from audioproxy.s3.objects import ObjectStore
 from audioproxy.s3.signing import MAX_PRESIGN_SECONDS
 from audioproxy.variants import s3 as s3_module
-from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import VariantChanged
 from audioproxy.variants.record import METADATA_PREFIX, VariantRecord
+from audioproxy.variants.response_headers import VariantHeaders
 from audioproxy.variants.s3 import S3VariantStore, StoredObject
 from tests.support.consumers import FakeConsumer
 from tests.support.http import Log

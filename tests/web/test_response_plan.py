@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import RangeNotSatisfiable
 from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.grammar.request import VariantRequest, parse_request
-from audioproxy.variants.headers import CACHE_CONTROL, VariantHeaders
+from audioproxy.variants.response_headers import CACHE_CONTROL, VariantHeaders
 from audioproxy.web.conditions import Conditions
 from audioproxy.web.response_plan import (
     ResponsePlan,

@@ -37,8 +37,8 @@ from audioproxy.errors import (
 from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.grammar.option_parser import parse_options
-from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import VariantChanged
+from audioproxy.variants.response_headers import VariantHeaders
 from tests.observe.test_metrics import Counts
 from tests.support.http import (
     MEDIA_CACHE_CONTROL,

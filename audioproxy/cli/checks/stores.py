@@ -14,7 +14,8 @@ from audioproxy.cli.output import format_bytes
 from audioproxy.config import Config, S3Config
 from audioproxy.engine import Engine
 from audioproxy.files.disk_space import DiskSpace
-from audioproxy.s3.objects import ObjectStore, StoreError, Unreachable, describe_clock_offset
+from audioproxy.s3.errors import StoreError, Unreachable
+from audioproxy.s3.objects import ObjectStore, describe_clock_offset
 from audioproxy.sources.s3 import S3Sources
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.interfaces import Unwritable
@@ -34,8 +35,7 @@ _SHORT_LIFETIME, _GOOD_LIFETIME = 3600, 21_600
 
 def bucket_owners(engine: Engine) -> tuple[S3VariantStore | None, S3Sources | None]:
     """Return the variant store, if it is in a bucket, and the sources in buckets."""
-    store = engine.store if isinstance(engine.store, S3VariantStore) else None
-    return store, engine.bucket_sources
+    return engine.capabilities.bucket, engine.bucket_sources
 
 
 async def check_stores(settings: UsableSettings, engine: Engine) -> AsyncIterator[CheckResult]:

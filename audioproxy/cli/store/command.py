@@ -17,8 +17,8 @@ from audioproxy.cli.exit_status import BUSY, FAILURE, INTERRUPTED, SUCCESS, Usag
 from audioproxy.cli.output import Output, progress_bar
 from audioproxy.cli.reactor import run
 from audioproxy.concurrency.threads import thread_per_call
-from audioproxy.config import BucketStore, Config
-from audioproxy.engine import BootError, Engine
+from audioproxy.config import Config
+from audioproxy.engine import BootError, Engine, build
 from audioproxy.variants.catalog import (
     CatalogBusy,
     CatalogError,
@@ -126,7 +126,7 @@ class StoreCommand(ABC):
 
         async def open_and_work(reactor: Any) -> None:
             try:
-                engine = Engine(config, reactor)
+                engine = Engine(build(config, reactor))
             except BootError as error:
                 raise UsageError(str(error)) from None
             most = self.arguments.concurrency
@@ -156,12 +156,12 @@ class StoreCommand(ABC):
 
 def open_catalog(config: Config, engine: Engine, reactor: Any, most: int) -> VariantCatalog:
     """Return the variants of the configured store; ``most`` files or requests go at a time."""
-    assert config.variant_store is not None
-    if not isinstance(config.variant_store, BucketStore):
-        return FolderCatalog(config.variant_store.path, thread_per_call(reactor), most)
-    # These modules import botocore.
+    where, store = config.variant_store, engine.capabilities.bucket
+    assert where is not None
+    if where.path is not None:
+        return FolderCatalog(where.path, thread_per_call(reactor), most)
+    # It imports botocore.
     from audioproxy.variants.bucket_catalog import BucketCatalog
-    from audioproxy.variants.s3 import S3VariantStore
 
-    assert isinstance(engine.store, S3VariantStore)
-    return BucketCatalog(engine.store.object_store, config.variant_store.bucket, most)
+    assert where.bucket is not None and store is not None
+    return BucketCatalog(store.object_store, where.bucket, most)

@@ -13,7 +13,6 @@ from audioproxy.cli.arguments import duration, size
 from audioproxy.cli.exit_status import UsageError
 from audioproxy.cli.store.command import OpenStore, StoreCommand, add_common_arguments
 from audioproxy.cli.store.variant_rows import amount_text
-from audioproxy.config import FileStore
 from audioproxy.variants.folder_catalog import exclusive_prune
 from audioproxy.variants.prune import Limits, Pruned, prune
 from audioproxy.variants.usage import EndCount
@@ -63,7 +62,8 @@ class Prune(StoreCommand):
     async def work(self, store: OpenStore) -> None:
         remove = partial(self.remove, store, on_removed=self.pruned.removed.add)
         lock: AbstractContextManager[EndCount] = nullcontext(lambda total: None)
-        if not isinstance(place := store.config.variant_store, FileStore):
+        place = store.config.variant_store
+        if place is None or place.path is None:
             if self.arguments.unused_for is not None:
                 raise UsageError("--unused-for: a bucket does not record when a variant was used")
         elif not self.arguments.dry_run:

@@ -84,7 +84,6 @@ PIECE_LIMIT = 8 * _PIECE
 class Pipeline:
     """The command lines of a render.
 
-    :ivar encoder: writes the output.
     :ivar decoder: for an irregular source, the process whose stdout is the encoder's stdin.
     :ivar checked_rate: the sample rate in Hz of the source, if the encoder checks its samples.
     :ivar seconds: the length of the output, as far as it is known.
@@ -121,26 +120,30 @@ class Pipeline:
 
 
 def single_process(encoder: list[str], probe: Probe) -> Pipeline:
-    """Return the pipeline of a source that is not known as irregular."""
     # Tags may have any words.
     filters = [word for option, word in pairwise(encoder) if option == "-af"]
     is_checked = any("silencedetect" in word for word in filters)
     return Pipeline(encoder, checked_rate=probe.sample_rate if is_checked else None)
 
 
+def seek_position(seek: int, probe: Probe) -> str | None:
+    """Return the seconds of a seek by ffmpeg to a sample; None for the start.
+
+    ffmpeg counts them from the first sample of any stream. Microseconds, which are its unit, are
+    exact: it rounds them to the nearest sample.
+    """
+    seconds = round(Decimal(seek) / probe.sample_rate + probe.file.seek_offset, 6)
+    return print_decimal(seconds) if seek else None
+
+
 def open_source(
-    ffmpeg: str, source: Input, probe: Probe, seek: int = 0, *, uniform: bool = True
+    ffmpeg: str, source: Input, probe: Probe, position: str | None = None, *, uniform: bool = True
 ) -> list[str]:
     """Return the beginning of a command line, up to the selection of the audio stream.
 
-    :param seek: the sample at which decoding starts. ffmpeg counts the time of a seek from the
-        first sample of any stream. Microseconds, which are its unit, are exact: it rounds them to
-        the nearest sample.
+    :param position: where decoding starts, as `seek_position` returns it.
     :param uniform: fail at a change of rate, channels or sample format inside the source.
     """
-    position = None
-    if seek:
-        position = print_decimal(round(Decimal(seek) / probe.sample_rate + probe.seek_offset, 6))
     return [
         *(ffmpeg, "-nostdin", "-hide_banner"),
         # The source is decoded to its end, however many of its frames are damaged.
@@ -178,11 +181,11 @@ def source_filters(source: Input, probe: Probe, seek: int, *, samples: bool) -> 
         expected = f"eq(sample_rate\\,{probe.sample_rate})*eq(nb_channels\\,{probe.channels})"
         # At the volume 1 and this precision, the filter passes on the samples of a decoder.
         precision = "fixed"
-        if probe.decodes_to_floats:
+        if probe.audio.decodes_to_floats:
             precision = "double" if probe.codec.startswith(_DOUBLES) else "float"
         filters.append(f"volume=volume=if({expected}\\,1\\,nan):eval=once:precision={precision}")
     filters += keep_time(probe)
-    if samples and probe.stores_floats:
+    if samples and probe.audio.stores_floats:
         filters.append(_SAMPLE_CHECK.format(limit=_LARGEST_SAMPLE))
     return filters
 
@@ -202,19 +205,22 @@ def decoded_stream(probe: Probe) -> Input:
 
 def _stream_layout(probe: Probe) -> str | None:
     """Return the layout of the channels in the stream; None where they have no labels."""
-    layout = layout_of_filters(probe.channels, probe.layout)
+    layout = layout_of_filters(probe.channels, probe.audio.layout)
     return _USUAL_LAYOUTS.get(probe.channels) if _has_unmixable_labels(probe) else layout
 
 
 def _has_unmixable_labels(probe: Probe) -> bool:
-    """Return whether libswresample cannot mix the channels, since it does not know their labels."""
-    return probe.layout is not None and layout_of_filters(probe.channels, probe.layout) is None
+    """Return whether libswresample cannot mix the channels, whose labels it does not know."""
+    return (
+        probe.audio.layout is not None
+        and layout_of_filters(probe.channels, probe.audio.layout) is None
+    )
 
 
 def _stream_format(probe: Probe) -> str:
     """Return the narrowest raw format that keeps every sample of the decoder."""
-    if not probe.decodes_to_floats:
-        return next(form for bits, form in _INTEGERS.items() if probe.decoded_bits <= bits)
+    if not probe.audio.decodes_to_floats:
+        return next(form for bits, form in _INTEGERS.items() if probe.audio.decoded_bits <= bits)
     # No raw format has integers of 64 bits.
     return _DOUBLE if probe.codec.startswith(_DOUBLES) else _FLOAT
 
@@ -231,7 +237,7 @@ def decoder_arguments(
     :param finite: samples that are no audio become silence.
     """
     filters = keep_time(probe)
-    if finite and probe.stores_floats:
+    if finite and probe.audio.stores_floats:
         filters.append(f"aeval=if(lte(abs(val(ch))\\,{_LARGEST_SAMPLE})\\,val(ch)\\,0):c=same")
     layout = _stream_layout(probe)
     if layout is not None and _has_unmixable_labels(probe):
@@ -277,10 +283,7 @@ def measure_arguments(
 
 
 def piece_arguments(ffmpeg: str, source: Input, probe: Probe, start: int) -> list[str]:
-    """Return the command line that outputs a few samples of a source as they are, in `PIECE_FORM`.
-
-    :param start: the number of samples ahead of them.
-    """
+    """Return the command line that outputs samples from one on as they are, in `PIECE_FORM`."""
     return [
         *open_source(ffmpeg, source, probe, uniform=False),
         *("-af", f"atrim=start_sample={start}:end_sample={start + _PIECE}"),

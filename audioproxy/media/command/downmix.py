@@ -196,10 +196,7 @@ def _copy(sources: list[int]) -> str:
 
 
 def _downmix(gains: list[tuple[float, float]], channels: int) -> list[list[float]]:
-    """Return the gains of all channels for each output; none has a sum of amounts above 1.
-
-    :param gains: in the left and in the right output.
-    """
+    """Return the gains of all channels for each output; none has a sum of amounts above 1."""
     left, right = zip(*gains, strict=True)
     if channels == 1:
         rows = [[_LOWER * (one + other) for one, other in zip(left, right, strict=True)]]

@@ -35,29 +35,25 @@ class FormatEncoding:
 
     :ivar encoders: ffmpeg's encoder, and the sample format that it takes, for each bit depth of the
         output; the depth of a format without depths is empty.
+    :ivar muxer: arguments that select the container.
     :ivar quality: arguments for ``br``, for ``q``, or for neither; the encoder's own default is
         never used (D9).
-    :ivar settings: arguments for everything else that changes the encoder's output and that all
-        versions of ffmpeg can set, given the output's rate in Hz. Versions differ in their defaults
-        (D77).
-    :ivar muxer: arguments that select the container.
+    :ivar settings: arguments for everything else that changes the output and that all versions of
+        ffmpeg can set, given the output's rate in Hz. Versions differ in their defaults (D77).
     :ivar header_bytes: the most bytes of container headers in an output without audio.
     :ivar exits_zero_when_empty: for an output without audio, ffmpeg exits with 0, since this
-        encoder ends with a packet without samples. With all other encoders, ffmpeg reports an empty
-        output.
-    :ivar tags: arguments that write tags of a source, by ffmpeg's keys; for a format that carries
-        no tags, there are none.
+        encoder ends with a packet without samples. With all others, it reports an empty output.
+    :ivar tags: arguments that write tags of a source; none for a format that carries no tags.
     :ivar tag_overhead: the most bytes of a tag besides its key, the ``=`` and its value.
     :ivar length_header: how the header states the length; None for a header that cannot.
     :ivar is_misread: whether readers show a wrong duration of a stored file, or cannot seek in it,
         if its header states no length (docs/lengths.md).
-    :ivar bitrates: bounds of the encoder by bands of sample rates, if they are narrower than those
-        of the format there.
+    :ivar bitrates: bounds by bands of sample rates, where narrower than those of the format.
     """
 
     encoders: Mapping[str, tuple[str, str]]
-    quality: Callable[[VariantOptions], list[str]]
     muxer: tuple[str, ...]
+    quality: Callable[[VariantOptions], list[str]] = lambda options: []
     settings: Callable[[int], list[str]] = lambda rate: []
     header_bytes: int = 0
     exits_zero_when_empty: bool = False
@@ -72,7 +68,6 @@ class FormatEncoding:
         return [word for word in self.tags(tags) if "=" in word]
 
     def tagged_header_bytes(self, tags: Mapping[str, str]) -> int:
-        """Return the most bytes of container headers with tags."""
         written = self.written_tags(tags)
         return self.header_bytes + sum(self.tag_overhead + len(tag.encode()) for tag in written)
 
@@ -125,10 +120,6 @@ def _flac_settings(rate: int) -> list[str]:
         (size for size in _FLAC_BLOCKS if size * 1000 <= rate * 105), default=_FLAC_BLOCKS[0]
     )
     return ["-frame_size", str(size), *_FLAC_SETTINGS]
-
-
-def _no_quality(options: VariantOptions) -> list[str]:
-    return []
 
 
 def _metadata(tags: Mapping[str, str]) -> list[str]:
@@ -192,7 +183,7 @@ _VORBIS_BITRATES: tuple[Band, ...] = (
 def bitrate_bounds(token: str, rate: int, channels: int) -> Bounds:
     """Return the lowest and highest bit rate of a format, or None where no bit rate can be set.
 
-    :param rate: of the output, in Hz. It may be known only after the probe.
+    :param rate: of the output, in Hz.
     :param channels: of the output, 1 or 2.
     """
     general, bands = FORMATS[token].br, ENCODERS[token].bitrates
@@ -237,8 +228,8 @@ _LAME_VBR_KBPS = (245, 225, 190, 175, 165, 130, 115, 100, 85, 65)
 ENCODERS = {
     "mp3": FormatEncoding(
         {"": ("libmp3lame", "fltp")},
-        _constant_or_variable,
         ("-f", "mp3"),
+        quality=_constant_or_variable,
         settings=lambda rate: _LAME_SETTINGS,
         tags=_id3_tags,
         length_header=MP3_LENGTH,
@@ -246,8 +237,8 @@ ENCODERS = {
     ),
     "opus": FormatEncoding(
         {"": ("libopus", "flt")},
-        _opus_quality,
         (*_PAGE_DURATION, "-f", "opus"),
+        quality=_opus_quality,
         settings=lambda rate: _OPUS_SETTINGS,
         tags=_vorbis_comments,
         header_bytes=140,
@@ -255,8 +246,8 @@ ENCODERS = {
     ),
     "ogg": FormatEncoding(
         {"": ("libvorbis", "fltp")},
-        _vorbis_quality,
         (*_PAGE_DURATION, "-f", "ogg"),
+        quality=_vorbis_quality,
         settings=lambda rate: _VORBIS_SETTINGS,
         tags=_vorbis_comments,
         header_bytes=4600,
@@ -264,14 +255,14 @@ ENCODERS = {
     ),
     "aac": FormatEncoding(
         {"": ("aac", "fltp")},
-        _constant_or_variable,
         ("-f", "adts"),
+        quality=_constant_or_variable,
         settings=lambda rate: _AAC_SETTINGS,
     ),
     "m4a": FormatEncoding(
         {"": ("aac", "fltp")},
-        _constant_or_variable,
         (*_FRAGMENTED, "-f", "mp4"),
+        quality=_constant_or_variable,
         settings=lambda rate: _AAC_SETTINGS,
         tags=_mp4_tags,
         header_bytes=800,
@@ -279,8 +270,8 @@ ENCODERS = {
     ),
     "flac": FormatEncoding(
         {"16": ("flac", "s16"), "24": ("flac", "s32")},
-        _flac_quality,
         ("-metadata_header_padding", "0", "-f", "flac"),
+        quality=_flac_quality,
         settings=_flac_settings,
         tags=_vorbis_comments,
         tag_overhead=_COMMENT_LENGTH,
@@ -291,7 +282,6 @@ ENCODERS = {
     ),
     "wav": FormatEncoding(
         {"16": ("pcm_s16le", "s16"), "24": ("pcm_s24le", "s32"), "32f": ("pcm_f32le", "flt")},
-        _no_quality,
         ("-f", "wav"),
         header_bytes=80,
         length_header=WAV_LENGTH,
@@ -299,15 +289,12 @@ ENCODERS = {
     ),
     # Raw samples, which `audioproxy.media.waveform` reduces to pixels. They have 16 bits, of which
     # dither would be visible in silence.
-    "peaks": FormatEncoding({"": ("pcm_s16le", "s16")}, _no_quality, ("-f", "s16le")),
+    "peaks": FormatEncoding({"": ("pcm_s16le", "s16")}, ("-f", "s16le")),
 }
 
 
 def expected_bitrate(options: VariantOptions, rate: int, channels: int) -> int | None:
-    """Return the mean bit rate that is expected of an output, in kbps; None for the default.
-
-    :param rate: Hz.
-    """
+    """Return the mean bit rate that is expected of an output, in kbps; None for the default."""
     if options.f != "mp3" or options.q is None:
         return options.br or options.format.default_br
     music = _LAME_VBR_KBPS[int(options.q)] * channels / 2 * min(1, rate / 44_100)

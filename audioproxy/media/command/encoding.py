@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.media.command.decoding import decoder_arguments, open_source, source_filters
+from audioproxy.media.command.decoding import (
+    Pipeline,
+    decoded_stream,
+    decoder_arguments,
+    open_source,
+    seek_position,
+    single_process,
+    source_filters,
+)
 from audioproxy.media.command.downmix import OUTPUT_LAYOUTS
 from audioproxy.media.command.encoders import ENCODERS, bitrate_bounds, expected_bitrate
-from audioproxy.media.command.filters import (
+from audioproxy.media.command.filters import filter_chain, output_samples
+from audioproxy.media.command.progress import expected_seconds
+from audioproxy.media.command.stages import (
     copies_floats,
-    filter_chain,
     output_channels,
+    output_depth,
     output_rate,
-    output_samples,
 )
-from audioproxy.media.command.trim import needs_length, trim_filters, trim_range
-from audioproxy.media.conversion import SOXR, output_depth
+from audioproxy.media.command.trim import trim_filters, trim_range
+from audioproxy.media.conversion import SOXR
 from audioproxy.media.inputs import Input
 from audioproxy.media.lengths.headers import LengthHeader, OutputForm
 from audioproxy.media.loudness import loudness_filters
@@ -29,24 +38,12 @@ from audioproxy.media.probe import Probe
 _BIT_EXACT = ["-map_metadata", "-1", "-map_chapters", "-1"]
 _BIT_EXACT += ["-fflags", "+bitexact", "-flags:a", "+bitexact"]
 
-# Containers and codecs whose end the decoder does not tell. It decodes the last frame whole: all of
-# its padding in MP4 and Musepack, and that of Vorbis on a single page. It skips silence at the end
-# of AMR. The length of Ogg FLAC tells whether its time stamps have gaps.
-_ENDS_BY_LENGTH = {("mov", "aac"), ("mov", "alac"), ("mov", "mp3"), ("ogg", "vorbis")}
-_ENDS_BY_LENGTH |= {("mpc8", "musepack8"), ("ogg", "flac")}
-_ENDS_BY_LENGTH |= {
-    (name, codec) for name in ("amr", "matroska", "mov") for codec in ("amr_nb", "amr_wb")
-}
-
 #: Builds a command line from the path of ffmpeg, the input, the options, the probe and a resampler.
 CommandBuilder = Callable[[str, Input, VariantOptions, Probe, str], list[str]]
 
 
 def check_bitrate(options: VariantOptions, probe: Probe) -> None:
-    """Refuse a ``br`` that the encoder does not accept at the output's rate and channels (D13).
-
-    :raises InvalidOptions: with a message that names the segment and the bounds.
-    """
+    """Refuse a ``br`` that the encoder does not accept at the output's rate and channels (D13)."""
     if options.br is None:
         return
     rate, channels = output_rate(options, probe), output_channels(options, probe)
@@ -63,33 +60,18 @@ def check_bitrate(options: VariantOptions, probe: Probe) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StatedLength:
-    """The length of an output, and the container header that states it."""
-
     form: OutputForm
     header: LengthHeader
 
     @property
     def muxer(self) -> list[str]:
-        """Arguments for a header that can state the length."""
         return self.header.muxer(self.form)
-
-
-def uses_length(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether the output depends on the length of the source, where that is known.
-
-    Its header states it, a stage needs it, or the decoder outputs more or less than that.
-    """
-    states_length = ENCODERS[options.f].length_header is not None
-    ends_by_length = (probe.container, probe.codec) in _ENDS_BY_LENGTH
-    return states_length or ends_by_length or needs_length(options, probe)
 
 
 def stated_length(options: VariantOptions, probe: Probe) -> StatedLength | None:
     """Return the length that the header of the output states.
 
     It is None where the format states none, and where nothing confirms the length of the source.
-
-    :raises InvalidOptions: for options that do not fit this source.
     """
     samples, header = output_samples(options, probe), ENCODERS[options.f].length_header
     if header is None or samples is None:
@@ -125,7 +107,7 @@ def encoder_arguments(
         *(["asetpts=N"] if stated is None else []),
     ]
     return [
-        *open_source(ffmpeg, source, probe, seek),
+        *open_source(ffmpeg, source, probe, seek_position(seek, probe)),
         *_BIT_EXACT,
         *encoder.tags(probe.carried_tags),
         *(["-af", ",".join(filters)] if filters else []),
@@ -139,18 +121,27 @@ def encoder_arguments(
     ]
 
 
-def decoder_command(ffmpeg: str, source: Input, options: VariantOptions, probe: Probe) -> list[str]:
-    """Return the command line of the decoder of an irregular source."""
-    return decoder_arguments(ffmpeg, source, probe, finite=not copies_floats(options, probe))
+def build_pipeline(
+    build: CommandBuilder,
+    ffmpeg: str,
+    source: Input,
+    options: VariantOptions,
+    probe: Probe,
+    resampler: str,
+) -> Pipeline:
+    if probe.irregular:
+        encoder = build(ffmpeg, decoded_stream(probe), options, probe, resampler)
+        finite = not copies_floats(options, probe)
+        pipeline = Pipeline(encoder, decoder_arguments(ffmpeg, source, probe, finite=finite))
+    else:
+        pipeline = single_process(build(ffmpeg, source, options, probe, resampler), probe)
+    return replace(pipeline, seconds=expected_seconds(options, probe))
 
 
 def loudness_arguments(
     ffmpeg: str, source: Input, options: VariantOptions, probe: Probe, resampler: str = SOXR
 ) -> list[str]:
-    """Return the command line that measures the loudness of what a render would encode.
-
-    :raises InvalidOptions: for options that do not fit this source.
-    """
+    """Return the command line that measures the loudness of what a render would encode."""
     layout = OUTPUT_LAYOUTS[output_channels(options, probe)]
     report = loudness_filters(output_rate(options, probe), layout, resampler)
     filters = filter_chain(options, probe, resampler) + report
@@ -161,10 +152,7 @@ def loudness_arguments(
 def source_loudness_arguments(
     ffmpeg: str, source: Input, options: VariantOptions, probe: Probe, resampler: str = SOXR
 ) -> list[str]:
-    """Return the command line that measures the loudness of a source, with all its channels.
-
-    :param options: without effect.
-    """
+    """Return the command line that measures a source, with all its channels; no options count."""
     # What follows the samples is not measured.
     whole = trim_filters(trim_range(VariantOptions(), probe), probe.sample_rate)
     filters = [*whole, *loudness_filters(probe.sample_rate, None, resampler)]
@@ -176,7 +164,7 @@ def _loudness_arguments(
 ) -> list[str]:
     checks = source_filters(source, probe, seek, samples=True)
     return [
-        *open_source(ffmpeg, source, probe, seek),
+        *open_source(ffmpeg, source, probe, seek_position(seek, probe)),
         *("-af", ",".join([*checks, *filters])),
         *("-f", "null", "-"),
     ]

@@ -28,8 +28,6 @@ def resampled_count(start: int, count: int, rate: int, output_rate: int) -> int:
     """Return the number of samples of a range after resampling; at least 1.
 
     Both ends of the range are rounded, so that consecutive ranges add up.
-
-    :param start: the first sample of the range, counted from the start of the source.
     """
 
     def resampled(sample: int) -> int:
@@ -54,9 +52,6 @@ def exact_length_filters(samples: int, rate: int, tolerance: int = _ROUNDING) ->
     The output is split into three parts: the body, the tail, which is the last second up to the
     stated length, and the excess after it. If the tail has any samples, it is padded with silence.
     If the excess is within the tolerance, it is dropped; otherwise all of it is kept.
-
-    :param rate: Hz.
-    :param tolerance: as `length_tolerance` returns it.
     """
     tail = min(samples, _LONGEST_PADDING * rate)
     body = samples - tail
@@ -87,11 +82,7 @@ def _report(key: str) -> str:
 def length_warning(
     stderr: bytes, samples: int, rate: int, tolerance: int = _ROUNDING
 ) -> str | None:
-    """Return how an output differs from its stated length; None where it does not.
-
-    :param stderr: what ffmpeg printed.
-    :param tolerance: as `length_tolerance` returns it.
-    """
+    """Return how an output differs from its stated length, by what ffmpeg printed, or None."""
     found = _TAIL.search(stderr)
     if found is None:
         return (

@@ -16,24 +16,26 @@ from itertools import groupby
 from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import Fade, print_decimal
-from audioproxy.media.command.downmix import OUTPUT_LAYOUTS, Mix, channel_mix, layout_of_filters
+from audioproxy.media.command.downmix import OUTPUT_LAYOUTS, Mix, layout_of_filters
 from audioproxy.media.command.exact_length import (
     exact_length_filters,
     length_tolerance,
     resampled_count,
 )
-from audioproxy.media.command.normalization import LOUDNORM_RATE, norm_filters
-from audioproxy.media.command.presets import LOWEST_RATE, PRESET_RATE, PRESETS
-from audioproxy.media.command.trim import FEW_SAMPLES, SampleRange, trim_filters, trim_range
-from audioproxy.media.conversion import (
-    SOXR,
-    WORKING_FORMAT,
-    convert_samples,
+from audioproxy.media.command.needs import Needs
+from audioproxy.media.command.normalization import norm_filters
+from audioproxy.media.command.presets import LOWEST_RATE, PRESETS
+from audioproxy.media.command.stages import (
+    computes,
     dither_filter,
-    output_depth,
+    output_channels,
+    output_mix,
+    output_rate,
     output_sample_format,
-    resample,
+    stage_rates,
 )
+from audioproxy.media.command.trim import SampleRange, trim_filters, trim_range
+from audioproxy.media.conversion import SOXR, WORKING_FORMAT, convert_samples, resample
 from audioproxy.media.probe import Probe
 
 #: All filters of ffmpeg that command lines contain, which are checked at boot.
@@ -59,29 +61,10 @@ _MOST_FOLD = 2
 _FRAMES_PER_SECOND = 10
 
 
-def output_channels(options: VariantOptions, probe: Probe) -> int:
-    """Return the number of channels that ffmpeg outputs: ``ch``, else the source's, at most 2.
-
-    For peaks of a stereo source, it is 2 if no stage but trimming is requested. If one channel is
-    requested, the reduction (`audioproxy.media.waveform`) mixes the two, bit for bit as
-    audiowaveform does.
-    """
-    if options.f == "peaks" and probe.channels == 2 and not _computes(options):
-        return 2
-    return options.ch or min(probe.channels, 2)
-
-
-def output_rate(options: VariantOptions, probe: Probe) -> int:
-    """Return the output's sample rate in Hz: ``sr``, else the nearest to the source's (D8)."""
-    return options.sr or options.format.rates.nearest(probe.sample_rate)
-
-
 def output_samples(options: VariantOptions, probe: Probe) -> int | None:
     """Return the number of samples of the output.
 
     It is None where nothing confirms it, and where only a broken source can have so many.
-
-    :raises InvalidOptions: for options that do not fit this source.
     """
     sample_range = trim_range(options, probe)
     if sample_range.length is None:
@@ -92,93 +75,26 @@ def output_samples(options: VariantOptions, probe: Probe) -> int | None:
     return samples if samples < _MOST_SAMPLES else None
 
 
-def may_need_length(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether measuring the source may change the outcome of a render that output no audio.
-
-    The source may end before ``t`` starts, whatever its header states. Or it has fewer samples than
-    a stage needs; it is padded once the number of its samples is known (D13).
-    """
-    return not probe.measured and (options.t is not None or _least_samples(options, probe) > 0)
-
-
-def is_too_short(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether a stage needs more samples than a measured source gives it (D13).
-
-    A length that was not measured does not count: padding a source that gives no samples would make
-    it look decodable.
-    """
-    length = trim_range(options, probe).length
-    return probe.measured and length is not None and length < _least_samples(options, probe)
-
-
-def _least_samples(options: VariantOptions, probe: Probe) -> int:
-    """Return the number of samples that the conversions to other sample rates need."""
-    rates = _rates(options, probe) - {probe.sample_rate}
-    return max((FEW_SAMPLES * -(-probe.sample_rate // rate) for rate in rates), default=0)
-
-
-def _rates(options: VariantOptions, probe: Probe) -> set[int]:
-    """Return the sample rates in Hz of the output, and of the stages that have their own."""
-    rates = {output_rate(options, probe)}
-    if options.enhance is not None:
-        rates.add(PRESET_RATE)
-    if options.norm is not None:
-        rates.add(LOUDNORM_RATE)
-    return rates
-
-
-def _mix(options: VariantOptions, probe: Probe) -> Mix | None:
-    return channel_mix(probe.channels, probe.layout, output_channels(options, probe))
-
-
-def has_memory(options: VariantOptions) -> bool:
-    """Return whether a stage computes samples from others, or by their place in the output."""
-    fades = options.fade is not None and (options.fade.fade_in or options.fade.fade_out)
-    return bool(options.enhance or options.norm or fades)
-
-
-def _computes(options: VariantOptions) -> bool:
-    """Return whether a stage other than the mix of channels computes samples."""
-    return bool(options.gain or has_memory(options))
-
-
-def _keeps_samples(options: VariantOptions, probe: Probe) -> bool:
-    mix = _mix(options, probe)
-    same_rate = output_rate(options, probe) == probe.sample_rate
-    return same_rate and not _computes(options) and (mix is None or not mix.computed)
-
-
-def copies_floats(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether the output has the floating-point samples of the source, unchanged."""
-    return output_depth(options, probe) == "32f" and _keeps_samples(options, probe)
-
-
-def copies_samples(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether no stage but ``t`` changes samples of the source or mixes them."""
-    return _mix(options, probe) is None and _keeps_samples(options, probe)
-
-
 def filter_chain(options: VariantOptions, probe: Probe, resampler: str = SOXR) -> list[str]:
     """Return the stages of the chain for ``-af``; there may be none.
 
     ffmpeg converts sample formats wherever two stages differ. So the format is fixed ahead of the
     stages that count samples or compute them, and after these stages.
 
-    :param resampler: as `audioproxy.media.conversion.resample` takes it.
     :raises InvalidOptions: for options that do not fit this source.
     """
     sample_range = trim_range(options, probe)
     rate, layout = probe.sample_rate, OUTPUT_LAYOUTS[output_channels(options, probe)]
-    mix = _mix(options, probe)
-    computed = _computes(options) or (mix is not None and mix.computed)
+    mix = output_mix(options, probe)
+    computed = computes(options) or (mix is not None and mix.computed)
     padding = []
-    if is_too_short(options, probe):
-        padding = [f"apad=whole_len={2 * _least_samples(options, probe)}"]
+    if needed := Needs.of(options, probe).padding:
+        padding = [f"apad=whole_len={needed}"]
     stages = [*trim_filters(sample_range, rate), *padding]
     if stages:
         rate_filter = f"aformat=sample_rates={rate}"
         stages = [rate_filter, *stages, rate_filter]
-    if max(_rates(options, probe)) > _MOST_FOLD * rate:
+    if max(stage_rates(options, probe)) > _MOST_FOLD * rate:
         stages.insert(0, f"asetnsamples=n={-(-rate // _FRAMES_PER_SECOND)}:p=0")
     if computed:
         stages.append(convert_samples(rate, layout if mix is None else None))
@@ -221,7 +137,7 @@ def _changes(
         if value is not None and rate < LOWEST_RATE:
             why = f"it takes sources of at least {LOWEST_RATE} Hz, and this one has {rate}"
             raise InvalidOptions.of(f"{key}:{value}", why)
-    unmixed = None if mix is None else layout_of_filters(probe.channels, probe.layout)
+    unmixed = None if mix is None else layout_of_filters(probe.channels, probe.audio.layout)
     if mix is not None and unmixed is None:
         # The filters of `enhance` need a layout.
         yield mix.filter

@@ -14,13 +14,12 @@ from __future__ import annotations
 import re
 
 from audioproxy.media.probe import Probe
+from audioproxy.media.reading import LONGEST_GAP
 
 # Containers with a time stamp for each packet or page. Those of AVI count bytes.
 _STAMPED = ("amr", "asf", "flv", "matroska", "mov", "mpeg", "mpegts", "ogg")
 # Those that round time stamps to a millisecond.
 _ROUNDED = ("asf", "flv", "matroska")
-#: The longest gap, in seconds; time stamps that jump further are damaged.
-LONGEST_GAP = 600
 # Seconds of silence after which a source gets no more: a small file may state years.
 _MOST_SILENCE = 6 * 3600
 # Time stamps of MPEG-TS may jump.
@@ -66,11 +65,10 @@ _LOADED = {name: f"ld({number})" for number, name in enumerate(_VARIABLES)}
 
 
 def may_have_gaps(probe: Probe) -> bool:
-    """Return whether the time stamps of a source may have gaps."""
     if probe.container == "mov":
-        return probe.has_gaps is not False
-    if (probe.container, probe.codec) == ("ogg", "flac"):
-        return probe.has_gaps is True
+        return probe.stamps.has_gaps is not False
+    if probe.kind == ("ogg", "flac"):
+        return probe.stamps.has_gaps is True
     return probe.container in _STAMPED
 
 
@@ -88,7 +86,7 @@ def keep_time(probe: Probe) -> list[str]:
     silence wherever time stamps have a gap, finds no other differences. It changes no sample. Ahead
     of them, what precedes the first sample is cut.
     """
-    first = probe.first_stamp
+    first = probe.stamps.first_stamp
     start = [] if first is None else [f"atrim=start_pts={first}"]
     if not may_have_gaps(probe):
         return start
@@ -118,12 +116,12 @@ def _longest(probe: Probe) -> int:
 
 def _expression(probe: Probe) -> str:
     """Return the time stamp of a frame, as an expression of ffmpeg."""
-    kind = probe.container, probe.codec
+    kind = probe.kind
     is_uncertain = probe.codec.startswith("wma") or kind[0] == "mpeg"
     is_uncertain |= kind in (("ogg", "flac"), ("ogg", "vorbis"))
     # The first packet may be the encoder's delay, ahead of a track that starts late. Of the frames
     # of a Speex packet, the first one alone has a time stamp.
-    has_delay = kind == ("mov", "aac") and probe.first_time_stamp >= 0
+    has_delay = kind == ("mov", "aac") and probe.audio.first_time_stamp >= 0
     numbers = {
         "frames": 1 + (_TWO_FRAMES if is_uncertain else _HALF_A_FRAME),
         "longest": _longest(probe),

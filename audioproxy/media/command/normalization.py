@@ -12,10 +12,12 @@ from decimal import Decimal
 
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import print_decimal
-from audioproxy.media.command.trim import BLOCK, may_be_shorter
+from audioproxy.media.command.trim import may_be_shorter
 from audioproxy.media.conversion import convert_samples, resample
 from audioproxy.media.probe import Probe
 
+#: Seconds of a block of the loudness measurement (ITU-R BS.1770-5, annex 1).
+BLOCK = Decimal("0.4")
 #: Hz at which loudnorm works.
 LOUDNORM_RATE = 192_000
 
@@ -31,11 +33,7 @@ _KEEP_SILENCE = "aeval=if(isnan(val(ch))\\,0\\,val(ch)):c=same"
 def norm_filters(
     options: VariantOptions, probe: Probe, layout: str, resampler: str, length: int | None
 ) -> Iterator[str]:
-    """Yield the filters of the stage.
-
-    :param layout: of the channels.
-    :param length: the number of samples of the sound; None where it is unknown.
-    """
+    """Yield the filters of the stage for a sound of so many samples, or of an unknown number."""
     targets, rate = options.norm, probe.sample_rate
     assert targets is not None
     block = math.ceil(BLOCK * rate)

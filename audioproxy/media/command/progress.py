@@ -44,10 +44,7 @@ def expected_seconds(options: VariantOptions, probe: Probe) -> float | None:
 
 
 def read_share(options: VariantOptions, probe: Probe) -> float:
-    """Return how much of a source is read for an output, from its start on, by estimate.
-
-    :returns: 1 for all of it, and where nothing is known.
-    """
+    """Return how much of a source is read for an output, by estimate; 1 where nothing is known."""
     _, end = stated_range(options, probe)
     if end is None or not probe.duration:
         return 1.0
@@ -63,7 +60,6 @@ def describe_progress(
     :param expected: seconds of the whole output, or None where unknown.
     :param begun: seconds of the render before the encoder was started.
     :param elapsed: seconds of the render.
-    :returns: sentences for a log line; None where nothing is known.
     """
     encoded = encoded_seconds(status)
     if not encoded:

@@ -1,4 +1,4 @@
-"""The samples of a source that an output covers, and whether the source must be measured first.
+"""The samples of a source that an output covers, and where decoding starts.
 
 A seek by ffmpeg need not lead to the requested place (docs/architecture.md). So after one, samples
 are counted from the time stamp of the first one, which is right. Where the service has found the
@@ -13,34 +13,23 @@ from decimal import ROUND_HALF_UP, Decimal
 from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import print_decimal
-from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.lengths.pcm import sample_bytes
 from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
+from audioproxy.media.seek_point import PREROLL
 from audioproxy.media.seeking.frames import KINDS
 from audioproxy.media.seeking.matroska import CODECS
-from audioproxy.media.seeking.point import PREROLL
 
 # Containers of uncompressed audio, in which a seek is exact, as `make matrix` proves sample by
 # sample against a full decode.
 _SEEKABLE = ("wav", "w64", "aiff", "caf", "nistsphere")
-# Here, a seek is exact if the file is one stream without gaps, as its end and its tables confirm.
-# AAC with noise in place of samples (ISO/IEC 14496-3, 4.6.13) is an exception: the noise depends on
-# where decoding starts.
-_CONFIRMED = {("flac", "flac"), ("mov", "alac"), ("mov", "aac"), ("tta", "tta")}
-# Here, the service itself finds the place (`audioproxy.media.seeking`).
-_FOUND = {*KINDS, ("ogg", "vorbis"), ("ogg", "opus"), ("ogg", "flac"), ("wv", "wavpack")}
-_FOUND |= {("matroska", codec) for codec in CODECS}
-
-#: Seconds of a block of the loudness measurement (ITU-R BS.1770-5, annex 1).
-BLOCK = Decimal("0.4")
-
-# The largest source that is decoded first for the length alone: bytes, and seconds where it states
-# any. Decoding takes 0.3 to 0.7 seconds, and 3 seconds of Opus at 24 kbps (docs/lengths.md).
-_MEASURED_BYTES, _MEASURED_SECONDS = 8 * 1024 * 1024, 3600
-
-# Seconds between the end of an output and a stated end that may be wrong.
-_END_MARGIN = 1
+#: Here, a seek is exact if the file is one stream without gaps, as its end and its tables confirm.
+#: AAC with noise in place of samples (ISO/IEC 14496-3, 4.6.13) is an exception: the noise depends
+#: on where decoding starts.
+CONFIRMED = {("flac", "flac"), ("mov", "alac"), ("mov", "aac"), ("tta", "tta")}
+#: Here, the service itself finds the place (`audioproxy.media.seeking`).
+FOUND = {*KINDS, ("ogg", "vorbis"), ("ogg", "opus"), ("ogg", "flac"), ("wv", "wavpack")}
+FOUND |= {("matroska", codec) for codec in CODECS}
 
 # Seconds by which a duration may exceed that of the audio.
 _DURATION_MARGIN = Decimal("0.5")
@@ -53,24 +42,18 @@ _LARGEST_SAMPLE = 8
 LATE = rb"^(?:\[Eval @ [^\]\n]*\] )?\d+\.\d+$"
 _AV_LOG_ERROR = 16
 
-#: Inputs of fewer samples are padded for resamplers, once their exact length is known.
-#: libswresample outputs nothing for fewer than 112 samples, counted at the lower rate (measured on
-#: ffmpeg 5.1). libsoxr keeps up to 1800 samples until the input ends. The limit has a margin.
-FEW_SAMPLES = 4096
-
 
 @dataclass(frozen=True, slots=True)
 class SampleRange:
     """A range of a source, counted in its samples.
 
     :ivar seek: the sample at which decoding starts: a whole second, or the start of a frame.
-    :ivar is_known: decoding certainly starts there. After a seek by ffmpeg, the time stamp of the
-        first sample tells which one it is.
     :ivar start: the first sample, counted from ``seek``.
-    :ivar end: the sample after the last one, counted from ``seek``; None for everything that the
-        source has.
+    :ivar end: the sample after the last one, counted from ``seek``; None for all of the source.
     :ivar length: number of samples, or None where nothing confirms it before decoding.
     :ivar delay: number of samples that are decoded ahead of the first one of the source.
+    :ivar is_known: decoding certainly starts at ``seek``. After a seek by ffmpeg, the time stamp of
+        the first sample tells where it has started.
     :ivar by_stamps: every sample is counted by its time stamp, so lost ones leave fewer.
     """
 
@@ -83,56 +66,102 @@ class SampleRange:
     by_stamps: bool = False
 
 
-def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether a decode pass measures the source's length before the render.
+def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
+    """Return the samples that the output covers.
 
-    The outcome depends on it, or a header must state it since players would misread the output.
-    Whether it is measured depends on the bytes of the source alone (D57).
+    :raises InvalidOptions: where ``t`` starts at or past the source's end (D11), or leaves less
+        than a sample.
     """
-    if needs_end(options, probe):
-        return True
+    rate, (start, _) = probe.sample_rate, bounds(options)
+    if probe.duration is not None and start >= probe.duration:
+        stated = print_decimal(round(probe.duration, 6))
+        raise InvalidOptions.of(
+            f"t:{options.t}",
+            f"it starts at or past the end of the source, which is {stated} seconds",
+        )
+    first, last = requested_samples(options, rate)
+    if last == first:
+        raise InvalidOptions.of(f"t:{options.t}", "it is shorter than a sample of the source")
+    if starts_past_end(options, probe):
+        raise InvalidOptions.of(f"t:{options.t}", "it leaves less than a sample of the source")
+    seek, stop, point, length = 0, last, probe.seek_point, probe.length
+    if point is not None:
+        seek = point.sample
+    elif seeks_exactly(probe):
+        seek = max(0, int(start) - PREROLL) * rate
+        seek -= seek % (probe.stamps.frame_samples or 1)
+    until = certain_stop(options, probe)
+    if until is not None and length is not None and length.ends_in_padding:
+        stop = until
+    if point is not None and point.stop is not None:
+        stop = point.stop if stop is None else min(stop, point.stop)
+    return SampleRange(
+        seek,
+        first - seek,
+        None if stop is None else stop - seek,
+        None if until is None else until - first,
+        delay=0 if length is None else length.delay,
+        is_known=point is not None,
+        by_stamps=probe.in_parts,
+    )
+
+
+def certain_stop(options: VariantOptions, probe: Probe) -> int | None:
+    """Return the sample after the last one of the output; None where nothing confirms it."""
+    (_, last), length = requested_samples(options, probe.sample_rate), probe.length
+    if length is None:
+        return None
+    if last is None or last > length.samples:
+        return length.samples if length.exact else None
+    return last
+
+
+def expected_range(
+    options: VariantOptions, probe: Probe, length: SourceLength | None
+) -> range | None:
+    """Return the samples of the source that ``t`` is expected to leave, or None."""
+    first, last = requested_samples(options, probe.sample_rate)
+    if length is not None and length.exact:
+        return range(first, length.samples if last is None else min(length.samples, last))
     _, end = bounds(options)
-    is_small = (
-        0 < (probe.description.size or 0) <= _MEASURED_BYTES
-        and (probe.duration or 0) <= _MEASURED_SECONDS
-    )
-    is_unknown = not probe.measured and not _is_certain(end, probe)
-    return is_small and is_unknown and ENCODERS[options.f].is_misread(options)
+    is_past_end = end is not None and probe.duration is not None and end > probe.duration
+    return None if last is None or is_past_end else range(first, last)
 
 
-def needs_end(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether the outcome depends on the source's exact end, which nothing confirms (D12).
-
-    A fade-out, the loudness of a brief sound, or a refusal may depend on the source's end. Many
-    containers state the end only roughly, or not at all, and nothing confirms it. ``norm`` and
-    ``enhance`` need the length where they may have only a few samples to work on.
-    """
-    if probe.measured:
-        return False
+def stated_range(options: VariantOptions, probe: Probe) -> tuple[Decimal, Decimal | None]:
+    """Return the seconds between which the output lies, for estimates: the source may be wrong."""
     start, end = bounds(options)
-    if (options.norm or options.enhance) and any(
-        stop is not None and (stop - start) * probe.sample_rate < FEW_SAMPLES
-        for stop in (end, probe.duration)
-    ):
-        return True
-    # A refusal may rest on a length that the end of the source proves.
-    length = probe.length
-    is_proven = length is not None and length.exact and not length.is_stated_only
-    if starts_past_end(options, probe) and not is_proven:
-        return True
-    return needs_length(options, probe) and not (
-        _is_certain(end, probe) and _stated_end_is_certain(end, probe)
-    )
+    if end is None or probe.duration is None:
+        return start, end or probe.duration
+    return start, min(end, probe.duration)
 
 
-def needs_length(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether a stage needs the length of the output: a fade-out, or ``norm`` if brief."""
-    fades_out = options.fade is not None and options.fade.fade_out > 0
-    return fades_out or (options.norm is not None and may_be_shorter(options, probe, BLOCK))
+def bounds(options: VariantOptions) -> tuple[Decimal, Decimal | None]:
+    """Return the seconds of the source at which ``t`` begins and ends; None for its end."""
+    if options.t is None:
+        return Decimal(0), None
+    start, duration = options.t.start, options.t.duration
+    return start, None if duration is None else start + duration
+
+
+def requested_samples(options: VariantOptions, rate: int) -> tuple[int, int | None]:
+    """Return the first sample that ``t`` requests, and the one after the last, or None."""
+    start, end = bounds(options)
+    return to_samples(start, rate), None if end is None else to_samples(end, rate)
+
+
+def to_samples(seconds: Decimal, rate: int) -> int:
+    return int((seconds * rate).to_integral_value(ROUND_HALF_UP))
+
+
+def starts_past_end(options: VariantOptions, probe: Probe) -> bool:
+    (start, _), duration, rate = bounds(options), probe.duration, probe.sample_rate
+    if duration is None:
+        return False
+    return start >= duration or to_samples(start, rate) >= max(1, to_samples(duration, rate))
 
 
 def may_be_shorter(options: VariantOptions, probe: Probe, seconds: Decimal) -> bool:
-    """Return whether the output may be shorter than this."""
     start, end = bounds(options)
     if end is not None and end - start < seconds:
         return True
@@ -142,77 +171,21 @@ def may_be_shorter(options: VariantOptions, probe: Probe, seconds: Decimal) -> b
     return probe.duration - start < seconds + _DURATION_MARGIN
 
 
-def stated_range(options: VariantOptions, probe: Probe) -> tuple[Decimal, Decimal | None]:
-    """Return the seconds of the source that the output begins and ends with, as far as is stated.
-
-    The source may state them wrongly, so this is for estimates alone.
-    """
-    start, end = bounds(options)
-    if end is None or probe.duration is None:
-        return start, end or probe.duration
-    return start, min(end, probe.duration)
-
-
-def trim_range(options: VariantOptions, probe: Probe) -> SampleRange:
-    """Return the samples that the output covers.
-
-    :raises InvalidOptions: where ``t`` starts at or past the source's end (D11), or leaves less
-        than a sample.
-    """
-    rate, (start, end) = probe.sample_rate, bounds(options)
-    if probe.duration is not None and start >= probe.duration:
-        stated = print_decimal(round(probe.duration, 6))
-        raise InvalidOptions.of(
-            f"t:{options.t}",
-            f"it starts at or past the end of the source, which is {stated} seconds",
-        )
-    seek, point = 0, probe.seek_point
-    if point is not None:
-        seek = point.sample
-    elif seeks_exactly(probe):
-        seek = max(0, int(start) - PREROLL) * rate
-        seek -= seek % (probe.frame_samples or 1)
-    first, last = requested_samples(options, rate)
-    if last == first:
-        raise InvalidOptions.of(f"t:{options.t}", "it is shorter than a sample of the source")
-    if starts_past_end(options, probe):
-        raise InvalidOptions.of(f"t:{options.t}", "it leaves less than a sample of the source")
-    length, stop = None, last
-    if _is_certain(end, probe):
-        assert probe.length is not None
-        confirmed = probe.length.samples if probe.length.exact else last
-        until = min(x for x in (last, confirmed) if x is not None)
-        length = until - first
-        if probe.length.ends_in_padding:
-            stop = until
-    if point is not None and point.stop is not None:
-        stop = point.stop if stop is None else min(stop, point.stop)
-    delay = 0 if probe.length is None else probe.length.delay
-    stop = None if stop is None else stop - seek
-    is_known, by_stamps = point is not None, probe.in_parts
-    return SampleRange(seek, first - seek, stop, length, delay, is_known, by_stamps)
-
-
-def expected_range(
-    options: VariantOptions, probe: Probe, length: SourceLength | None
-) -> range | None:
-    """Return the samples of the source that ``t`` is expected to leave; None where nothing tells.
-
-    :param length: of the source, as its end confirms it.
-    """
-    first, last = requested_samples(options, probe.sample_rate)
-    if length is not None and length.exact:
-        return range(first, length.samples if last is None else min(length.samples, last))
-    _, end = bounds(options)
-    is_past_end = end is not None and probe.duration is not None and end > probe.duration
-    return None if last is None or is_past_end else range(first, last)
+def seeks_exactly(probe: Probe) -> bool:
+    """Return whether a seek leads to a known sample, from which the decoder outputs all."""
+    if probe.irregular:
+        return False
+    if probe.kind in CONFIRMED:
+        return probe.stamps.seekable
+    width = sample_bytes(probe.codec)
+    if probe.container not in _SEEKABLE or not width:
+        return False
+    # ffmpeg finds the position by the bytes per second that the header states.
+    return probe.audio.bitrate in (None, 8 * width * probe.channels * probe.sample_rate)
 
 
 def trim_filters(sample_range: SampleRange, rate: int) -> list[str]:
-    """Return the filters that select a range of samples; none for the whole source.
-
-    :param rate: of the source, in Hz.
-    """
+    """Return the filters that select a range of samples; none for the whole source."""
     start, end = sample_range.start + sample_range.delay, sample_range.end
     end = None if end is None else end + sample_range.delay
     if not start and end is None:
@@ -229,86 +202,3 @@ def trim_filters(sample_range: SampleRange, rate: int) -> list[str]:
         counted = [f"asettb=1/{rate}", *counted]
     stop = "" if end is None else f":end_{unit}={end}"
     return [*counted, f"atrim=start_{unit}={start}{stop}", "asetpts=PTS-STARTPTS"]
-
-
-def may_seek(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether the render seeks if the end of the source confirms its length.
-
-    In a flac file without a seek table, ffmpeg searches for the position, and each step is a
-    request to the source's server. The search ends early if a frame starts exactly there: after 9
-    requests, and otherwise after up to 30. So the length of the frames is needed, too.
-    """
-    start, _ = bounds(options)
-    return (probe.container, probe.codec) in _CONFIRMED and int(start) > PREROLL
-
-
-def needs_point(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether the service finds the place at which decoding starts."""
-    start, _ = bounds(options)
-    return is_found(probe) and int(start) > PREROLL
-
-
-def is_found(probe: Probe) -> bool:
-    """Return whether the service finds places in this kind of source."""
-    return (probe.container, probe.codec) in _FOUND
-
-
-def requested_samples(options: VariantOptions, rate: int) -> tuple[int, int | None]:
-    """Return the first sample that ``t`` requests, and the one after the last.
-
-    The second one is None for all up to the end of the source.
-
-    :param rate: of the source, in Hz.
-    """
-    start, end = bounds(options)
-    return _samples(start, rate), None if end is None else _samples(end, rate)
-
-
-def starts_past_end(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether ``t`` leaves less than a sample of the stated duration."""
-    (start, _), duration, rate = bounds(options), probe.duration, probe.sample_rate
-    if duration is None:
-        return False
-    return start >= duration or _samples(start, rate) >= max(1, _samples(duration, rate))
-
-
-def seeks_exactly(probe: Probe) -> bool:
-    """Return whether a seek leads to a known sample, from which the decoder outputs all."""
-    if probe.irregular:
-        return False
-    kind = probe.container, probe.codec
-    if kind in _CONFIRMED:
-        return probe.seekable
-    width = sample_bytes(probe.codec)
-    if probe.container not in _SEEKABLE or not width:
-        return False
-    # ffmpeg finds the position by the bytes per second that the header states.
-    return probe.stream_bitrate in (None, 8 * width * probe.channels * probe.sample_rate)
-
-
-def _stated_end_is_certain(end: Decimal | None, probe: Probe) -> bool:
-    """Return whether the output ends at ``end``, although a stated length may be wrong."""
-    length = probe.length
-    if length is None or not length.is_stated_only:
-        return True
-    return end is not None and _samples(end + _END_MARGIN, probe.sample_rate) <= length.samples
-
-
-def _is_certain(end: Decimal | None, probe: Probe) -> bool:
-    """Return whether the source is known to end at its stated length, or after ``end``."""
-    length = probe.length
-    if length is None or length.exact:
-        return length is not None
-    return end is not None and _samples(end, probe.sample_rate) <= length.samples
-
-
-def bounds(options: VariantOptions) -> tuple[Decimal, Decimal | None]:
-    """Return the seconds of the source at which ``t`` begins and ends; None for its end."""
-    if options.t is None:
-        return Decimal(0), None
-    start, duration = options.t.start, options.t.duration
-    return start, None if duration is None else start + duration
-
-
-def _samples(seconds: Decimal, rate: int) -> int:
-    return int((seconds * rate).to_integral_value(ROUND_HALF_UP))

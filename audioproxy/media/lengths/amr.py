@@ -18,22 +18,20 @@ _LONGEST_SILENCE = 6
 # Bytes that are searched at a time.
 _CHUNK = 64 * 1024
 # The first mode of a frame without speech, by codec; decoders give no audio for it.
-SILENCE = {"amr_nb": 8, "amr_wb": 9}
+_SILENCE = {"amr_nb": 8, "amr_wb": 9}
 
 
 def read_amr(size: int, probe: Probe) -> Reader[SourceLength]:
-    """Count the frames of an AMR file, from the first one with speech on.
+    """Count the frames of an AMR file that ends with silence, from the first one with speech on.
 
     Files whose last bytes cannot be a frame without speech are not read any further.
-
-    :raises Malformed: for a file that ends with speech, or within a frame.
     """
     magic = yield from read_range(0, min(size, _LONGEST_MAGIC))
     found = next((start for start in _MODES if magic.startswith(start)), None)
     if found is None:
         raise Malformed
     sizes, offset, frames = _MODES[found], len(found), 0
-    mode, silent = 0, SILENCE.get(probe.codec, 0)
+    mode, silent = 0, _SILENCE.get(probe.codec, 0)
     tail = yield from read_range(max(0, size - _LONGEST_SILENCE), min(size, _LONGEST_SILENCE))
     if not any(
         not byte & _RESERVED and byte >> 3 & 15 >= silent and sizes[byte >> 3 & 15] == left

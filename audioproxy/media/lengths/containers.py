@@ -12,7 +12,7 @@ from audioproxy.media.lengths.mp3 import read_mp3
 from audioproxy.media.lengths.mp4 import read_mp4, read_whole_mp4
 from audioproxy.media.lengths.musepack import read_musepack
 from audioproxy.media.lengths.ogg import read_flac_in_ogg, read_opus, read_vorbis
-from audioproxy.media.lengths.pcm import read_aiff, read_caf, read_dsf, read_iff, read_w64
+from audioproxy.media.lengths.pcm import read_chunked, read_dsf, read_iff
 from audioproxy.media.lengths.wav import read_wav
 from audioproxy.media.lengths.wavpack import read_wavpack
 from audioproxy.media.probe import Probe
@@ -22,9 +22,9 @@ from audioproxy.media.reading import Malformed, Reader, ReadRange, SourceLength,
 #: uncompressed audio, and None for all codecs.
 READERS: dict[tuple[str, str | None], Callable[[int, Probe], Reader[SourceLength]]] = {
     ("wav", "pcm"): read_wav,
-    ("w64", "pcm"): read_w64,
-    ("aiff", "pcm"): read_aiff,
-    ("caf", "pcm"): read_caf,
+    ("w64", "pcm"): read_chunked,
+    ("aiff", "pcm"): read_chunked,
+    ("caf", "pcm"): read_chunked,
     ("iff", None): read_iff,
     ("dsf", None): read_dsf,
     ("flac", "flac"): read_flac,
@@ -60,28 +60,21 @@ _MOST_READS = 16
 
 
 async def read_length(read: ReadRange, size: int, probe: Probe) -> SourceLength | None:
-    """Return the length of a source; None where nothing confirms it.
-
-    The result depends on the bytes of the source alone.
-
-    :param size: bytes of the source.
-    """
+    """Return the length of a source, by its bytes alone; None where nothing confirms it."""
     if probe.stored is not None:
         return probe.stored
     reader = _reader_of(probe)
     if reader is None:
         return None
-    skipped = probe.skipped
-    inner = size - skipped
+    inner = size - probe.skipped
     length = await run_reader(read_behind(read, probe), inner, reader(inner, probe))
     # Of a source that can be sought in, not even a least length may be known.
     if length and (length.samples > 0 or (length.seekable and not length.exact)):
-        return length.moved(skipped)
+        return length.moved(probe.skipped)
     return None
 
 
 def may_be_exact(probe: Probe) -> bool:
-    """Return whether the search for the length of a source may find its exact length."""
     reader = _reader_of(probe)
     return reader is not None and reader not in _LOWER_BOUNDS
 
@@ -102,10 +95,7 @@ def read_behind(read: ReadRange, probe: Probe) -> ReadRange:
 
 
 async def run_reader(read: ReadRange, size: int, running: Reader[T]) -> T | None:
-    """Return the result of a reader; None where the source does not have the expected form.
-
-    :param size: bytes of the source.
-    """
+    """Return the result of a reader; None where the source does not have the expected form."""
     windows: list[tuple[int, bytes]] = []
     try:
         offset, count = next(running)
@@ -123,10 +113,9 @@ async def run_reader(read: ReadRange, size: int, running: Reader[T]) -> T | None
                 start = max(0, min(offset, size - length))
                 window = await read(start, min(size, offset + max(count, length)) - start)
                 windows.append((start, window))
-            data = window[offset - start :][:count]
-            offset, count = running.send(data)
+            offset, count = running.send(window[offset - start :][:count])
     except StopIteration as ended:
         result: T = ended.value
+        return result
     except Malformed:
         return None
-    return result

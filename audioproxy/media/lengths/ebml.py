@@ -16,32 +16,19 @@ _INTEGER, _MOST_ELEMENTS = 8, 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """An element.
-
-    :ivar name: its ID, with the bits of its width.
-    :ivar offset: where it begins.
-    :ivar start: the offset of its content.
-    :ivar end: the offset after it.
-    """
-
     name: bytes
     offset: int
     start: int
     end: int
 
     def moved(self, count: int) -> Element:
-        """Return a copy for offsets that count from further ahead."""
         return Element(self.name, self.offset + count, self.start + count, self.end + count)
 
     def content(self, data: bytes) -> bytes:
-        """Return the content, given bytes that the offsets count from."""
         return data[self.start : self.end]
 
     def number(self, data: bytes) -> int:
-        """Return the content as an unsigned integer.
-
-        :raises Malformed: for one of more than 8 bytes (RFC 8794, 7.2).
-        """
+        """Return the content as an unsigned integer of at most 8 bytes (RFC 8794, 7.2)."""
         if self.end - self.start > _INTEGER:
             raise Malformed
         return int.from_bytes(self.content(data), "big")
@@ -50,8 +37,6 @@ class Element:
 def parse_elements(data: bytes, offset: int = 0, end: int | None = None) -> Iterator[Element]:
     """Yield the elements that follow each other and whose headers are in the data.
 
-    :param offset: where the first one begins, in the data.
-    :param end: where the last one ends; None for the end of the data.
     :raises Malformed: at a name or a size that Matroska has not, an unknown size, or the limit of
         elements.
     """
@@ -72,16 +57,13 @@ def parse_elements(data: bytes, offset: int = 0, end: int | None = None) -> Iter
         size = int.from_bytes(data[start : start + size_width], "big") & unknown
         if size == unknown:
             raise Malformed
-        element = Element(name, offset, start + size_width, start + size_width + size)
-        yield element
-        offset = element.end
+        start += size_width
+        yield Element(name, offset, start, start + size)
+        offset = start + size
 
 
 def read_segment(size: int) -> Reader[Element]:
-    """Read the header of a file, and return its segment.
-
-    :raises Malformed: where the file ends before its segment.
-    """
+    """Read the header of a file, and return its segment, which must be whole."""
     head = yield from read_element(0, EBML)
     segment = yield from read_element(head.end, SEGMENT)
     if segment.end > size:
@@ -90,10 +72,6 @@ def read_segment(size: int) -> Reader[Element]:
 
 
 def read_element(offset: int, name: bytes) -> Reader[Element]:
-    """Return the element at an offset.
-
-    :raises Malformed: for one of another name.
-    """
     header = yield from read_range(offset, _NAME + _SIZE)
     element = next(parse_elements(header), None)
     if element is None or element.name != name:

@@ -10,16 +10,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from audioproxy.media.lengths.ends import end_before_tags, skip_id3
 from audioproxy.media.lengths.inner import doubling_places, find_each
 from audioproxy.media.probe import Probe
-from audioproxy.media.reading import (
-    Malformed,
-    Reader,
-    SourceLength,
-    end_before_tags,
-    read_range,
-    skip_id3,
-)
+from audioproxy.media.reading import Malformed, Reader, SourceLength, read_range
 
 _MOST_BLOCKS = 128
 # Bytes of the end that are searched for the last frame: if the largest size of a frame is not
@@ -33,12 +27,15 @@ FRAME_HEADER = 16
 #: Samples of a block by its code, where no further bytes state them (RFC 9639, 9.1.1).
 BLOCK_SIZES = {1: 192} | {code: 144 << code for code in range(2, 6)}
 BLOCK_SIZES |= {code: 1 << code for code in range(8, 16)}
+#: The bytes that state the size of a block, by its code.
+SIZE_BYTES = {6: 1, 7: 2}
 # The rates in Hz and the bits of a sample by their codes; other codes stand for those of the
-# stream. The bytes of a rate that the header states, and its unit (RFC 9639, 9.1.2 and 9.1.4).
+# stream (RFC 9639, 9.1.2 and 9.1.4).
 _RATES = dict(enumerate((88200, 176400, 192000, 8000, 16000, 22050, 24000), 1))
 _RATES |= {8: 32000, 9: 44100, 10: 48000, 11: 96000}
-_RATE_BYTES = {12: (1, 1000), 13: (2, 1), 14: (2, 10)}
 _DEPTHS = {1: 8, 2: 12, 4: 16, 5: 20, 6: 24, 7: 32}
+#: The bytes of a rate that the header states, and its unit.
+RATE_BYTES = {12: (1, 1000), 13: (2, 1), 14: (2, 10)}
 _SYNC = re.compile(rb"\xff[\xf8\xf9]")
 # The block of seek points: each is a sample, an offset from the first frame, and a number.
 _SEEK_TABLE = 3
@@ -65,8 +62,7 @@ _CRC_16 = _crc_table(0x8005, 16)
 def read_flac(size: int, probe: Probe) -> Reader[SourceLength]:
     """Read the length of a flac file, which its header and its last frame state.
 
-    A file that does not state it, as an encoder writes it to a pipe, has the length that its last
-    frame states, if the numbers of some frames inside rise up to that one.
+    If an encoder that writes to a pipe has stated none, the numbers of frames inside must rise.
     """
     offset = yield from skip_id3()
     header = yield from read_range(offset, 42)
@@ -74,17 +70,7 @@ def read_flac(size: int, probe: Probe) -> Reader[SourceLength]:
         raise Malformed
     info = header[8:]
     total = int.from_bytes(info[10:18], "big") & (1 << 36) - 1
-    start, seek_points = offset + 4, b""
-    for _ in range(_MOST_BLOCKS):
-        block = yield from read_range(start, 4)
-        length = int.from_bytes(block[1:], "big")
-        if block[0] & 0x7F == _SEEK_TABLE and length <= _LARGEST_TABLE:
-            seek_points = yield from read_range(start + 4, length)
-        start += 4 + length
-        if block[0] & 0x80:
-            break
-    else:
-        raise Malformed
+    start, seek_points = yield from _skip_blocks(offset + 4)
     first = yield from read_range(start, min(FRAME_HEADER, size - start))
     frame = parse_frame_header(first, info)
     if frame is None or frame[0] != 0:
@@ -97,10 +83,11 @@ def read_flac(size: int, probe: Probe) -> Reader[SourceLength]:
     frame_samples = int.from_bytes(shortest, "big") if shortest == longest else 0
     largest_frame = int.from_bytes(info[7:10], "big")
     if largest_frame and frame_samples:
-        # After the last seek point and after the start, there is no room for another file.
-        point, place = _last_point(seek_points, last_sample)
-        for sample, begin in ((0, start), (point, start + place)):
-            if end - begin > -((sample - last_sample) // frame_samples) * largest_frame:
+        # After the last seek point and after the start, there is no room for another file. Places
+        # for further points have the largest number.
+        points = [(sample, place) for sample, place, _ in seek_points if sample < last_sample]
+        for sample, place in ((0, 0), max(points, default=(0, 0))):
+            if end - start - place > -((sample - last_sample) // frame_samples) * largest_frame:
                 raise Malformed
     if not (total and largest_frame):
         yield from _check_inside(start, last_start, info)
@@ -113,18 +100,23 @@ def read_flac(size: int, probe: Probe) -> Reader[SourceLength]:
     )
 
 
-def _last_point(seek_points: bytes, samples: int) -> tuple[int, int]:
-    """Return the sample and the offset of the last point of a seek table (RFC 9639, 8.5)."""
-    points = _POINT.iter_unpack(seek_points[: len(seek_points) // _POINT.size * _POINT.size])
-    # Places for further points have the largest number.
-    return max(((sample, place) for sample, place, _ in points if sample < samples), default=(0, 0))
+def _skip_blocks(start: int) -> Reader[tuple[int, list[tuple[int, ...]]]]:
+    """Return the offset after the blocks of metadata, and the seek table (RFC 9639, 8.5)."""
+    seek_points: list[tuple[int, ...]] = []
+    for _ in range(_MOST_BLOCKS):
+        block = yield from read_range(start, 4)
+        length = int.from_bytes(block[1:], "big")
+        if block[0] & 0x7F == _SEEK_TABLE and length <= _LARGEST_TABLE:
+            table = yield from read_range(start + 4, length // _POINT.size * _POINT.size)
+            seek_points = list(_POINT.iter_unpack(table))
+        start += 4 + length
+        if block[0] & 0x80:
+            return start, seek_points
+    raise Malformed
 
 
 def _check_inside(start: int, last: int, info: bytes) -> Reader[None]:
-    """Check that frames inside a file have higher numbers, the nearer they are to the last one.
-
-    :raises Malformed: where one has not, or none is found.
-    """
+    """Check that frames inside a file have higher numbers, the nearer they are to the last one."""
 
     def find(data: bytes) -> int:
         headers = (found.start() for found in _SYNC.finditer(data))
@@ -142,10 +134,6 @@ def _check_inside(start: int, last: int, info: bytes) -> Reader[None]:
 
 
 def _read_end(start: int, end: int, info: bytes) -> Reader[tuple[int, int]]:
-    """Return the offset of the last frame, and the number of samples up to its end.
-
-    :raises Malformed: where the file does not end with a whole frame.
-    """
     largest = int.from_bytes(info[7:10], "big") or _TAIL
     tail_start = max(start, end - min(largest, _LARGEST_TAIL))
     tail = yield from read_range(tail_start, end - tail_start)
@@ -154,7 +142,9 @@ def _read_end(start: int, end: int, info: bytes) -> Reader[tuple[int, int]]:
         frame = parse_frame_header(tail[at : at + FRAME_HEADER], info)
         if frame is not None:
             candidates += 1
-            if _crc(_CRC_16, _words(tail[at:])) == 0:
+            # Words of two bytes. A zero in front does not change a checksum.
+            words = np.frombuffer(bytes((len(tail) - at) % 2) + tail[at:], ">u2").tolist()
+            if _crc(_CRC_16, words) == 0:
                 return tail_start + at, sum(frame)
     raise Malformed
 
@@ -168,32 +158,28 @@ def parse_frame_header(data: bytes, info: bytes) -> tuple[int, int] | None:
         return None
     block_code, rate_code = data[2] >> 4, data[2] & 0x0F
     number, at = _parse_number(data)
-    sizes = {6: 1, 7: 2}.get(block_code, 0)
-    header_size = at + sizes + _RATE_BYTES.get(rate_code, (0, 0))[0]
-    if number < 0 or len(data) <= header_size or _crc(_CRC_8, data[: header_size + 1]):
+    sizes, (rates, unit) = SIZE_BYTES.get(block_code, 0), RATE_BYTES.get(rate_code, (0, 0))
+    rate_at = at + sizes
+    end = rate_at + rates
+    if number < 0 or len(data) <= end or _crc(_CRC_8, data[: end + 1]):
         return None
     samples = BLOCK_SIZES.get(block_code, 0)
     if sizes:
-        samples = int.from_bytes(data[at : at + sizes], "big") + 1
-    if not samples or not _fits_stream(data, at + sizes, info):
+        samples = int.from_bytes(data[at:rate_at], "big") + 1
+    rate = int.from_bytes(data[rate_at:end], "big") * unit if unit else _RATES.get(rate_code)
+    if not samples or not _fits_stream(data, rate, info):
         return None
     has_variable_blocks = data[1] & 1
     return (number if has_variable_blocks else number * int.from_bytes(info[:2], "big")), samples
 
 
-def _fits_stream(data: bytes, at: int, info: bytes) -> bool:
-    """Return whether the rate, the channels and the depth of a frame are those of its stream.
-
-    :param at: the offset of the bytes that state the rate.
-    """
-    rate_code, channel_code, depth_code = data[2] & 15, data[3] >> 4, data[3] >> 1 & 7
+def _fits_stream(data: bytes, coded_rate: int | None, info: bytes) -> bool:
+    channel_code, depth_code = data[3] >> 4, data[3] >> 1 & 7
     form = int.from_bytes(info[10:14], "big")
     rate, channels, depth = form >> 12, (form >> 9 & 7) + 1, (form >> 4 & 31) + 1
-    size, unit = _RATE_BYTES.get(rate_code, (0, 0))
-    stated = unit * int.from_bytes(data[at : at + size], "big")
-    coded_rate = stated if unit else _RATES.get(rate_code, rate)
     coded_channels = 2 if channel_code > 7 else channel_code + 1
-    return (coded_rate, coded_channels, _DEPTHS.get(depth_code, depth)) == (rate, channels, depth)
+    fits_rate = coded_rate is None or coded_rate == rate
+    return fits_rate and (coded_channels, _DEPTHS.get(depth_code, depth)) == (channels, depth)
 
 
 def _parse_number(data: bytes) -> tuple[int, int]:
@@ -209,12 +195,6 @@ def _parse_number(data: bytes) -> tuple[int, int]:
     for byte in rest:
         number = number << 6 | byte & 0x3F
     return number, 4 + length
-
-
-def _words(data: bytes) -> list[int]:
-    """Return words of two bytes. A zero in front does not change a checksum."""
-    words: list[int] = np.frombuffer(bytes(len(data) % 2) + data, ">u2").tolist()
-    return words
 
 
 def _crc(table: array[int], words: Iterable[int]) -> int:

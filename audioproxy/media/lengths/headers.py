@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
+from audioproxy.media.lengths.ends import id3_bytes
 from audioproxy.media.lengths.mpeg_frame import FrameHeader, tag_checksum
-from audioproxy.media.reading import id3_bytes
 
 #: Bytes that replace those at an offset.
 Patch: TypeAlias = tuple[int, bytes]
@@ -43,13 +43,10 @@ _LAME = b"LAME3.100"
 
 @dataclass(frozen=True, slots=True)
 class OutputForm:
-    """The audio of an output.
+    """The audio of an output. The number of samples is less than 2**36.
 
-    :ivar samples: number of samples of each channel, less than 2**36.
-    :ivar rate: Hz.
-    :ivar sample_bytes: bytes of one sample of one channel, for uncompressed audio.
-    :ivar kbps: the bit rate of an mp3.
-    :ivar varies: the bit rate of frames varies, so the mean is an estimate.
+    :ivar sample_bytes: of one channel, for uncompressed audio.
+    :ivar varies: the bit rate of frames of an mp3 varies, so the mean is an estimate.
     """
 
     samples: int
@@ -61,7 +58,6 @@ class OutputForm:
 
     @property
     def data_bytes(self) -> int:
-        """Bytes of uncompressed audio."""
         return self.samples * self.channels * self.sample_bytes
 
 
@@ -69,11 +65,9 @@ class OutputForm:
 class LengthHeader:
     """How a format states its length.
 
-    :ivar prefix: returns the bytes ahead of the encoder's output.
-    :ivar patches: returns the changes of the header, which it is given with the prefix.
-    :ivar suffix: returns the bytes after the encoder's output, given the size of the file so far.
-    :ivar muxer: returns ffmpeg's arguments for a header that can state the length, where other
-        than the format's own are needed.
+    :ivar patches: the changes of the header, which it is given with the prefix.
+    :ivar suffix: the bytes after the encoder's output, given the size of the file so far.
+    :ivar muxer: ffmpeg's arguments for a header that can state the length, where needed.
     :ivar muxer_bytes: bytes by which these arguments make the header longer.
     """
 
@@ -82,10 +76,6 @@ class LengthHeader:
     suffix: Callable[[OutputForm, int], bytes] = lambda form, size: b""
     muxer: Callable[[OutputForm], list[str]] = lambda form: []
     muxer_bytes: int = 0
-
-
-def _wav_muxer(form: OutputForm) -> list[str]:
-    return ["-rf64", "always"] if form.data_bytes + _WAV_HEADER > _MAX_32 else []
 
 
 def _wav_patches(form: OutputForm, header: bytes) -> Iterator[Patch]:
@@ -98,18 +88,14 @@ def _wav_patches(form: OutputForm, header: bytes) -> Iterator[Patch]:
     size, start = form.data_bytes, data + _FACT
     riff_size = start + size + size % 2
     changed = bytearray(encoded[:data])
+    fact = b"fact" + struct.pack("<2I", 4, min(form.samples, _MAX_32))
     if changed.startswith(b"RF64"):
         changed[20:44] = struct.pack("<3Q", riff_size, size, form.samples)
+        yield 0, bytes(changed + fact)
     else:
         changed[4:8] = struct.pack("<I", riff_size)
-    changed += b"fact" + struct.pack("<2I", 4, min(form.samples, _MAX_32))
-    yield 0, bytes(changed)
-    if not changed.startswith(b"RF64"):
+        yield 0, bytes(changed + fact)
         yield start + 4, struct.pack("<I", size)
-
-
-def _wav_suffix(form: OutputForm, size: int) -> bytes:
-    return b"\0" if form.data_bytes % 2 and size % 2 else b""
 
 
 def _flac_patches(form: OutputForm, header: bytes) -> Iterator[Patch]:
@@ -159,19 +145,18 @@ def _mp3_prefix(form: OutputForm) -> bytes:
 
 
 def _mp3_patches(form: OutputForm, header: bytes) -> Iterator[Patch]:
-    """Yield the ID3v2 tag ahead of the frame: ffmpeg has written it behind."""
     frame = _mp3_prefix(form)
     encoded = header[len(frame) :]
+    # ffmpeg has written the ID3v2 tag behind the frame.
     if encoded.startswith(b"ID3"):
         yield 0, encoded[: id3_bytes(encoded)] + frame
 
 
 def fragmented_mp4_length(delay: int) -> LengthHeader:
-    """Return how fragmented MP4 states its length.
+    """Return how fragmented MP4 states its length, with the samples of the encoder's delay.
 
-    :param delay: samples that the encoder adds ahead of the audio. ffmpeg 5.1 decodes them whether
-        an edit list skips them or not, and mutagen counts them, so there is no edit list: the
-        stated duration has them.
+    ffmpeg 5.1 decodes these whether an edit list skips them or not, and mutagen counts them, so
+    there is no edit list: the stated duration has them.
     """
     return LengthHeader(patches=partial(_mp4_patches, delay))
 
@@ -180,8 +165,8 @@ WAV_LENGTH = LengthHeader(
     # Space for a fact chunk, to which the rest of the header is moved.
     prefix=lambda form: bytes(_FACT),
     patches=_wav_patches,
-    suffix=_wav_suffix,
-    muxer=_wav_muxer,
+    suffix=lambda form, size: b"\0" if form.data_bytes % 2 and size % 2 else b"",
+    muxer=lambda form: ["-rf64", "always"] if form.data_bytes + _WAV_HEADER > _MAX_32 else [],
     muxer_bytes=_DS64,
 )
 FLAC_LENGTH = LengthHeader(patches=_flac_patches)

@@ -19,10 +19,7 @@ _PARTS = (16 * 1024, 128 * 1024)
 
 
 def doubling_places(begin: int, end: int, count: int = _MOST_PLACES) -> Iterator[int]:
-    """Yield places, each of them twice as far from ``begin`` as the one before, and some later.
-
-    :param count: of the former places.
-    """
+    """Yield places, each of them twice as far from ``begin`` as the one before, and some later."""
     length = end - begin
     for shift in range(count, 0, -1):
         yield begin + (length >> shift)
@@ -35,23 +32,18 @@ def find_each(
 ) -> Reader[list[int]]:
     """Return ``begin``, and the offsets of the first frames at or after each of some places.
 
-    A place that precedes the frame found for another one is left out.
-
-    :param end: the end of the last frame's header.
-    :param find: returns the offset of the first frame in some bytes, or -1.
-    :raises Malformed: where none is near a place.
+    A place that precedes the frame found for another one is left out. The last frame's header ends
+    at ``end``; ``find`` returns the offset of the first frame in some bytes, or -1.
     """
     offsets = [begin]
     for place in places:
-        if place > offsets[-1]:
-            offsets.append((yield from _find_inner(place, end, find)))
+        if place <= offsets[-1]:
+            continue
+        for part in _PARTS:
+            at = find((yield from read_range(place, min(part, end - place))))
+            if at >= 0:
+                offsets.append(place + at)
+                break
+        else:
+            raise Malformed
     return offsets
-
-
-def _find_inner(place: int, end: int, find: Callable[[bytes], int]) -> Reader[int]:
-    for part in _PARTS:
-        data = yield from read_range(place, min(part, end - place))
-        at = find(data)
-        if at >= 0:
-            return place + at
-    raise Malformed

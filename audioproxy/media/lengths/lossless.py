@@ -8,15 +8,9 @@ from __future__ import annotations
 import struct
 
 from audioproxy.errors import UndecodableSource
+from audioproxy.media.lengths.ends import id3_bytes, skip_id3
 from audioproxy.media.probe import Probe
-from audioproxy.media.reading import (
-    Malformed,
-    Reader,
-    SourceLength,
-    id3_bytes,
-    read_range,
-    skip_id3,
-)
+from audioproxy.media.reading import Malformed, Reader, SourceLength, read_fields, read_range
 
 # TTA: name, format, channels, bits, rate, samples, checksum. The sizes of all frames follow, and
 # their checksum.
@@ -44,9 +38,8 @@ _MOST_TAGS = 4
 
 
 def read_tta(size: int, probe: Probe) -> Reader[SourceLength]:
-    """Read the length of a TTA file, which the sizes of its frames confirm."""
     start = yield from skip_id3()
-    name, *_, rate, samples, _ = _TTA.unpack((yield from read_range(start, _TTA.size)))
+    name, *_, rate, samples, _ = yield from read_fields(start, _TTA)
     seconds, parts = _TTA_SECONDS
     frame = seconds * rate // parts
     if name != b"TTA1" or not frame:
@@ -61,19 +54,16 @@ def read_tta(size: int, probe: Probe) -> Reader[SourceLength]:
 
 
 def read_ape(size: int, probe: Probe) -> Reader[SourceLength]:
-    """Read the length of a Monkey's Audio file, whose header states the bytes of its parts."""
     start = yield from skip_id3()
-    head = _APE.unpack((yield from read_range(start, _APE.size)))
-    name, version, _, descriptor, *sizes, upper, tail = head
+    name, version, _, descriptor, *sizes, upper, tail = yield from read_fields(start, _APE)
     if name != b"MAC " or version < _APE_OLDEST:
         raise Malformed
-    frame, last, frames = _APE_HEADER.unpack((yield from read_range(start + descriptor + 4, 12)))
+    frame, last, frames = yield from read_fields(start + descriptor + 4, _APE_HEADER)
     yield from _end_at(start + descriptor + sum(sizes) + (upper << 32) + tail, size, name)
     return SourceLength((frames - 1) * frame + last, is_stated_only=True)
 
 
 def read_tak(size: int, probe: Probe) -> Reader[SourceLength]:
-    """Read the length of a TAK file, whose header states the place of the last frame."""
     start = yield from skip_id3()
     name, samples, last_frame = (yield from read_range(start, 4)), 0, 0
     start += len(name)
@@ -91,21 +81,16 @@ def read_tak(size: int, probe: Probe) -> Reader[SourceLength]:
             last_frame = int.from_bytes(fields[:5], "little") + int.from_bytes(fields[5:], "little")
         start += length
     # ffprobe reports the same number.
-    if name != b"tBaK" or not last_frame or not _agrees(samples, probe):
+    agrees = probe.duration is not None and abs(probe.duration * probe.sample_rate - samples) < 1
+    if name != b"tBaK" or not last_frame or not agrees:
         raise Malformed
     yield from _end_at(start + last_frame, size, name)
     return SourceLength(samples, is_stated_only=True)
 
 
-def _agrees(samples: int, probe: Probe) -> bool:
-    return probe.duration is not None and abs(probe.duration * probe.sample_rate - samples) < 1
-
-
 def _end_at(end: int, size: int, name: bytes) -> Reader[None]:
-    """Check that a file ends at an offset, apart from tags.
+    """Check that a file that begins with a name ends at an offset, apart from tags.
 
-    :param name: the first bytes of the file.
-    :raises Malformed: where the file ends before, or something else follows.
     :raises UndecodableSource: where another file of the same kind follows, also behind tags.
     """
     for _ in range(_MOST_TAGS):

@@ -6,22 +6,13 @@ The header frames are those of Xing and LAME ("Mp3 Info Tag rev 1") and of Fraun
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from decimal import Decimal
 from typing import NamedTuple
 
+from audioproxy.media.lengths.ends import count_frames, end_before_tags, end_of_frames, skip_id3
 from audioproxy.media.lengths.mpeg_frame import FrameHeader, tag_checksum
 from audioproxy.media.probe import Probe
-from audioproxy.media.reading import (
-    Malformed,
-    Reader,
-    SourceLength,
-    count_frames,
-    end_before_tags,
-    end_of_frames,
-    read_range,
-    skip_id3,
-)
+from audioproxy.media.reading import Malformed, Reader, SourceLength, read_range
 
 _HAS_FRAMES, _HAS_BYTES, _HAS_TABLE, _HAS_QUALITY = 1, 2, 4, 8
 # The names of header frames of Xing and LAME, and that of Fraunhofer.
@@ -45,9 +36,8 @@ _FIRST_FRAMES, _HEADER = 16, 4
 
 
 class _Header(NamedTuple):
-    """What an encoder's header frame states.
+    """What an encoder's header frame states: its samples are those that a decoder outputs.
 
-    :ivar samples: number of samples that a decoder outputs.
     :ivar delay: number of samples at the start that it leaves out.
     :ivar is_constant: all frames have one bit rate.
     :ivar is_intact: the checksum, or the table of VBRI, agrees with it.
@@ -59,6 +49,20 @@ class _Header(NamedTuple):
     is_constant: bool
     is_intact: bool = True
     delay: int = 0
+
+
+class Stated(NamedTuple):
+    """What an mp3 file states about its frames; None where it states nothing.
+
+    :ivar first: the offset of the first frame that ffmpeg decodes.
+    :ivar delay: number of samples of it that ffmpeg leaves out.
+    :ivar samples: number of samples up to the padding, which ffmpeg leaves out.
+    """
+
+    first: int
+    delay: int = 0
+    frames: int | None = None
+    samples: int | None = None
 
 
 def read_mp3(size: int, probe: Probe) -> Reader[SourceLength]:
@@ -100,8 +104,6 @@ def read_duration(size: int, probe: Probe) -> Reader[Probe]:
     """Read the duration without the encoder's delay and padding, if ffprobe has counted these.
 
     ffprobe counts them up to FFmpeg 7.1. Delete this when FFmpeg 8.0 is the oldest supported one.
-
-    :raises Malformed: where the duration that ffprobe reports is another one.
     """
     _, data, frame = yield from _read_first_frame(size)
     header = _parse_header(data, frame)
@@ -109,35 +111,13 @@ def read_duration(size: int, probe: Probe) -> Reader[Probe]:
         raise Malformed
     if abs(probe.duration - Decimal(header.frames * frame.samples) / frame.rate) > _MICROSECOND:
         raise Malformed
-    description = replace(
-        probe.description,
+    return probe.described(
         duration=round(Decimal(header.samples) / frame.rate, 6),
         bitrate=8 * size * frame.rate // header.samples,
     )
-    return replace(probe, description=description)
-
-
-class Stated(NamedTuple):
-    """What an mp3 file states about its frames.
-
-    :ivar first: the offset of the first frame that ffmpeg decodes.
-    :ivar delay: number of samples of it that ffmpeg leaves out.
-    :ivar frames: their number; None where that is not stated.
-    :ivar samples: number of samples up to the padding, which ffmpeg leaves out; None where that is
-        not stated.
-    """
-
-    first: int
-    delay: int = 0
-    frames: int | None = None
-    samples: int | None = None
 
 
 def read_encoder_header(size: int) -> Reader[Stated]:
-    """Read what an encoder states about the frames of an mp3 file.
-
-    :raises Malformed: for a header frame that ffmpeg may decode as audio.
-    """
     start, data, frame = yield from _read_first_frame(size)
     header = _parse_header(data, frame)
     if header is not None:
@@ -153,7 +133,6 @@ def is_header_frame(data: bytes) -> bool:
 
 
 def _read_first_frame(size: int) -> Reader[tuple[int, bytes, FrameHeader]]:
-    """Return the offset of the first frame, its first bytes, and its header."""
     start = yield from skip_id3()
     data = yield from read_range(start, min(_LONGEST_TAG, size - start))
     frame = FrameHeader.parse(data)
@@ -170,12 +149,13 @@ def _parse_header(data: bytes, frame: FrameHeader) -> _Header | None:
         is_intact = abs(entries * per_entry - frames) <= per_entry
         return _Header(frames, size, frames * frame.samples, False, is_intact)
     at = 4 + frame.side_information
-    name, flags = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "big")
+    name = data[at : at + 4]
+    flags, frames, size = (
+        int.from_bytes(data[place : place + 4], "big") for place in (at + 4, at + 8, at + 12)
+    )
     needed = _HAS_FRAMES | _HAS_BYTES
     if name not in _NAMES or flags & needed != needed:
         return None
-    frames = int.from_bytes(data[at + 8 : at + 12], "big")
-    size = int.from_bytes(data[at + 12 : at + 16], "big")
     at += 16 + (100 if flags & _HAS_TABLE else 0) + (4 if flags & _HAS_QUALITY else 0)
     samples, is_intact, left_out = frames * frame.samples, True, 0
     if data[at : at + 4] in _DELAY_WRITERS:
@@ -188,12 +168,9 @@ def _parse_header(data: bytes, frame: FrameHeader) -> _Header | None:
 
 
 def _is_intact(data: bytes, at: int) -> bool:
-    """Return whether the checksum of a header frame is that of the bytes ahead of it.
+    """Return whether the checksum at an offset of a header frame is right; some programs state 0.
 
-    ffmpeg computes that of 190 bytes, with zeros where the frame is shorter. Programs that leave it
-    out state 0.
-
-    :param at: its offset.
+    ffmpeg computes that of 190 bytes, with zeros where the frame is shorter.
     """
     stated = int.from_bytes(data[at : at + 2], "big")
     whole = data[:at] + bytes(2) + data[at + 2 : _CHECKED_BY_FFMPEG]
@@ -202,10 +179,7 @@ def _is_intact(data: bytes, at: int) -> bool:
 
 
 def _are_alike(first: int, end: int, following: FrameHeader, header: _Header) -> Reader[bool]:
-    """Return whether the frames at both ends of a file are those of one stream.
-
-    :param first: the offset of the first frame of audio, which is ``following``.
-    """
+    """Return whether the first frames of audio, and those at the end, are of one stream."""
 
     def frame_length(data: bytes) -> int:
         found = FrameHeader.parse(data)
@@ -225,7 +199,6 @@ def _are_alike(first: int, end: int, following: FrameHeader, header: _Header) ->
 
 
 def _size_fits_frames(header: _Header, following: FrameHeader, size: int) -> bool:
-    """Return whether a number of frames fits the number of their bytes."""
     if header.is_constant:
         # Each frame may be one byte longer.
         return 0 <= size - header.frames * (following.length - following.padding) <= header.frames

@@ -7,18 +7,26 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
-from audioproxy.media.command.gaps import LONGEST_GAP
 from audioproxy.media.lengths.lower_bounds import AAC_RATES, AAC_SAMPLES
 from audioproxy.media.probe import Probe
-from audioproxy.media.reading import Malformed, Reader, SourceLength, read_range
+from audioproxy.media.reading import (
+    LONGEST_GAP,
+    Malformed,
+    Reader,
+    SourceLength,
+    read_number,
+    read_range,
+)
 
 # Boxes in one other box. Files have few; the tables are not split into boxes.
 _MOST_BOXES = 64
 _LARGEST_TABLE = 64 * 1024
 _BOX_HEADER = 8
+# The version and the flags, which precede the fields of many boxes.
+_VERSION = 4
 # Boxes that audio may be in: without the end of one of them, a file was cut.
 _CONTENT = (b"moov", b"mdat", b"moof")
 # The tables of the sizes of packets, and those of the offsets of chunks, with the bytes of each.
@@ -44,15 +52,23 @@ _LONGEST_DELAY = 16384
 
 
 class Box(NamedTuple):
-    """A box: its name, and the offsets of its header and of its end."""
-
     name: bytes
     start: int
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Packets:
+class _Edit(NamedTuple):
+    """The only edit with audio: its duration in the unit of the movie, its start in the track's.
+
+    :ivar is_late: an empty edit precedes it.
+    """
+
+    duration: int
+    start: int
+    is_late: bool
+
+
+class _Packets(NamedTuple):
     """The packets of a track, in samples at the rate that the probe reports.
 
     :ivar unit: the samples of one unit of time of the track.
@@ -74,44 +90,35 @@ class _Packets:
 
 
 def read_box(start: int, end: int) -> Reader[Box]:
-    """Read the header of a box.
-
-    :param end: the end of the box around it, or of the file.
-    :raises Malformed: where there is no box that ends within ``end``.
-    """
-    header = yield from read_range(start, 8)
+    header = yield from read_range(start, _BOX_HEADER)
     length = int.from_bytes(header[:4], "big")
     if length == 1:
-        length = int.from_bytes((yield from read_range(start + 8, 8)), "big")
+        length = yield from read_number(start + _BOX_HEADER, 8)
     # A box of size 0 reaches to the end of the file, wherever that is.
-    if length < 8 or start + length > end:
+    if length < _BOX_HEADER or start + length > end:
         raise Malformed
     return Box(header[4:], start, start + length)
 
 
 def inside(box: Box) -> tuple[int, int]:
-    """Return the start and the end of a box's content."""
-    return box.start + 8, box.end
+    return box.start + _BOX_HEADER, box.end
 
 
 def read_mp4(size: int, probe: Probe) -> Reader[SourceLength]:
-    """Read the length of the first audio track.
-
-    :raises Malformed: where the file was cut, or is fragmented, or has more edits than one.
-    """
+    """Read the length of the first audio track of a whole file with one edit, or none."""
     boxes = yield from _list_top_boxes(size)
-    movie = yield from _list_boxes(*inside(_find(boxes, b"moov")))
+    movie = yield from _list_boxes(_find(boxes, b"moov"))
     movie_rate = yield from _read_rate(_find(movie, b"mvhd"))
     for box in movie:
         if box.name != b"trak":
             continue
-        track = yield from _list_boxes(*inside(box))
-        media = yield from _list_boxes(*inside(_find(track, b"mdia")))
+        track = yield from _list_boxes(box)
+        media = yield from _list_boxes(_find(track, b"mdia"))
         handler = yield from read_range(_find(media, b"hdlr").start + 16, 4)
         if handler == b"soun":
-            starts_late, edit = yield from _read_edit(track)
+            edit = yield from _read_edit(track)
             packets = yield from _read_packets(media, probe, size)
-            length = _apply_edit(packets, edit, movie_rate, probe, starts_late=starts_late)
+            length = _apply_edit(packets, edit, movie_rate, probe)
             if not packets.is_spaced_right:
                 return _least_length(packets, length.samples)
             # The padding of the last packet, which FFmpeg 5.1 and 7.1 decode, and 9.0 does not.
@@ -125,10 +132,7 @@ def read_mp4(size: int, probe: Probe) -> Reader[SourceLength]:
 
 
 def read_whole_mp4(size: int, probe: Probe) -> Reader[SourceLength]:
-    """Return the stated length of audio whose decoder skips silence, as the least one.
-
-    :raises Malformed: for a file that was cut, or is fragmented.
-    """
+    """Return the stated length of audio whose decoder skips silence, as the least one."""
     yield from _list_top_boxes(size)
     if probe.duration is None or not probe.exact:
         raise Malformed
@@ -137,11 +141,7 @@ def read_whole_mp4(size: int, probe: Probe) -> Reader[SourceLength]:
 
 
 def _least_length(packets: _Packets, left: int) -> SourceLength:
-    """Return a lower bound of the length of packets that are not spaced by their samples.
-
-    :param left: the samples of the edit, by the time stamps.
-    :raises Malformed: where nothing is certain.
-    """
+    """Return a lower bound of the length of packets that are not spaced by their samples."""
     # ffmpeg cuts the rest by its time stamps, but whole packets of it.
     samples = left * packets.samples // max(1, packets.stated)
     samples -= _INCOMPLETE_PACKETS * packets.frame
@@ -151,10 +151,7 @@ def _least_length(packets: _Packets, left: int) -> SourceLength:
 
 
 def _list_top_boxes(size: int) -> Reader[list[Box]]:
-    """Return the boxes of a file; other bytes may follow them.
-
-    :raises Malformed: for a file that was cut, or is fragmented.
-    """
+    """Return the boxes of a file that is neither cut nor fragmented; other bytes may follow."""
     boxes: list[Box] = []
     start = 0
     while size - start >= _BOX_HEADER:
@@ -173,9 +170,10 @@ def _list_top_boxes(size: int) -> Reader[list[Box]]:
     return boxes
 
 
-def _list_boxes(start: int, end: int) -> Reader[list[Box]]:
+def _list_boxes(parent: Box) -> Reader[list[Box]]:
     boxes: list[Box] = []
-    while end - start >= 8 and len(boxes) < _MOST_BOXES:
+    start, end = inside(parent)
+    while end - start >= _BOX_HEADER and len(boxes) < _MOST_BOXES:
         box = yield from read_box(start, end)
         boxes.append(box)
         start = box.end
@@ -185,120 +183,102 @@ def _list_boxes(start: int, end: int) -> Reader[list[Box]]:
 
 
 def _find(boxes: list[Box], name: bytes) -> Box:
-    found = next((box for box in boxes if box.name == name), None)
-    if found is None:
-        raise Malformed
-    return found
+    for box in boxes:
+        if box.name == name:
+            return box
+    raise Malformed
 
 
 def _read_rate(header: Box) -> Reader[int]:
-    """Return the units of a second from a movie or media header."""
-    version = (yield from read_range(header.start + 8, 1))[0]
-    rate = yield from read_range(header.start + (28 if version else 20), 4)
-    if not any(rate):
+    start, _ = inside(header)
+    version = yield from read_number(start, 1)
+    rate = yield from read_number(start + (20 if version else 12), 4)
+    if not rate:
         raise Malformed
-    return int.from_bytes(rate, "big")
+    return rate
 
 
-def _read_edit(track: list[Box]) -> Reader[tuple[bool, tuple[int, int] | None]]:
-    """Return whether an empty edit precedes the audio, and the only edit with audio.
-
-    The edit is its duration in the unit of the movie, and its start in that of the track.
-    """
+def _read_edit(track: list[Box]) -> Reader[_Edit | None]:
     if not any(box.name == b"edts" for box in track):
-        return False, None
-    edits = yield from _list_boxes(*inside(_find(track, b"edts")))
-    start = _find(edits, b"elst").start + 8
-    version = (yield from read_range(start, 1))[0]
-    count = int.from_bytes((yield from read_range(start + 4, 4)), "big")
-    form = ">QqI" if version else ">IiI"
-    size = struct.calcsize(form)
+        return None
+    edits = yield from _list_boxes(_find(track, b"edts"))
+    start, _ = inside(_find(edits, b"elst"))
+    form = ">QqI" if (yield from read_number(start, 1)) else ">IiI"
+    count = yield from read_number(start + _VERSION, 4)
     if not 1 <= count <= 2:
         raise Malformed
-    entries = yield from read_range(start + 8, count * size)
+    entries = yield from read_range(start + 8, count * struct.calcsize(form))
     *empty, (duration, begin, rate) = struct.iter_unpack(form, entries)
     if begin < 0 or rate != _NORMAL_RATE or any(each[1] != _NO_MEDIA for each in empty):
         raise Malformed
-    return bool(empty), (duration, begin)
+    return _Edit(duration, begin, bool(empty))
 
 
 def _read_packets(media: list[Box], probe: Probe, size: int) -> Reader[_Packets]:
-    """Read the packets of a track from the time-to-sample table.
-
-    :raises Malformed: where the unit of the table is not that of samples, or the other tables do
-        not agree with it.
-    """
+    """Read the packets of a track from the time-to-sample table, which the others must confirm."""
     rate = yield from _read_rate(_find(media, b"mdhd"))
     # The rate of HE-AAC may be that of its core.
     if probe.sample_rate not in (rate, 2 * rate):
         raise Malformed
-    information = yield from _list_boxes(*inside(_find(media, b"minf")))
-    tables = yield from _list_boxes(*inside(_find(information, b"stbl")))
-    start, end = inside(_find(tables, b"stts"))
-    if end - start > _LARGEST_TABLE:
+    information = yield from _list_boxes(_find(media, b"minf"))
+    tables = yield from _list_boxes(_find(information, b"stbl"))
+    times = _find(tables, b"stts")
+    if times.end - times.start - _BOX_HEADER > _LARGEST_TABLE:
         raise Malformed
-    table = yield from read_range(start + 8, end - start - 8)
+    entries = yield from _read_table(times, ">II")
     unit = probe.sample_rate // rate
-    entries = list(struct.iter_unpack(">II", table[: len(table) // 8 * 8]))
     yield from _check_tables(tables, sum(n for n, _ in entries), size)
     *spacings, (count, last) = [(n, duration * unit) for n, duration in entries if n] or [(0, 0)]
     spacings.append((count - 1, last))
     frame = (yield from _read_frame(tables, probe)) or spacings[0][1]
-    longest, is_aac = LONGEST_GAP * probe.sample_rate, probe.codec == "aac"
-    return _count_packets(spacings, last, frame, unit, longest, has_delay=is_aac)
+    return _count_packets(spacings, last, frame, unit, probe)
+
+
+def _read_table(box: Box, form: str) -> Reader[list[tuple[int, ...]]]:
+    """Return the whole entries of a table, whose number precedes them."""
+    start = box.start + _BOX_HEADER + _VERSION + 4
+    table = yield from read_range(start, box.end - start)
+    size = struct.calcsize(form)
+    return list(struct.iter_unpack(form, table[: len(table) // size * size]))
 
 
 def _check_tables(tables: list[Box], count: int, size: int) -> Reader[None]:
-    """Check that the tables have as many packets as are timed, and that the file has the last ones.
-
-    :raises Malformed: where the numbers differ, or a chunk begins past the end.
-    """
-    runs: list[tuple[int, int, int]] = []
+    """Check that the tables have as many packets as are timed, and that the file has all chunks."""
+    runs: list[tuple[int, ...]] = []
     for box in tables:
-        # The version and the flags precede the fields.
-        start = box.start + _BOX_HEADER + 4
-        if box.name in _SIZES:
-            stated = yield from read_range(start + 4, 4)
-            if int.from_bytes(stated, "big") != count:
-                raise Malformed
+        start = box.start + _BOX_HEADER + _VERSION
+        if box.name in _SIZES and (yield from read_number(start + 4, 4)) != count:
+            raise Malformed
         if box.name == b"stsc" and box.end - start <= _LARGEST_TABLE:
-            table = yield from read_range(start + 4, box.end - start - 4)
-            runs = list(struct.iter_unpack(">III", table[: len(table) // 12 * 12]))
+            runs = yield from _read_table(box, ">III")
         if (width := _OFFSETS.get(box.name)) is not None:
-            chunks = int.from_bytes((yield from read_range(start, 4)), "big")
-            last = yield from read_range(start + 4 + (chunks - 1) * width, width)
+            chunks = yield from read_number(start, 4)
+            last = yield from read_number(start + 4 + (chunks - 1) * width, width)
             ends = [first for first, _, _ in runs[1:]] + [chunks + 1]
             held = sum(
                 (end - first) * each for (first, each, _), end in zip(runs, ends, strict=False)
             )
-            if int.from_bytes(last, "big") >= size or (runs and held != count):
+            if last >= size or (runs and held != count):
                 raise Malformed
 
 
 def _count_packets(
-    spacings: list[tuple[int, int]],
-    last: int,
-    frame: int,
-    unit: int,
-    longest: int,
-    *,
-    has_delay: bool,
+    spacings: list[tuple[int, int]], last: int, frame: int, unit: int, probe: Probe
 ) -> _Packets:
-    """Count the samples of packets.
+    """Count the samples of packets, which have ``frame`` samples each, but for the last one.
 
     :param spacings: the number of packets, and the samples from each of them to the next one.
-    :param last: the stated number of samples of the last packet.
-    :param frame: the number of samples of every other packet.
-    :param longest: the samples of the longest gap.
-    :param has_delay: the first packet is the encoder's delay, which no gap follows.
     """
+    longest = LONGEST_GAP * probe.sample_rate
     count = sum(count for count, _ in spacings)
     gaps = [(n, spacing - frame) for n, spacing in spacings if n and 2 * spacing >= 3 * frame]
     if 2 * sum(n for n, _ in gaps) > count:
         # All time stamps are wrong.
         gaps = []
     closed = sum(n * gap for n, gap in gaps if gap > longest)
-    if has_delay and gaps[:1] == [(1, spacings[0][1] - frame)] and gaps[0][1] <= longest:
+    # The first packet of AAC is the encoder's delay, which no gap follows.
+    is_after_delay = probe.codec == "aac" and gaps[:1] == [(1, spacings[0][1] - frame)]
+    if is_after_delay and gaps[0][1] <= longest:
         closed += gaps[0][1]
     silence = sum(n * gap for n, gap in gaps) - closed
     stated = sum(n * spacing for n, spacing in spacings) + min(last, frame) - closed
@@ -330,27 +310,22 @@ def _read_frame(tables: list[Box], probe: Probe) -> Reader[int]:
     found = _AAC_CONFIGURATION.search(data)
     if found is None:
         return 0
-    kind, index = found[1][0] >> 3, (found[1][0] & 7) << 1 | found[1][1] >> 7
-    if kind not in _AAC_OF_1024 or index >= len(AAC_RATES):
+    kind, rate = found[1][0] >> 3, AAC_RATES[(found[1][0] & 7) << 1 | found[1][1] >> 7]
+    if kind not in _AAC_OF_1024 or not rate:
         return 0
     # HE-AAC doubles the rate of its core.
-    frame = AAC_SAMPLES * probe.sample_rate // AAC_RATES[index]
+    frame = AAC_SAMPLES * probe.sample_rate // rate
     return frame if kind in _HE_AAC or not found[1][1] & _SHORT_FRAMES else frame * 15 // 16
 
 
 def _apply_edit(
-    packets: _Packets,
-    edit: tuple[int, int] | None,
-    movie_rate: int,
-    probe: Probe,
-    *,
-    starts_late: bool,
+    packets: _Packets, edit: _Edit | None, movie_rate: int, probe: Probe
 ) -> SourceLength:
     samples, unit = packets.stated, packets.unit
-    delay, padding, gapless = _read_gapless(probe.gapless, unit) or (None, 0, 0)
+    delay, padding, gapless = _read_gapless(probe.file.gapless, unit) or (None, 0, 0)
     if edit is None:
         # ffmpeg has skipped the delay if it has applied the tag.
-        skipped = round(probe.start * probe.sample_rate)
+        skipped = round(probe.audio.start * probe.sample_rate)
         is_consistent = delay is not None and delay + gapless + padding == samples
         if unit > 1 and delay is not None and skipped:
             if not is_consistent:
@@ -361,17 +336,17 @@ def _apply_edit(
             return SourceLength(left, ends_in_padding=True, first_stamp=first)
         left = samples - skipped - (padding if is_consistent else 0)
         return SourceLength(left, ends_in_padding=True)
-    duration, start = edit[0], edit[1] * unit
+    start = edit.start * unit
     if delay not in (None, start):
         # ffmpeg skips the delay, but counts time from the edit.
         raise Malformed
-    if starts_late:
+    if edit.is_late:
         # ffmpeg outputs the encoder's delay too.
         return SourceLength(0, exact=False)
     left = samples - start
     # Many programs round the duration of the edit to milliseconds, so one that agrees with the end
     # of the samples does not shorten them.
-    duration *= probe.sample_rate
+    duration = edit.duration * probe.sample_rate
     if duration and abs(left * movie_rate - duration) > probe.sample_rate:
         left = min(left, (2 * duration + movie_rate) // (2 * movie_rate))
     # So do FFmpeg 7.1 and 9.0 where the edit starts within a packet.
@@ -379,10 +354,7 @@ def _apply_edit(
 
 
 def _read_gapless(text: str, unit: int) -> tuple[int, int, int] | None:
-    """Return the tag's samples ahead of the audio, after it, and of the audio itself.
-
-    The tag counts units of the track. It is None where ffmpeg does not apply the tag.
-    """
+    """Return the samples ahead of the audio, after it, and of it; None for a tag without effect."""
     found = _GAPLESS.fullmatch(text)
     if found is None:
         return None

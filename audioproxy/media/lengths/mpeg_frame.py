@@ -20,11 +20,9 @@ _ORIGINAL = 4
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """A frame header without a checksum.
+    """A frame header without a checksum; ``padding`` is 1 where the frame is one byte longer.
 
-    :ivar kbps: the bit rate.
-    :ivar rate: Hz. Each version has rates of its own.
-    :ivar padding: 1 where the frame is one byte longer, else 0.
+    Each version has rates of its own, in Hz.
     """
 
     kbps: int
@@ -34,7 +32,6 @@ class FrameHeader:
 
     @classmethod
     def parse(cls, data: bytes) -> FrameHeader | None:
-        """Return the header at the start of ``data``; None for other bytes."""
         if len(data) < 4 or data[0] != 0xFF or data[1] & 0xE6 != 0xE2:
             return None
         version, bitrate_index, rate_index = data[1] >> 3 & 3, data[2] >> 4, data[2] >> 2 & 3
@@ -59,7 +56,6 @@ class FrameHeader:
 
     @property
     def version(self) -> int:
-        """The bits of the version field."""
         return _VERSIONS[self.rate]
 
     @property
@@ -69,12 +65,10 @@ class FrameHeader:
 
     @property
     def samples(self) -> int:
-        """Number of samples of each channel in the frame."""
         return 1152 if self.version == _MPEG_1 else 576
 
     @property
     def length(self) -> int:
-        """Bytes of the frame."""
         return self.length_at(self.kbps) + self.padding
 
     def length_at(self, kbps: int) -> int:

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from zlib import crc32
 
+from audioproxy.media.lengths.ends import end_before_tags, skip_id3
 from audioproxy.media.probe import Probe
-from audioproxy.media.reading import (
-    Malformed,
-    Reader,
-    SourceLength,
-    end_before_tags,
-    read_range,
-    skip_id3,
-)
+from audioproxy.media.reading import Malformed, Reader, SourceLength, read_range
 
 # The packet of the stream header begins with a checksum and the version.
 _NAME, _CHECKSUM, _HEADER_FIELDS = 4, 4, 5
@@ -27,10 +21,7 @@ _DELAY = 481
 
 
 def read_musepack(size: int, probe: Probe) -> Reader[SourceLength]:
-    """Read the length of a Musepack file.
-
-    ffprobe rounds the duration down to whole packets, which may have 1.7 seconds.
-    """
+    """Read the length, which ffprobe rounds down to whole packets, of up to 1.7 seconds."""
     start = yield from skip_id3()
     head = yield from read_range(start, min(_LONGEST_HEADER, size - start))
     length, at = _read_number(head, 6)

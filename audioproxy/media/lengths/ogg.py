@@ -46,12 +46,9 @@ PacketCount: TypeAlias = Callable[[Sequence[bytes], bytes | None], tuple[int, in
 
 @dataclass(frozen=True, slots=True)
 class OggStream:
-    """What the start of a stream tells.
+    """What the start of a stream tells. The first packet, or its start, is the head.
 
-    :ivar first: its first page.
     :ivar page: the first one of audio.
-    :ivar head: the first packet, or its start.
-    :ivar count: counts the samples of packets.
     :ivar longest: number of samples of the longest block of Vorbis.
     """
 
@@ -62,16 +59,11 @@ class OggStream:
     longest: int = 0
 
     def count_first(self) -> Reader[tuple[int, int]]:
-        """Return the least and the largest number of samples of the first page of audio."""
         (packets,) = yield from read_packets([self.page])
         return self.count(packets, None)
 
 
 def read_start(probe: Probe) -> Reader[OggStream]:
-    """Read the start of a stream of Vorbis, Opus or FLAC.
-
-    :raises Malformed: for another one.
-    """
     first = yield from read_page(0)
     head = yield from read_range(first.start, min(_FLAC_INFORMATION, first.end - first.start))
     if head[:8] == b"OpusHead" and probe.sample_rate == _OPUS_RATE:
@@ -129,21 +121,17 @@ def read_opus(size: int, probe: Probe) -> Reader[SourceLength]:
 
 
 def preskip(stream: OggStream) -> int:
-    """Return the number of samples that precede the first one in a stream of Opus."""
     return int.from_bytes(stream.head[PRESKIP], "little")
 
 
 def read_vorbis(size: int, probe: Probe) -> Reader[SourceLength]:
-    """Read the length of an Ogg Vorbis file.
-
-    ffmpeg decodes all packets, and trims the last one down to the position of its page.
-    """
+    """Read the length of a file, whose last packet ffmpeg trims to the position of its page."""
     stream = yield from read_start(probe)
     page, longest = stream.page, stream.longest
     pages = yield from last_pages(stream.first, page, size)
     last = pages[-1]
     # ffmpeg outputs the whole first page of a stream whose beginning was cut off.
-    if not last.flags & LAST or probe.first_time_stamp < -longest // 2:
+    if not last.flags & LAST or probe.audio.first_time_stamp < -longest // 2:
         raise Malformed
     least, most = yield from stream.count_first()
     if last != page:
@@ -161,10 +149,18 @@ def read_flac_in_ogg(size: int, probe: Probe) -> Reader[SourceLength]:
     """Read the length of an Ogg FLAC file, which may be cut out of a longer stream."""
     stream = yield from read_start(probe)
     page, information = stream.page, stream.head[_FLAC_IDENTIFICATION:]
-    start, _ = yield from _read_flac_frame(page.start, information, size)
-    first_end = sum((yield from _read_flac_frame(_last_packet(page), information, size)))
+
+    def read_frame(offset: int) -> Reader[tuple[int, int]]:
+        data = yield from read_range(offset, min(FRAME_HEADER, size - offset))
+        frame = parse_frame_header(data, information)
+        if frame is None:
+            raise Malformed
+        return frame
+
+    start, _ = yield from read_frame(page.start)
+    first_end = sum((yield from read_frame(_last_packet(page))))
     *_, last = yield from last_pages(stream.first, page, size)
-    end = sum((yield from _read_flac_frame(_last_packet(last), information, size)))
+    end = sum((yield from read_frame(_last_packet(last))))
     # ffmpeg decodes all of each frame, whatever the position of its page says.
     if not last.flags & LAST or last.granule - page.granule != end - first_end:
         raise Malformed
@@ -174,15 +170,13 @@ def read_flac_in_ogg(size: int, probe: Probe) -> Reader[SourceLength]:
 
 
 def _read_end(pages: Sequence[Page], count: PacketCount, rate: int) -> Reader[tuple[int, int, int]]:
-    """Return the position ahead of the last page, and the least and the largest one after it.
-
-    :raises Malformed: where no position is known, or a page begins ahead of the end of another one.
-    """
+    """Return the position ahead of the last page, and the least and the largest one after it."""
     listed = yield from read_packets(pages)
     position, ahead = -1, b""
     for page, packets in zip(pages[:-1], listed, strict=False):
         # A page on which no packet ends has no position.
         if page.granule >= 0:
+            # It does not begin ahead of the end of another one.
             if 0 <= position > page.granule - count(packets, ahead)[0] + rate // _ROUNDING:
                 raise Malformed
             position = page.granule
@@ -194,51 +188,35 @@ def _read_end(pages: Sequence[Page], count: PacketCount, rate: int) -> Reader[tu
 
 
 def count_opus(packets: Sequence[bytes], ahead: bytes | None = None) -> tuple[int, int]:
-    """Return the number of samples of Opus packets, as the least and the largest one."""
-    samples = int(sum(_packet_samples(packet) for packet in packets))
+    """Return the number of samples of Opus packets (RFC 6716, 3.1 and 3.2), as both."""
+    samples = int(sum(_opus_samples(packet) for packet in packets))
     return samples, samples
 
 
 def _count_flac(
     information: bytes, packets: Sequence[bytes], ahead: bytes | None = None
 ) -> tuple[int, int]:
-    """Return the number of samples of FLAC frames, as the least and the largest one."""
     frames = [parse_frame_header(packet[:FRAME_HEADER], information) for packet in packets]
     samples = sum(0 if frame is None else frame[1] for frame in frames)
     return samples, samples
 
 
-def _packet_samples(packet: bytes) -> float:
-    """Return the number of samples of an Opus packet (RFC 6716, 3.1 and 3.2)."""
+def _opus_samples(packet: bytes) -> float:
     code = packet[0] & 3
     frames = (1, 2, 2, packet[1] & 0x3F if len(packet) > 1 else 0)[code]
     return frames * _OPUS_FRAMES[packet[0] >> 3] * _OPUS_RATE / 1000
 
 
-def _read_flac_frame(offset: int, information: bytes, size: int) -> Reader[tuple[int, int]]:
-    """Return the first sample and the number of samples of a frame."""
-    data = yield from read_range(offset, min(FRAME_HEADER, size - offset))
-    frame = parse_frame_header(data, information)
-    if frame is None:
-        raise Malformed
-    return frame
-
-
 def _last_packet(page: Page) -> int:
-    """Return the offset of the last packet that begins and ends on a page.
-
-    ffmpeg writes an empty packet behind the last one.
-
-    :raises Malformed: for a page without such a packet.
-    """
-    packets: list[int] = []
+    """Return the offset of the last whole packet of a page. ffmpeg writes an empty one after it."""
+    found = None
     begin = end = page.start
     is_whole = not page.flags & CONTINUED
     for length in page.lacing:
         end += length
         if length < 255:
-            packets += [begin] if is_whole and end > begin else []
+            found = begin if is_whole and end > begin else found
             begin, is_whole = end, True
-    if not packets:
+    if found is None:
         raise Malformed
-    return packets[-1]
+    return found

@@ -37,9 +37,8 @@ _MIRRORED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 
 class Page(NamedTuple):
-    """A page.
+    """A page: for audio, its granule is the number of samples up to its end.
 
-    :ivar granule: its position: for audio, the number of samples up to its end.
     :ivar number: that of the page in its stream.
     :ivar lacing: the sizes of the parts of its packets.
     :ivar start: the offset of its content.
@@ -55,20 +54,14 @@ class Page(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset after the page."""
         return self.start + sum(self.lacing)
 
     @property
     def packets(self) -> int:
-        """The number of packets that end on the page."""
         return sum(size < 255 for size in self.lacing)
 
 
 def read_page(offset: int) -> Reader[Page]:
-    """Read the page at an offset.
-
-    :raises Malformed: where there is none.
-    """
     header = yield from read_range(offset, _PAGE_HEADER)
     if header[:5] != _MAGIC:
         raise Malformed
@@ -83,11 +76,7 @@ def _parse_page(offset: int, header: bytes, lacing: bytes) -> Page:
 
 
 def find_pages(data: bytes, offset: int, serial: bytes) -> list[Page]:
-    """Return the whole and undamaged pages of a stream in some bytes of a file.
-
-    :param offset: of the bytes.
-    :raises Malformed: for more damaged pages than files have: their checksums take time.
-    """
+    """Return the whole and undamaged pages of a stream in the bytes at an offset of a file."""
     pages: list[Page] = []
     at = damaged = 0
     while (at := data.find(_MAGIC, at)) >= 0:
@@ -104,10 +93,7 @@ def find_pages(data: bytes, offset: int, serial: bytes) -> list[Page]:
 
 
 def page_at(data: bytes, at: int, serial: bytes) -> Page | None:
-    """Return a page in some bytes; None for one that is not whole, damaged, or of another stream.
-
-    :param at: where it begins.
-    """
+    """Return the page at a place; None for one that is not whole, damaged, or of another stream."""
     header = data[at : at + _PAGE_HEADER]
     if len(header) < _PAGE_HEADER:
         return None
@@ -122,9 +108,8 @@ def page_at(data: bytes, at: int, serial: bytes) -> Page | None:
 def drop_packets(data: bytes, page: Page, count: int) -> bytes:
     """Return a page without the first packets that end on it.
 
-    :param data: the page.
-    :param count: the number of these packets, without empty ones. One that goes on from the page
-        ahead counts, also if nothing but its end is left.
+    A packet that goes on from the page ahead counts, also if nothing but its end is left. Empty
+    ones do not.
     """
     segments, content, length = 0, 0, int(bool(page.flags & CONTINUED))
     for size in page.lacing:
@@ -152,10 +137,7 @@ def with_checksum(page: bytes) -> bytes:
 
 
 def first_audio_page(first: Page, headers: int) -> Reader[Page]:
-    """Return the page after those of the header packets.
-
-    :raises Malformed: for a file of several streams.
-    """
+    """Return the page after those of the header packets of the only stream."""
     page, packets = first, first.packets
     if not first.flags & FIRST:
         raise Malformed
@@ -170,11 +152,7 @@ def first_audio_page(first: Page, headers: int) -> Reader[Page]:
 
 
 def last_pages(first: Page, page: Page, size: int) -> Reader[list[Page]]:
-    """Return the last pages of audio, in their order.
-
-    :param page: the first page of audio.
-    :raises Malformed: where the file does not end with whole pages of one stream.
-    """
+    """Return the last pages of audio of a file of one stream, in order, given the first one."""
     pages: list[Page] = []
     for length in (_LARGEST_PAGE, 2 * _LARGEST_PAGE):
         start = max(0, size - length)
@@ -196,11 +174,9 @@ def last_pages(first: Page, page: Page, size: int) -> Reader[list[Page]]:
 
 
 def read_packets(pages: Sequence[Page]) -> Reader[list[list[bytes]]]:
-    """Return the packets that end on each of some pages that follow each other.
+    """Return the packets that end on each of some pages that follow each other, without empty ones.
 
-    They are without empty packets, and without one that begins ahead of these pages.
-
-    :raises Malformed: for another packet whose beginning is missing.
+    The packet that begins ahead of these pages is left out.
     """
     base = pages[0].offset
     data = yield from read_range(base, pages[-1].end - base)
@@ -226,10 +202,7 @@ def _is_one(first: Page, page: Page, pages: Sequence[Page]) -> Reader[bool]:
     """Return whether a file seems to be one stream, by the numbers and positions of its pages.
 
     Where the serial number leaves that open, or the pages inside the file are larger than those at
-    its ends, some of them are compared.
-
-    :param pages: the last ones.
-    :raises Malformed: where no page is near a place.
+    its ends, some of them are compared with the last ones.
     """
     last, begin = pages[-1], page.offset
     largest = max(each.end - each.offset for each in (page, *pages))

@@ -9,10 +9,17 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import dataclass
-from typing import Literal
 
 from audioproxy.media.probe import Probe
-from audioproxy.media.reading import Malformed, Reader, SourceLength, read_range
+from audioproxy.media.reading import (
+    Malformed,
+    Order,
+    Reader,
+    SourceLength,
+    read_fields,
+    read_number,
+    read_range,
+)
 
 # Chunks that are examined before the one that is searched.
 _MOST_CHUNKS = 64
@@ -24,34 +31,14 @@ _WIDTHS |= {f"dsd_{order}sbf{planes}": 1 for order in "lm" for planes in ("", "_
 # ffmpeg's names of the other codecs have their bits.
 _BITS = re.compile(r"pcm_[suf](\d+)(?:le|be)?(?:_planar)?$")
 
-_W64_RIFF = bytes.fromhex("726966662e91cf11a5d628db04c10000")
-_W64_DATA = bytes.fromhex("64617461f3acd3118cd100c04f8edb8a")
-
 # DSF: name, bytes of the chunk, of the file, offset of tags; name, bytes, version, format, kind of
 # channels, channels, rate, bits, samples, bytes of a block, reserved; name, bytes.
 _DSF_DATA = 12
 _DSF = struct.Struct("<4sQQQ4sQIIIIIIQII4sQ")
 
-
-@dataclass(frozen=True, slots=True)
-class SampleForm:
-    """The form of uncompressed samples.
-
-    :ivar codec: ffprobe's name.
-    :ivar bits: of a sample, as it is stored.
-    :ivar layout: the channel layout, such as ``5.1``; None where unknown.
-    """
-
-    codec: str
-    sample_rate: int
-    channels: int
-    bits: int
-    layout: str | None
-
-
 # For each container: the offset of the first chunk, the bytes of a chunk's size and their order,
 # the bytes of its name and its size that the size includes, and the alignment of chunks.
-_CHUNKS: dict[str, tuple[int, int, Literal["little", "big"], int, int]] = {
+_CHUNKS: dict[str, tuple[int, int, Order, int, int]] = {
     "wav": (12, 4, "little", 0, 2),
     "rifx": (12, 4, "big", 0, 2),
     "w64": (40, 8, "little", 24, 8),
@@ -61,14 +48,30 @@ _CHUNKS: dict[str, tuple[int, int, Literal["little", "big"], int, int]] = {
     "dsdiff": (16, 8, "big", 0, 2),
 }
 
+# What the first bytes of a file match; its chunk of samples, and the bytes ahead of them in it.
+_LONGEST_START = 16
+_W64_RIFF = bytes.fromhex("726966662e91cf11a5d628db04c10000")
+_W64_DATA = bytes.fromhex("64617461f3acd3118cd100c04f8edb8a")
+_SAMPLES = {
+    "w64": (re.compile(re.escape(_W64_RIFF)), _W64_DATA, 0),
+    "aiff": (re.compile(rb"FORM.{4}AIF[FC]", re.DOTALL), b"SSND", 8),
+    "caf": (re.compile(b"caff"), b"data", 4),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SampleForm:
+    """The form of uncompressed samples, with their bits as stored; a layout is such as ``5.1``."""
+
+    codec: str
+    sample_rate: int
+    channels: int
+    bits: int
+    layout: str | None
+
 
 def find_chunk(container: str, name: bytes) -> Reader[tuple[int, int]]:
-    """Return the offset and the bytes of the content of the first chunk of a name.
-
-    The bytes are those that the file states; it may end before.
-
-    :raises Malformed: where there is no such chunk.
-    """
+    """Return the offset and the stated bytes of the content of the first chunk of a name."""
     offset, size_bytes, order, counted, alignment = _CHUNKS[container]
     for _ in range(_MOST_CHUNKS):
         head = yield from read_range(offset, len(name) + size_bytes)
@@ -82,31 +85,16 @@ def find_chunk(container: str, name: bytes) -> Reader[tuple[int, int]]:
     raise Malformed
 
 
-def read_w64(size: int, probe: Probe) -> Reader[SourceLength]:
-    """Read the length of a Sony Wave64 file."""
-    if (yield from read_range(0, 16)) != _W64_RIFF:
+def read_chunked(size: int, probe: Probe) -> Reader[SourceLength]:
+    """Read the length of a Sony Wave64, AIFF, AIFF-C or Core Audio file."""
+    form, name, skipped = _SAMPLES[probe.container]
+    if not form.match((yield from read_range(0, _LONGEST_START))):
         raise Malformed
-    start, length = yield from find_chunk("w64", _W64_DATA)
-    return count_samples(start, start + length, size, probe)
-
-
-def read_aiff(size: int, probe: Probe) -> Reader[SourceLength]:
-    """Read the length of an AIFF or AIFF-C file."""
-    header = yield from read_range(0, 12)
-    if header[:4] != b"FORM" or header[8:] not in (b"AIFF", b"AIFC"):
-        raise Malformed
-    start, length = yield from find_chunk("aiff", b"SSND")
-    skipped = int.from_bytes((yield from read_range(start, 4)), "big")
-    return count_samples(start + 8 + skipped, start + length, size, probe)
-
-
-def read_caf(size: int, probe: Probe) -> Reader[SourceLength]:
-    """Read the length of a Core Audio file."""
-    if (yield from read_range(0, 4)) != b"caff":
-        raise Malformed
-    # An unknown size is -1, here a number that is past every end.
-    start, length = yield from find_chunk("caf", b"data")
-    return count_samples(start + 4, start + length, size, probe)
+    # An unknown size in Core Audio is -1, here a number that is past every end.
+    start, length = yield from find_chunk(probe.container, name)
+    if probe.container == "aiff":
+        skipped += yield from read_number(start, 4)
+    return count_samples(start + skipped, start + length, size, probe)
 
 
 def read_iff(size: int, probe: Probe) -> Reader[SourceLength]:
@@ -118,8 +106,8 @@ def read_iff(size: int, probe: Probe) -> Reader[SourceLength]:
 
 
 def read_dsf(size: int, probe: Probe) -> Reader[SourceLength]:
-    """Read the length of a DSF file, which states it beside the blocks of its samples."""
-    head = _DSF.unpack((yield from read_range(0, _DSF.size)))
+    """Read the length, which the file states beside the blocks of its samples."""
+    head = yield from read_fields(0, _DSF)
     name, form, data, samples, block = head[0], head[4], head[15], head[12], head[13]
     if (name, form, data) != (b"DSD ", b"fmt ", b"data"):
         raise Malformed
@@ -131,10 +119,7 @@ def read_dsf(size: int, probe: Probe) -> Reader[SourceLength]:
 
 
 def count_samples(start: int, end: int, size: int, probe: Probe) -> SourceLength:
-    """Return the number of samples in a range of bytes, of which the file may lack the end.
-
-    :raises Malformed: for samples of unknown size.
-    """
+    """Return the number of samples in a range of bytes, of which the file may lack the end."""
     width, end = sample_bytes(probe.codec), min(end, size)
     if end < start or not width:
         raise Malformed
@@ -142,9 +127,6 @@ def count_samples(start: int, end: int, size: int, probe: Probe) -> SourceLength
 
 
 def sample_bytes(codec: str) -> int:
-    """Return the bytes of a sample, which the codec tells ffmpeg's decoder; 0 for other codecs.
-
-    Headers may state more.
-    """
+    """Return the bytes of a sample by its codec, whatever headers state; 0 for other codecs."""
     found = _BITS.match(codec)
     return _WIDTHS.get(codec, int(found[1]) // 8 if found else 0)

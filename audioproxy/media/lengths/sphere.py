@@ -14,6 +14,8 @@ from audioproxy.media.reading import Malformed, Reader, read_range
 
 _START = re.compile(rb"NIST_1A\r?\n *(\d{1,5})\r?\n")
 _FIELD = re.compile(rb"^(\w+) +-(?:i|r|s\d+) +(\S+)", re.MULTILINE)
+# A number may have a fraction.
+_NUMBER = re.compile(rb"(\d{1,12})(?:\.\d*)?")
 _END = b"end_head"
 
 _LAWS = {b"ulaw": "pcm_mulaw", b"mu-law": "pcm_mulaw", b"alaw": "pcm_alaw"}
@@ -21,11 +23,7 @@ _ORDERS = {b"01": "le", b"10": "be"}
 
 
 def read_sphere(size: int) -> Reader[tuple[SampleForm, int, int]]:
-    """Return the form of the samples of a file, the offset of the first, and that after the last.
-
-    :raises Malformed: for another file.
-    :raises UndecodableSource: for compressed samples, and other forms.
-    """
+    """Return the form of the samples, the offset of the first, and that after the last."""
     begin = _START.match((yield from read_range(0, min(size, 20))))
     if begin is None:
         raise Malformed
@@ -37,16 +35,15 @@ def read_sphere(size: int) -> Reader[tuple[SampleForm, int, int]]:
         for name in (b"channel_count", b"sample_rate", b"sample_count")
     )
     codec = _codec(fields)
-    if not (codec and rest and channels and rate and rate > 1):
+    if not (codec and rest and channels and rate > 1):
         raise UndecodableSource("The samples of the NIST SPHERE file are compressed or unknown.")
     width = sample_bytes(codec)
-    end = size if b"sample_count" not in fields else start + (stated or 0) * channels * width
+    end = size if b"sample_count" not in fields else start + stated * channels * width
     layout = {1: "mono", 2: "stereo"}.get(channels)
     return SampleForm(codec, rate, channels, 8 * width, layout), start, max(start, min(end, size))
 
 
 def _codec(fields: dict[bytes, bytes]) -> str | None:
-    """Return ffmpeg's name for the form of the samples; None for one that is not supported."""
     coding = fields.get(b"sample_coding", b"pcm")
     width = _read_number(fields.get(b"sample_n_bytes", b"2"))
     if coding in _LAWS:
@@ -59,7 +56,6 @@ def _codec(fields: dict[bytes, bytes]) -> str | None:
     return f"pcm_s{8 * width}{order}" if width in (2, 3, 4) and order else None
 
 
-def _read_number(text: bytes) -> int | None:
-    """Parse a number, which may have a fraction; None for anything else."""
-    found = re.fullmatch(rb"(\d{1,12})(?:\.\d*)?", text)
-    return int(found[1]) if found else None
+def _read_number(text: bytes) -> int:
+    found = _NUMBER.fullmatch(text)
+    return int(found[1]) if found else 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 # Bits of a mode: whether its block is long, 32 bits that are 0, and the number of its mapping. The
 # number of modes precedes them, less one.
@@ -20,10 +21,7 @@ MODES = (_MOST_MODES * _MODE_BITS + _COUNT_BITS) // 8 + 2
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """The sizes of the blocks of a stream.
-
-    :ivar modes: that of each mode; none where they are unknown.
-    """
+    """The sizes of the blocks of a stream, and that of each mode; none where they are unknown."""
 
     shortest: int
     longest: int
@@ -36,8 +34,7 @@ class Blocks:
         bits = int.from_bytes(setup, "little")
         # The last bit that is 1 marks the end.
         end = bits.bit_length() - 1
-        modes: tuple[int, ...] = ()
-        found: tuple[int, ...] = ()
+        modes = found = tuple[int, ...]()
         while len(modes) < _MOST_MODES and end >= _MODE_BITS + _COUNT_BITS:
             end -= _MODE_BITS
             mode = bits >> end & _MODE_MASK
@@ -53,16 +50,12 @@ class Blocks:
 
         :param ahead: the packet ahead of them; empty where it is unknown, None where there is none.
         """
-        sizes = [self._size(packet) for packet in packets]
-        sizes = ([] if ahead is None else [self._size(ahead)]) + sizes
-        least, most = (
-            sum(size[end] for size in sizes[1:]) + sum(size[end] for size in sizes[:-1])
-            for end in (0, 1)
-        )
-        return least // 4, most // 4
+        known = packets if ahead is None else (ahead, *packets)
+        pairs = list(pairwise(map(self._size, known)))
+        least, most = (sum(one[end] + other[end] for one, other in pairs) // 4 for end in (0, 1))
+        return least, most
 
     def _size(self, packet: bytes) -> tuple[int, int]:
-        """Return the least and the largest size of the block of a packet."""
         mode = len(self.modes)
         if packet and self.modes:
             mode = packet[0] >> 1 & (1 << (len(self.modes) - 1).bit_length()) - 1

@@ -13,20 +13,11 @@ import re
 import struct
 from collections import deque
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
+from audioproxy.media.lengths.ends import end_before_tags, id3_bytes
 from audioproxy.media.lengths.pcm import SampleForm, count_samples, find_chunk
 from audioproxy.media.probe import Probe
-from audioproxy.media.reading import (
-    Malformed,
-    Reader,
-    SourceLength,
-    end_before_tags,
-    id3_bytes,
-    read_range,
-)
-
-_Order: TypeAlias = Literal["little", "big"]
+from audioproxy.media.reading import Malformed, Order, Reader, SourceLength, read_fields, read_range
 
 _KINDS = {b"RIFF": "wav", b"RF64": "wav", b"BW64": "wav", b"RIFX": "rifx"}
 _UNKNOWN_SIZE = 0xFFFF_FFFF
@@ -68,11 +59,9 @@ MUCH_SPACE = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class WavFile:
-    """Where a wav file has its samples.
+    """Where a wav file has its samples, and the offset after them.
 
-    :ivar start: the offset of the first sample.
-    :ivar end: the offset after the last one.
-    :ivar stated_end: that at which ffmpeg ends.
+    :ivar stated_end: the offset at which ffmpeg ends.
     :ivar big_endian: the sizes, the format and the samples are big-endian.
     :ivar has_space: much follows the stated end that is no chunk: reserved space, or samples.
     """
@@ -85,16 +74,12 @@ class WavFile:
 
 
 def find_samples(size: int) -> Reader[WavFile]:
-    """Return where a wav file has its samples.
-
-    :raises Malformed: for another file.
-    """
     header = yield from read_range(0, 12)
     kind = _KINDS.get(header[:4])
     if kind is None or header[8:] != b"WAVE":
         raise Malformed
     start, stated = yield from find_chunk(kind, b"data")
-    order: _Order = "big" if kind == "rifx" else "little"
+    order: Order = "big" if kind == "rifx" else "little"
     first, form_end = start, 8 + int.from_bytes(header[4:8], order)
     if not stated:
         start, stated = yield from _skip_empty(start, size, order)
@@ -102,7 +87,7 @@ def find_samples(size: int) -> Reader[WavFile]:
     ends_at_once = start != first
     if header[:4] in (b"RF64", b"BW64"):
         sizes, _ = yield from find_chunk(kind, b"ds64")
-        whole, long = _SIZES.unpack((yield from read_range(sizes, _SIZES.size)))
+        whole, long = yield from read_fields(sizes, _SIZES)
         form_end = 8 + whole
         # ffmpeg plays nothing of a file whose 64-bit size is 0.
         stated, ends_at_once = long or stated, ends_at_once or not long
@@ -116,22 +101,19 @@ def find_samples(size: int) -> Reader[WavFile]:
 
 
 def read_wav(size: int, probe: Probe) -> Reader[SourceLength]:
-    """Read the length of a wav file."""
     found = yield from find_samples(size)
     return count_samples(found.start, found.end, size, probe)
 
 
 def read_form(found: WavFile) -> Reader[SampleForm | None]:
-    """Return the form of the samples of a wav file; None for another one than PCM."""
+    """Return the form of the samples; None for another one than PCM."""
     kind, order = ("rifx", ">") if found.big_endian else ("wav", "<")
     start, _ = yield from find_chunk(kind, b"fmt ")
-    fields = struct.calcsize(order + _FORMAT)
-    form = yield from read_range(start, fields)
-    tag, channels, rate, _, frame, bits = struct.unpack(order + _FORMAT, form)
+    form, extension = struct.Struct(order + _FORMAT), struct.Struct(order + _EXTENSION)
+    tag, channels, rate, _, frame, bits = yield from read_fields(start, form)
     valid, layout = bits, {1: "mono", 2: "stereo"}.get(channels)
     if tag == _EXTENSIBLE:
-        extension = yield from read_range(start + fields, struct.calcsize(order + _EXTENSION))
-        _, valid, speakers, *tags = struct.unpack(order + _EXTENSION, extension)
+        _, valid, speakers, *tags = yield from read_fields(start + form.size, extension)
         tag = sum(tags)
         layout = layout or (_LAYOUTS.get(speakers) if speakers.bit_count() == channels else None)
     kinds, sizes = _TAGS.get(tag, ("", ()))
@@ -144,11 +126,8 @@ def read_form(found: WavFile) -> Reader[SampleForm | None]:
     return SampleForm(codec, rate, channels, valid if 0 < valid < bits else bits, layout)
 
 
-def _skip_empty(start: int, size: int, order: _Order) -> Reader[tuple[int, int]]:
-    """Return the offset and the bytes of the samples, if those of the first chunk are none.
-
-    They may follow in a second chunk, also behind chunks of known names.
-    """
+def _skip_empty(start: int, size: int, order: Order) -> Reader[tuple[int, int]]:
+    """Return the place and the bytes of the samples of a later chunk, if the first one has none."""
     offset = start
     for _ in range(_MOST_CHUNKS):
         if size - offset < 8:
@@ -164,7 +143,7 @@ def _skip_empty(start: int, size: int, order: _Order) -> Reader[tuple[int, int]]
     return start, 0
 
 
-def _find_end(start: int, stated: int, size: int, order: _Order, form_end: int) -> Reader[int]:
+def _find_end(start: int, stated: int, size: int, order: Order, form_end: int) -> Reader[int]:
     """Return the offset after the last sample.
 
     :param stated: bytes of the samples; 0 where the file does not state them.
@@ -183,21 +162,16 @@ def _find_end(start: int, stated: int, size: int, order: _Order, form_end: int) 
     return (yield from _before_chunks(start, size, order, is_unknown=not stated))
 
 
-def _ends_at(offset: int, size: int, order: _Order, form_end: int = 0) -> Reader[bool]:
-    """Return whether chunks, tags, or nothing follow an offset.
-
-    :param form_end: a place at which little that is no chunk may follow.
-    """
+def _ends_at(offset: int, size: int, order: Order, form_end: int = 0) -> Reader[bool]:
+    """Return whether chunks, tags, or nothing follow an offset; little may follow ``form_end``."""
     # Many programs leave out the byte that pads an odd size.
-    if size - offset < 8:
-        return True
     for begin in (offset, offset + 1) if offset % 2 else (offset,):
         if (yield from _are_chunks(begin, size, order, form_end)):
             return True
     return False
 
 
-def _are_chunks(offset: int, size: int, order: _Order, form_end: int) -> Reader[bool]:
+def _are_chunks(offset: int, size: int, order: Order, form_end: int) -> Reader[bool]:
     """Return whether chunks fill a file to its end, or one of them has a known name."""
     for _ in range(_MOST_CHUNKS):
         if size - offset < 8:
@@ -218,12 +192,11 @@ def _is_zeros(offset: int, size: int) -> Reader[bool]:
     return not any((yield from read_range(offset, min(_ZEROS, size - offset))))
 
 
-def _before_chunks(start: int, size: int, order: _Order, *, is_unknown: bool) -> Reader[int]:
+def _before_chunks(start: int, size: int, order: Order, *, is_unknown: bool) -> Reader[int]:
     """Return the offset of the chunks and tags at the end of a file, or its size.
 
-    They are found by their sizes: each of them ends where the next one or the file ends.
-
-    :param is_unknown: the file does not state the size of its samples. The chunks may be large.
+    Each of them ends where the next one or the file ends. Where the size of the samples is unknown,
+    they may be large.
     """
     first = max(start, size - (_LARGE_TAIL if is_unknown else _TAIL))
     tail = yield from read_range(first, size - first)

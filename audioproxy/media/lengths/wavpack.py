@@ -12,15 +12,9 @@ import struct
 from typing import NamedTuple
 
 from audioproxy.errors import UndecodableSource
+from audioproxy.media.lengths.ends import end_before_tags, skip_id3
 from audioproxy.media.probe import Probe
-from audioproxy.media.reading import (
-    Malformed,
-    Reader,
-    SourceLength,
-    end_before_tags,
-    read_range,
-    skip_id3,
-)
+from audioproxy.media.reading import Malformed, Reader, SourceLength, read_range
 
 # The block header: name, size, version, upper bits of both numbers, the number of samples of the
 # file, the number of the first sample, the samples of the block, flags, and a checksum.
@@ -51,7 +45,6 @@ _NOT_ONE = "The source consists of several WavPack files that cannot be played a
 class Block(NamedTuple):
     """A block of samples.
 
-    :ivar end: the offset after it.
     :ivar total: the number of samples that the file states, or None.
     :ivar number: that of its first sample.
     """
@@ -65,16 +58,11 @@ class Block(NamedTuple):
 
     @property
     def begins_frame(self) -> bool:
-        """Whether the block holds samples, and is the first one of its frame."""
         return self.samples > 0 and bool(self.flags & _IS_INITIAL)
 
 
 def read_wavpack(size: int, probe: Probe) -> Reader[SourceLength]:
-    """Read the length of a WavPack file.
-
-    :raises Malformed: where the file consists of several ones, or does not end with a whole block.
-    :raises UndecodableSource: for several files of which ffmpeg plays the first one alone.
-    """
+    """Read the length; refuse several files of which ffmpeg plays the first one alone."""
     start = yield from skip_id3()
     first = yield from read_block(start)
     end = yield from end_before_tags(size)
@@ -95,7 +83,6 @@ def read_wavpack(size: int, probe: Probe) -> Reader[SourceLength]:
 
 
 def _parse(data: bytes, start: int) -> Block | None:
-    """Return a block by its header; None for other bytes."""
     if len(data) < _HEADER.size:
         return None
     name, size, version, upper, upper_total, total, index, samples, flags, _ = _HEADER.unpack(data)
@@ -106,10 +93,6 @@ def _parse(data: bytes, start: int) -> Block | None:
 
 
 def read_block(offset: int) -> Reader[Block]:
-    """Read the header of the block at an offset.
-
-    :raises Malformed: where there is none.
-    """
     block = _parse((yield from read_range(offset, _HEADER.size)), offset)
     if block is None:
         raise Malformed
@@ -117,10 +100,7 @@ def read_block(offset: int) -> Reader[Block]:
 
 
 def find_last_block(start: int, end: int) -> Reader[Block]:
-    """Return the first block of the last frame with samples.
-
-    :raises Malformed: where no blocks lead from it to the end.
-    """
+    """Return the first block of the last frame with samples, from which blocks lead to the end."""
     left = _MOST_NAMES
     for length in _TAILS:
         offset = max(start, end - length)
@@ -137,11 +117,23 @@ def find_last_block(start: int, end: int) -> Reader[Block]:
     raise Malformed
 
 
-def _is_one(first: Block, last: Block) -> Reader[bool]:
-    """Return whether the numbers of samples rise from the first block to the last one.
+def find_block(offset: int, last: Block) -> Reader[Block]:
+    """Return the first block of a frame near an offset, not ahead of it; it may be the last one."""
+    begin, end, left = offset, last.start + _HEADER.size, _MOST_NAMES
+    for part in _PARTS:
+        data = yield from read_range(begin, min(part, end - begin))
+        at = -1
+        while left and (at := data.find(_NAME, at + 1)) >= 0:
+            block = _parse(data[at : at + _HEADER.size], begin + at)
+            if block is not None and block.begins_frame:
+                return block
+            left -= 1
+        begin += len(data) - _HEADER.size + 1
+    raise Malformed
 
-    :raises Malformed: where the blocks in between are not found.
-    """
+
+def _is_one(first: Block, last: Block) -> Reader[bool]:
+    """Return whether the numbers of samples rise from the first block to the last one."""
     before = first
     for place in _PLACES:
         offset = first.start + (last.start - first.start) * place // 4
@@ -158,35 +150,13 @@ def _follows(before: Block, other: Block) -> bool:
     return is_later or other.start <= before.start
 
 
-def find_block(offset: int, last: Block) -> Reader[Block]:
-    """Return the first block of a frame at or after an offset, which may be the last one.
-
-    :raises Malformed: where none is near.
-    """
-    begin, end, left = offset, last.start + _HEADER.size, _MOST_NAMES
-    for part in _PARTS:
-        data = yield from read_range(begin, min(part, end - begin))
-        at = -1
-        while left and (at := data.find(_NAME, at + 1)) >= 0:
-            block = _parse(data[at : at + _HEADER.size], begin + at)
-            if block is not None and block.begins_frame:
-                return block
-            left -= 1
-        begin += len(data) - _HEADER.size + 1
-    raise Malformed
-
-
 def _differ(first: Block, other: Block) -> bool:
-    """Return whether the samples of two blocks have other parameters."""
     have_samples = first.begins_frame and other.begins_frame
     return have_samples and bool((first.flags ^ other.flags) & _PARAMETERS)
 
 
 def _refuse_interrupted(first: Block, end: int) -> Reader[None]:
-    """Refuse joined files if ffmpeg ends at a border between them.
-
-    :raises Malformed: where the blocks cannot be followed.
-    """
+    """Refuse joined files if ffmpeg ends at a border between them."""
     block = first
     for _ in range(_MOST_BLOCKS):
         if block.end + _HEADER.size > end:

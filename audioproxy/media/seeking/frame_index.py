@@ -16,9 +16,7 @@ _MOST_ENTRIES = 1 << 16
 class FrameIndex:
     """The offsets of some frames, up to the place where the reading has come.
 
-    :ivar stream: the stream.
     :ivar offset: of the first frame that was not read.
-    :ivar frames: number of frames that were read.
     :ivar is_over: the end was reached, or something else than a frame, or the limit of entries.
     """
 
@@ -34,7 +32,6 @@ class FrameIndex:
         return min(most, self.stream.end - self.offset)
 
     def add(self, data: bytes) -> None:
-        """Add the frames of the bytes at ``offset``."""
         found, end = self.stream.form.follow(data)
         self._entries.extend(self.offset + at for at in found[-self.frames % _STEP :: _STEP])
         self.offset += end
@@ -46,10 +43,7 @@ class FrameIndex:
         self.is_over = is_broken or is_full or self.offset + HEADER > self.stream.end
 
     def find_offset(self, number: int) -> Reader[int]:
-        """Return the offset of a frame that was read.
-
-        :raises Malformed: where the file has changed meanwhile.
-        """
+        """Return the offset of a frame that was read, unless the file has changed meanwhile."""
         entry, more = divmod(number, _STEP)
         begin, *later = self._entries[entry : entry + 2]
         end = min((*later, self.offset)) + HEADER

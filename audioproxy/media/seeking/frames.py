@@ -15,20 +15,18 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from audioproxy.media.lengths.lower_bounds import AAC_RATES, AAC_SAMPLES
+from audioproxy.media.lengths.ends import (
+    INCOMPLETE_FRAMES,
+    end_before_tags,
+    end_of_frames,
+    skip_id3,
+)
+from audioproxy.media.lengths.lower_bounds import AAC_SAMPLES, adts_form
 from audioproxy.media.lengths.mp3 import Stated, is_header_frame, read_encoder_header
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
 from audioproxy.media.probe import Probe
-from audioproxy.media.reading import (
-    INCOMPLETE_FRAMES,
-    Malformed,
-    Reader,
-    end_before_tags,
-    end_of_frames,
-    read_range,
-    skip_id3,
-)
-from audioproxy.media.seeking.point import PREROLL, SeekPoint
+from audioproxy.media.reading import Malformed, Reader, read_range
+from audioproxy.media.seek_point import PREROLL, SeekPoint
 
 #: Bytes of the longest header.
 HEADER = 8
@@ -54,15 +52,13 @@ _Columns: TypeAlias = NDArray[np.int64]
 class FrameForm:
     """The form of the frames of a stream.
 
-    :ivar demuxer: ffmpeg's name.
-    :ivar samples: number of samples of a frame, at the rate that the probe reports.
-    :ivar mask: the bits of a header that are the same in all frames.
-    :ivar value: these bits.
-    :ivar lengths: returns the lengths of frames in bytes, given the bytes of their headers as an
-        array of the shape ``(8, n)``; 0 for other bytes.
+    :ivar samples: of a frame, at the rate that the probe reports.
+    :ivar mask: the bits of a header that are the same in all frames, which are ``value``.
+    :ivar lengths: returns the bytes of frames, or 0, given an array of their headers of the shape
+        ``(8, n)``.
     :ivar mean: bytes of a frame, on average, if all have the bit rate of the first one; None where
         they never have, or where no file states their number.
-    :ivar start_mask: the bits of the headers of two frames in which these must agree, since ffmpeg
+    :ivar start_mask: the bits in which a frame's header and the next one must agree, since ffmpeg
         would leave out the first one.
     """
 
@@ -75,7 +71,6 @@ class FrameForm:
     start_mask: bytes = b""
 
     def length(self, header: bytes) -> int:
-        """Return the length of the frame with a header, in bytes; 0 for other bytes."""
         if len(header) < HEADER or any(
             byte & mask != value
             for byte, mask, value in zip(header, self.mask, self.value, strict=False)
@@ -85,12 +80,10 @@ class FrameForm:
         return int(self.lengths(columns[:, np.newaxis])[0])
 
     def follow(self, data: bytes) -> tuple[list[int], int]:
-        """Return the offsets of the frames that follow each other, and the offset after the last.
+        """Return the offsets of the frames from the start on, and the offset after the last.
 
         That is one whose end is no frame, or whose successor has not all of its header in the data.
         Only what may be a frame is examined piece by piece, so this is about as fast as reading.
-
-        :param data: its first bytes are a frame; otherwise there is none.
         """
         octets = np.frombuffer(data, np.uint8)
         candidates = np.flatnonzero(octets[: max(0, len(octets) - HEADER + 1)] == self.value[0])
@@ -135,18 +128,12 @@ class FrameStream:
     frames: int
 
     def number_before(self, sample: int, rate: int) -> int:
-        """Return the number of the frame at which decoding starts for a sample; 0 or more.
-
-        :param rate: of the source, in Hz.
-        """
+        """Return the number of the frame at which decoding starts for a sample; 0 or more."""
         number = (sample + self.delay) // self.form.samples
         return max(0, number - -(-PREROLL * rate // self.form.samples))
 
     def number_behind(self, sample: int) -> int:
-        """Return the number of the frame up to which a stream must reach to have all samples.
-
-        :param sample: the sample after the last of them.
-        """
+        """Return the number of the frame up to which a stream must reach to have all samples."""
         return -(-(sample + self.delay) // self.form.samples) + INCOMPLETE_FRAMES
 
     def may_start(self, offset: int) -> Reader[bool]:
@@ -167,16 +154,11 @@ class FrameStream:
         return are_alike and not is_header_frame(data)
 
     def point(self, number: int, offset: int) -> SeekPoint:
-        """Return the place of a frame."""
         sample = number * self.form.samples - self.delay
         return SeekPoint(sample, offset, self.form.demuxer, stop=self.samples)
 
 
 def read_stream(size: int, probe: Probe) -> Reader[FrameStream]:
-    """Read the form of a stream of frames, and whether all of them have one bit rate.
-
-    :raises Malformed: for a file of another form.
-    """
     if probe.container == "mp3":
         stated = yield from read_encoder_header(size)
     else:
@@ -193,11 +175,7 @@ def read_stream(size: int, probe: Probe) -> Reader[FrameStream]:
 def find_start(
     stream: FrameStream, find: Callable[[int], Reader[int]], number: int
 ) -> Reader[SeekPoint]:
-    """Return the last place up to a frame at which a decoder may start.
-
-    :param find: returns the offset of a frame.
-    :raises Malformed: where there is none.
-    """
+    """Return the last place up to a frame at which a decoder may start."""
     for candidate in range(number, max(0, number - _MOST_STEPS), -1):
         offset = yield from find(candidate)
         if (yield from stream.may_start(offset)):
@@ -206,10 +184,7 @@ def find_start(
 
 
 def find_offset(stream: FrameStream, mean: Fraction, number: int) -> Reader[int]:
-    """Return the offset of a frame of a stream with one bit rate.
-
-    :raises Malformed: where none of that bit rate is at the place that the mean length gives.
-    """
+    """Return the offset of a frame of a stream with one bit rate, which gives its place."""
     form, place = stream.form, stream.first + int(number * mean)
     begin = place - _ROUNDING
     count = min(2 * _ROUNDING + (_FOLLOWING + 1) * int(mean + _ROUNDING), stream.end - begin)
@@ -228,8 +203,6 @@ def _is_constant(form: FrameForm, start: int, end: int, frames: int) -> Reader[b
 
     A frame at a place does not prove its number, nor does the last one, as tags may be between. The
     number that the file states does, if it leads to the end.
-
-    :param frames: that number, or 0.
     """
     mean, at = form.mean, start
     if mean is None or not frames:
@@ -263,16 +236,12 @@ def _form_of_mp3(header: bytes, probe: Probe) -> FrameForm:
 
 
 def _form_of_adts(header: bytes, probe: Probe) -> FrameForm:
-    """Return the form of ADTS (ISO/IEC 13818-7, 6.2), whose frames have one block each.
+    """Return the form of ADTS with one block in a frame (ISO/IEC 13818-7, 6.2).
 
     With spectral band replication, a decoder outputs twice as many samples.
     """
-    rate_index = header[2] >> 2 & 15
-    channels = (header[2] & 1) << 2 | header[3] >> 6
-    if header[0] != 0xFF or header[1] & 0xF6 != 0xF0 or header[6] & 3 or not channels:
-        raise Malformed
-    rate = AAC_RATES[rate_index] if rate_index < len(AAC_RATES) else 0
-    if probe.sample_rate not in (rate, 2 * rate):
+    rate, channels = adts_form(header)
+    if header[6] & 3 or not channels or probe.sample_rate not in (rate, 2 * rate):
         raise Malformed
 
     def lengths(columns: _Columns) -> _Columns:

@@ -23,11 +23,11 @@ from audioproxy.media.lengths.ogg import count_opus
 from audioproxy.media.lengths.pcm import sample_bytes
 from audioproxy.media.probe import Probe
 from audioproxy.media.reading import Malformed, Reader, SourceLength
+from audioproxy.media.seek_point import MOST_COPIED, PREROLL, SeekPoint
 from audioproxy.media.seeking.frames import AC3_BLOCK, EAC3_BLOCKS
 from audioproxy.media.seeking.matroska_blocks import Block, Frame, find_block, read_blocks
 from audioproxy.media.seeking.matroska_headers import NANOSECONDS, Cues, Track, read_headers
 from audioproxy.media.seeking.ogg import preroll_of_opus
-from audioproxy.media.seeking.point import MOST_COPIED, PREROLL, SeekPoint
 
 # Nanoseconds to which containers round time stamps, and those by which a second rounding, as in
 # MPEG-TS and in mkvmerge, may move them.
@@ -46,11 +46,9 @@ _FLAC_MARKER = 8
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """The time stamps of blocks, as multiples of the time of a block.
+    """The time stamps of blocks, as multiples of the time of a block: its period.
 
     :ivar samples: number of samples of a block.
-    :ivar period: the time of a block.
-    :ivar first: the time stamp of the first block.
     :ivar unit: nanoseconds of a time stamp.
     :ivar rounding: nanoseconds to which time stamps are rounded.
     """
@@ -62,11 +60,9 @@ class _Grid:
     rounding: int
 
     def number(self, stamp: int) -> int:
-        """Return the number of the block with a time stamp."""
         return round((stamp - self.first) / self.period)
 
     def stamp(self, number: int) -> Fraction:
-        """Return the time stamp of a block, before it was rounded."""
         return self.first + number * self.period
 
 
@@ -74,13 +70,12 @@ class _Grid:
 class _Codec:
     """A codec whose blocks may have the same number of samples.
 
-    :ivar count: returns the number of samples of a frame, given the private data of the track, too.
-        Time stamps must agree with it. It is 0 where it is unknown.
-    :ivar preroll: returns the number of samples that are decoded ahead of a place, given the first
-        frame and the sample rate.
+    :ivar count: the number of samples of a frame, with which time stamps must agree; 0 for unknown.
+        It is given the private data of the track, too.
+    :ivar preroll: the number of samples that are decoded ahead of a place, by the first frame.
     :ivar is_even: a frame inside is never shorter, even where files were joined, or its number
         tells. So it does not matter if time stamps jump a little there.
-    :ivar position: returns the number of samples ahead of a frame, where it states that.
+    :ivar position: the number of samples ahead of a frame, where it states that.
     """
 
     count: Callable[[Frame, bytes, Probe], int]
@@ -95,10 +90,7 @@ def find_in_matroska(
     """Return the place from which decoding gives a sample.
 
     :param length: without effect: the duration of a file does not tell whether it has gaps.
-    :param first: the sample.
     :param last: the sample after the last needed one; None for all.
-    :raises Malformed: where the start is near, where there are no Cues, or where time stamps do not
-        tell the numbers of blocks.
     """
     segment = yield from read_segment(size)
     track, cues, start = yield from read_headers(segment, probe)
@@ -145,10 +137,7 @@ def _build_grid(first: Block, track: Track, probe: Probe) -> _Grid:
 
 
 def _check_counts(blocks: Sequence[Block], grid: _Grid, track: Track, probe: Probe) -> None:
-    """Check that frames have as many samples as all, but for the last one of the file.
-
-    :raises Malformed: where they have not, or where a block begins ahead of the end of another one.
-    """
+    """Check that frames have as many samples as all, but for the last one, and do not overlap."""
     count = CODECS[probe.codec].count
     counts = [count(frame, track.private, probe) for block in blocks for frame in block.frames]
     is_even = all(samples == grid.samples for samples in counts[:-1])
@@ -160,10 +149,7 @@ def _check_counts(blocks: Sequence[Block], grid: _Grid, track: Track, probe: Pro
 
 
 def _check_positions(blocks: Sequence[Block], grid: _Grid, track: Track, probe: Probe) -> None:
-    """Check the numbers that frames state, which count from 0 anew where files were joined.
-
-    :raises Malformed: where they are not those of the time stamps.
-    """
+    """Check that frames state the numbers of their time stamps. Joined files count from 0 anew."""
     position = CODECS[probe.codec].position
     if position is None:
         return
@@ -175,10 +161,7 @@ def _check_positions(blocks: Sequence[Block], grid: _Grid, track: Track, probe: 
 def _check_stamps(first: int, stamps: Sequence[int], grid: _Grid, cues: Cues, index: int) -> None:
     """Check that time stamps of blocks and of Cues are multiples, but for their rounding.
 
-    :param first: the time stamp of the first block of the file.
-    :param stamps: those of it and of other blocks.
     :param index: of the Cue behind the place.
-    :raises Malformed: where they are not, or where Cues are out of order or far apart.
     """
     # The number is odd, since the points of two tracks may alternate.
     elapsed = max(1, cues.stamp(index - 1) - first) * grid.unit
@@ -195,8 +178,7 @@ def _check_stamps(first: int, stamps: Sequence[int], grid: _Grid, cues: Cues, in
 def _find_end(cues: Cues, stamp: Fraction) -> int | None:
     """Return the offset of a cluster that has no block up to a time stamp; None if there is none.
 
-    The blocks of a track are in their order, but that of a point need not be the first one of its
-    cluster.
+    A point need not be that of the first block of its cluster.
     """
     points = cues.of_track(range(cues.find(stamp), len(cues)))
     first = next(points, None)
@@ -206,12 +188,12 @@ def _find_end(cues: Cues, stamp: Fraction) -> int | None:
 
 
 def _count_aac(frame: Frame, private: bytes, probe: Probe) -> int:
-    """Return the samples of a frame of AAC, of which spectral band replication doubles the rate.
+    """Return the samples of a frame, of which spectral band replication doubles the rate.
 
     The private data is an AudioSpecificConfig (ISO/IEC 14496-3, 1.6.2.1).
     """
-    index = int.from_bytes(private[:2].ljust(2, b"\xff"), "big") >> 7 & 15
-    return AAC_SAMPLES * probe.sample_rate // AAC_RATES[index] if index < len(AAC_RATES) else 0
+    rate = AAC_RATES[int.from_bytes(private[:2].ljust(2, b"\xff"), "big") >> 7 & 15]
+    return AAC_SAMPLES * probe.sample_rate // rate if rate else 0
 
 
 def _count_eac3(frame: Frame, private: bytes, probe: Probe) -> int:
@@ -221,16 +203,7 @@ def _count_eac3(frame: Frame, private: bytes, probe: Probe) -> int:
 
 
 def _second(frame: Frame, rate: int) -> int:
-    """Return the number of samples of the pre-roll of transform codecs."""
     return PREROLL * rate
-
-
-def _count_flac(frame: Frame, private: bytes, probe: Probe) -> int:
-    return _parse_flac(frame, private)[1]
-
-
-def _position_in_flac(frame: Frame, private: bytes) -> int:
-    return _parse_flac(frame, private)[0]
 
 
 def _parse_flac(frame: Frame, private: bytes) -> tuple[int, int]:
@@ -251,7 +224,11 @@ CODECS = {
         lambda frame, private, probe: count_opus([frame.data])[0],
         lambda frame, rate: preroll_of_opus(frame.data),
     ),
-    "flac": _Codec(_count_flac, is_even=True, position=_position_in_flac),
+    "flac": _Codec(
+        lambda frame, private, probe: _parse_flac(frame, private)[1],
+        is_even=True,
+        position=lambda frame, private: _parse_flac(frame, private)[0],
+    ),
     **{
         f"pcm_{form}": _Codec(_count_pcm)
         for form in "u8 s16le s16be s24le s24be s32le s32be f32le f64le".split()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 
 from audioproxy.media.lengths.ebml import Element, parse_elements
 from audioproxy.media.reading import Malformed, Reader, read_range
@@ -26,11 +26,7 @@ _BLOCK_HEADER, _FRAME_HEADER = 4, 16
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame of a codec.
-
-    :ivar data: its first bytes.
-    :ivar size: all of its bytes.
-    """
+    """The first bytes of a frame of a codec, and the number of all."""
 
     data: bytes
     size: int
@@ -38,56 +34,39 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block.
-
-    :ivar stamp: the time stamp of its first frame.
-    :ivar frames: those that were read, at least the first one.
-    """
+    """The time stamp of a block, and those of its frames that were read, at least the first one."""
 
     stamp: int
     frames: Sequence[Frame]
 
 
 def read_blocks(offset: int, size: int, track: int) -> Reader[list[Block]]:
-    """Read the first blocks of a track in a cluster.
-
-    :param size: bytes of the file.
-    :param track: its number.
-    :raises Malformed: where there is no cluster, or none of them near its start.
-    """
     data = yield from read_range(offset, min(_WINDOW, size - offset))
     inner, timestamp = _parse_cluster(data)
     begin = timestamp.number(data)
     blocks = []
-    for element in _blocks_of(inner, data):
-        if not _is_of_track(data, element, track):
-            continue
-        frames = _frames_of(data, element)
+    for block, stamp in islice(_blocks_of(inner, data, track), _MOST_BLOCKS):
+        frames = _frames_of(data, block)
         if not frames:
             break
-        blocks.append(Block(begin + _stamp_of(data, element), frames))
-        if len(blocks) == _MOST_BLOCKS:
-            break
+        blocks.append(Block(begin + stamp, frames))
     if not blocks:
         raise Malformed
     return blocks
 
 
 def find_block(offset: int, size: int, track: int, latest: int) -> Reader[tuple[int, int, bytes]]:
-    """Find the last block of a track in a cluster up to a time stamp.
+    """Return the last block of a track in a cluster up to the latest time stamp.
 
-    :param latest: the time stamp.
-    :returns: its time stamp and its offset, and the start of a cluster that begins with it.
-    :raises Malformed: where the first block does not, or where blocks are not in their order.
+    It is its time stamp, its offset, and the start of a cluster that begins with it.
     """
     data = yield from read_range(offset, min(_MOST_SEARCHED, size - offset))
     inner, timestamp = _parse_cluster(data)
     begin = timestamp.number(data)
     stamps = (
-        (begin + _stamp_of(data, block), element.offset)
+        (begin + stamp, element.offset)
         for element in inner
-        for block in _blocks_of([element], data)
-        if _is_of_track(data, block, track)
+        for _, stamp in _blocks_of([element], data, track)
     )
     ahead = list(takewhile(lambda block: block[0] <= latest, stamps))
     if not ahead or ahead != sorted(ahead):
@@ -98,10 +77,7 @@ def find_block(offset: int, size: int, track: int, latest: int) -> Reader[tuple[
 
 
 def _parse_cluster(data: bytes) -> tuple[Sequence[Element], Element]:
-    """Return the elements of the cluster that the data begins with, and its Timestamp.
-
-    :raises Malformed: where there is no cluster, or not one Timestamp ahead of the blocks.
-    """
+    """Return the elements of the cluster that the data begins with, and its only Timestamp."""
     cluster = next(parse_elements(data), None)
     if cluster is None or cluster.name != CLUSTER:
         raise Malformed
@@ -110,22 +86,6 @@ def _parse_cluster(data: bytes) -> tuple[Sequence[Element], Element]:
     if [field.name for field in listed].count(_TIMESTAMP) != 1 or listed[0].name != _TIMESTAMP:
         raise Malformed
     return inner, listed[0]
-
-
-def _is_of_track(data: bytes, block: Element, track: int) -> bool:
-    """Return whether a block is of a track; not where its header is cut off by the data.
-
-    :raises Malformed: where the block is shorter than its header.
-    """
-    if block.end - block.start < _BLOCK_HEADER:
-        raise Malformed
-    header = data[block.start : block.start + _BLOCK_HEADER]
-    return len(header) == _BLOCK_HEADER and header[0] == track | 0x80
-
-
-def _stamp_of(data: bytes, block: Element) -> int:
-    """Return the time stamp of a block, from that of its cluster on."""
-    return int.from_bytes(data[block.start + 1 : block.start + 3], "big", signed=True)
 
 
 def _frames_of(data: bytes, block: Element) -> list[Frame]:
@@ -176,10 +136,21 @@ def _read_lacing(data: bytes, start: int, end: int) -> tuple[int, list[int]]:
     return start, [*sizes, end - start - sum(sizes)]
 
 
-def _blocks_of(inner: Iterable[Element], data: bytes) -> Iterator[Element]:
+def _blocks_of(inner: Iterable[Element], data: bytes, track: int) -> Iterator[tuple[Element, int]]:
+    """Yield the blocks of a track whose headers are in the data, and their time stamps.
+
+    These count from that of the cluster.
+    """
     for element in inner:
+        fields: Iterable[Element] = ()
         if element.name == _SIMPLE_BLOCK:
-            yield element
+            fields = [element]
         elif element.name == _BLOCK_GROUP:
-            fields = parse_elements(data, element.start, element.end)
-            yield from (field for field in fields if field.name == _BLOCK)
+            children = parse_elements(data, element.start, element.end)
+            fields = (field for field in children if field.name == _BLOCK)
+        for block in fields:
+            if block.end - block.start < _BLOCK_HEADER:
+                raise Malformed
+            header = data[block.start : block.start + _BLOCK_HEADER]
+            if len(header) == _BLOCK_HEADER and header[0] == track | 0x80:
+                yield block, int.from_bytes(header[1:3], "big", signed=True)

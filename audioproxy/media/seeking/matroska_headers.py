@@ -39,11 +39,9 @@ _LARGEST_HEADER, _LARGEST_CUES = 1 << 20, 2 << 20
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """The first audio track.
+    """The first audio track; blocks and Cues refer to it with its number.
 
-    :ivar number: which blocks and Cues refer to it with.
     :ivar unit: nanoseconds of a time stamp.
-    :ivar private: what its decoder needs.
     :ivar delay: number of samples that the decoder leaves out at the start.
     :ivar head: bytes ahead of a cluster, for a decoder that leaves out none.
     """
@@ -56,14 +54,7 @@ class Track:
 
 
 class Cues:
-    """The Cues of a file, which are points in the order of their time stamps."""
-
     def __init__(self, data: bytes, start: int, track: int) -> None:
-        """Begin with their bytes.
-
-        :param start: the offset that those of clusters count from.
-        :param track: the number of the track.
-        """
         self._data = data
         self._start = start
         self._track = track
@@ -77,10 +68,7 @@ class Cues:
         return bisect_right(range(len(self)), floor(stamp), key=self.stamp)
 
     def last_before(self, index: int) -> tuple[int, int]:
-        """Return the time stamp of the last point of the track ahead of an index, and its cluster.
-
-        :raises Malformed: where there is none.
-        """
+        """Return the last point of the track ahead of an index, as `of_track` yields it."""
         for point in self.of_track(range(index - 1, -1, -1)):
             return point
         raise Malformed
@@ -89,8 +77,7 @@ class Cues:
         """Yield the time stamps of the points of the track, and the offsets of their clusters."""
         for index in indexes:
             for positions in self._fields(self._points[index], _CUE_POSITIONS):
-                track = self._number(positions, _CUE_TRACK)
-                if track == self._track:
+                if self._number(positions, _CUE_TRACK) == self._track:
                     cluster = self._number(positions, _CUE_CLUSTER)
                     yield self.stamp(index), self._start + cluster
 
@@ -109,14 +96,9 @@ class Cues:
 
 
 def read_headers(segment: Element, probe: Probe) -> Reader[tuple[Track, Cues, int]]:
-    """Read the first audio track, the Cues, and the offset of the first cluster.
-
-    :raises Malformed: where there are none, or the track is encoded once more.
-    """
     found = yield from _find_headers(segment)
-    for name in (_INFO, _TRACKS, _CUES, CLUSTER):
-        if name not in found:
-            raise Malformed
+    if not found.keys() >= {_INFO, _TRACKS, _CUES, CLUSTER}:
+        raise Malformed
     track = yield from _read_track(segment, found, probe)
     data = yield from _read_content(found[_CUES], _LARGEST_CUES)
     return track, Cues(data, segment.start, track.number), found[CLUSTER].offset
@@ -181,7 +163,7 @@ def _delay(probe: Probe, unit: int, nanoseconds: int, private: bytes) -> int:
         if len(private) < PRESKIP.stop or delay != int.from_bytes(private[PRESKIP], "little"):
             raise Malformed
         return delay
-    left_out = probe.start * NANOSECONDS - probe.first_time_stamp * unit
+    left_out = probe.audio.start * NANOSECONDS - probe.audio.first_time_stamp * unit
     return delay if 2 * left_out > nanoseconds else 0
 
 
@@ -203,5 +185,4 @@ def _number(data: bytes, fields: Mapping[bytes, Element], name: bytes, default: 
 
 
 def _element(name: bytes, content: bytes | bytearray) -> bytes:
-    """Return an element, with a size of 8 bytes."""
     return name + (1 << 56 | len(content)).to_bytes(8, "big") + content

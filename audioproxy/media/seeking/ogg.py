@@ -26,7 +26,7 @@ from audioproxy.media.lengths.ogg_pages import (
 )
 from audioproxy.media.probe import Probe
 from audioproxy.media.reading import Malformed, Reader, SourceLength, read_range
-from audioproxy.media.seeking.point import MOST_COPIED, SeekPoint
+from audioproxy.media.seek_point import MOST_COPIED, SeekPoint, estimate_place
 
 # Samples of Opus that are decoded ahead of a place. RFC 7845, 4.6, recommends 80 ms. Behind these,
 # samples are the same to the last bit: of music, and nearly always of speech, whose pitch is
@@ -36,21 +36,17 @@ _PREROLL_OF_MUSIC, _PREROLL_OF_SPEECH = 36000, 96000
 _SPEECH = range(16)
 # Bytes that are searched for pages at once, and those of them ahead of the estimated place.
 _WINDOW, _AHEAD = 128 * 1024, 48 * 1024
-# Steps that go by the mean bit rate; each of the further ones halves what is left.
-_ESTIMATES, _MOST_STEPS = 4, 12
+_MOST_STEPS = 12
 _OPUS = b"OpusHead"
 
 
 def find_in_ogg(
     size: int, probe: Probe, length: SourceLength, first: int, last: int | None
 ) -> Reader[SeekPoint]:
-    """Return the place from which decoding gives a sample.
+    """Return the place from which decoding gives a sample, unless it is near the start.
 
     :param length: which the ends of the file confirm.
-    :param first: the sample.
     :param last: the sample after the last needed one; None for all.
-    :raises Malformed: where the start is near, where pages contradict each other, where the file is
-        not one whole stream, or where too much would be copied.
     """
     stream = yield from read_start(probe)
     # Positions must count the samples from the start of the file.
@@ -89,17 +85,13 @@ def find_in_ogg(
 
 
 def preroll_of_opus(packet: bytes) -> int:
-    """Return the number of samples that are decoded ahead of a place in Opus.
-
-    :param packet: the first one of the stream.
-    """
+    """Return the number of samples that are decoded ahead of a place, by the first packet."""
     return _PREROLL_OF_SPEECH if packet[0] >> 3 in _SPEECH else _PREROLL_OF_MUSIC
 
 
 class _Start(NamedTuple):
-    """The packet at which decoding starts.
+    """The packet at which decoding starts, on a page that begins with it.
 
-    :ivar page: a page that begins with it.
     :ivar following: the offset of the page behind that.
     :ivar position: of the first sample that a decoder outputs.
     :ivar samples: number of samples that it outputs of the page.
@@ -112,19 +104,13 @@ class _Start(NamedTuple):
 
 
 def _find_page(stream: OggStream, end: Page, position: int) -> Reader[Page]:
-    """Return the last page that ends at a position or ahead of it.
-
-    :param end: the last page of the stream.
-    :raises Malformed: where it is the first one, or none is certain.
-    """
+    """Return the last page that ends at a position or ahead of it, but not the first one."""
     low, high = stream.page, end
     if not low.granule < position < high.granule:
         raise Malformed
     for step in range(_MOST_STEPS):
-        span = high.offset - low.end
-        place = span // 2
-        if step < _ESTIMATES:
-            place = span * (position - low.granule) // (high.granule - low.granule)
+        span, samples = high.offset - low.end, high.granule - low.granule
+        place = estimate_place(step, span, position - low.granule, samples)
         begin = low.end + max(0, min(place - _AHEAD, span - _WINDOW))
         data = yield from read_range(begin, min(_WINDOW, high.offset - begin))
         pages = [page for page in find_pages(data, begin, low.serial) if page.granule >= 0]
@@ -147,8 +133,7 @@ def _find_page(stream: OggStream, end: Page, position: int) -> Reader[Page]:
 def _find_packet(stream: OggStream, page: Page, position: int) -> Reader[_Start]:
     """Return the last packet from which a decoder gives the sample at a position.
 
-    :param page: the last one that ends there or ahead of it.
-    :raises Malformed: where the packets of the next page do not lead from one position to the next.
+    The page ends there or ahead. The packets of the next one must lead to the position of that.
     """
     following = yield from read_page(page.end)
     data = yield from read_range(page.offset, following.end - page.offset)
@@ -181,7 +166,6 @@ def _start_at(page: Page, skipped: int, position: int, samples: int) -> Reader[_
 
 
 def _read_headers(stream: OggStream) -> Reader[bytes]:
-    """Return the pages of headers, which let a decoder of Opus leave out no samples."""
     head = yield from read_range(0, stream.page.offset)
     if not stream.head.startswith(_OPUS):
         return head
@@ -191,10 +175,7 @@ def _read_headers(stream: OggStream) -> Reader[bytes]:
 
 
 def _has_later(serial: bytes, position: int, data: bytes) -> bool:
-    """Return whether some bytes have a page that ends at a position or behind it.
-
-    ffmpeg leaves out damaged pages, so their positions do not count.
-    """
+    """Return whether some bytes have an undamaged page that ends at a position or behind it."""
     at, damaged = -1, 0
     while damaged < MOST_DAMAGED and (at := data.find(b"OggS\0", at + 1)) >= 0:
         granule = int.from_bytes(data[at + 6 : at + 14], "little", signed=True)

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+from audioproxy.media.lengths.ends import end_before_tags, skip_id3
 from audioproxy.media.lengths.wavpack import Block, find_block, find_last_block, read_block
 from audioproxy.media.probe import Probe
-from audioproxy.media.reading import (
-    Malformed,
-    Reader,
-    SourceLength,
-    end_before_tags,
-    skip_id3,
-)
-from audioproxy.media.seeking.point import SeekPoint
+from audioproxy.media.reading import Malformed, Reader, SourceLength
+from audioproxy.media.seek_point import SeekPoint, estimate_place
 
 # Bytes by which a search begins ahead of the estimated place.
 _AHEAD = 64 * 1024
-# Steps that go by the mean bit rate; each of the further ones halves what is left.
-_ESTIMATES, _MOST_STEPS = 4, 12
+_MOST_STEPS = 12
 # Blocks that are followed to the place: those of silence are small.
 _MOST_BLOCKS = 1024
 
@@ -24,13 +18,7 @@ _MOST_BLOCKS = 1024
 def find_in_wavpack(
     size: int, probe: Probe, length: SourceLength, first: int, last: int | None
 ) -> Reader[SeekPoint]:
-    """Return the place from which decoding gives a sample.
-
-    :param length: which the ends of the file confirm.
-    :param first: the sample.
-    :param last: without effect: the decoder reads the source itself.
-    :raises Malformed: where the numbers of samples contradict each other, or none is near.
-    """
+    """Return the place from which decoding gives a sample, given a length that the ends confirm."""
     start = yield from skip_id3()
     low = yield from read_block(start)
     end = yield from find_last_block(start, (yield from end_before_tags(size)))
@@ -39,10 +27,7 @@ def find_in_wavpack(
     # The first block behind this offset has a later sample.
     until, number = end.start, end.number
     for step in range(_MOST_STEPS):
-        span = until - low.start
-        place = span // 2
-        if step < _ESTIMATES:
-            place = span * (first - low.number) // (number - low.number)
+        place = estimate_place(step, until - low.start, first - low.number, number - low.number)
         begin = low.start + max(0, place - _AHEAD)
         found = yield from find_block(begin, end)
         if not low.number <= found.number <= number:
@@ -60,8 +45,6 @@ def _follow(block: Block, first: int) -> Reader[tuple[Block, Block]]:
     """Return the first blocks of two frames that follow each other, near a sample.
 
     The second frame begins behind the sample, or is one of many that precede it.
-
-    :raises Malformed: where the numbers of frames on the way are not those of their samples.
     """
     following = block
     for _ in range(_MOST_BLOCKS):

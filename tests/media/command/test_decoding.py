@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from decimal import Decimal
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -20,8 +19,8 @@ from audioproxy.media.command.decoding import (
 )
 from audioproxy.media.command.encoding import encoder_arguments
 from audioproxy.media.inputs import local_input
-from audioproxy.media.probe import Probe
 from tests.support.audio import options_of
+from tests.support.probes import Probe, replace
 
 STEREO = Probe("mp3", "mp3", Decimal(60), True, sample_rate=44100, decoded_bits=64, layout="stereo")
 FLOATS = replace(STEREO, container="wav", codec="pcm_f32le")
@@ -217,7 +216,7 @@ class CheckTests(SynchronousTestCase):
             ("aac", 64, False),
         ):
             probe = replace(STEREO, codec=codec, decoded_bits=bits)
-            self.assertEqual(probe.stores_floats, stored, codec)
+            self.assertEqual(probe.audio.stores_floats, stored, codec)
 
     def test_reports(self) -> None:
         """A change, a start after a change, and a sample that is no audio are irregular (D63).

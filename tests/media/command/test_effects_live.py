@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import tempfile
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -30,6 +29,7 @@ from tests.support.audio import (
     run,
     write_wav,
 )
+from tests.support.probes import replace
 
 RATE = 44100
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from decimal import Decimal
 
 from hypothesis import given
@@ -13,15 +12,16 @@ from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.option_parser import parse_options
 from audioproxy.media.command.decoding import decoded_stream, single_process
 from audioproxy.media.command.encoding import (
+    build_pipeline,
     check_bitrate,
     encoder_arguments,
-    output_rate,
 )
+from audioproxy.media.command.stages import output_rate
 from audioproxy.media.conversion import SWRESAMPLE
 from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.inputs import local_input
-from audioproxy.media.probe import Probe
 from tests.support.audio import options_of
+from tests.support.probes import Probe, replace
 from tests.support.strategies import DETERMINISTIC, option_segments
 
 CD = Probe("flac", "flac", Decimal(10), True, sample_rate=44100, channels=2, bit_depth=16)
@@ -117,6 +117,15 @@ class CommandTests(SynchronousTestCase):
             found = words[at : at + 4]
             self.assertEqual(found, ["-metadata", "TITLE=silencedetect", "-metadata", "ARTIST=-af"])
             self.assertIsNone(single_process(words, probe).checked_rate)
+
+    def test_pipeline(self) -> None:
+        """An irregular source has a decoder of its own, and an encoder that reads its output."""
+        options, decoded = options_of("f:opus/t:1:2"), decoded_stream(CD)
+        for probe, source in ((CD, SOURCE), (replace(CD, irregular=True), decoded)):
+            built = build_pipeline(encoder_arguments, "ffmpeg", SOURCE, options, probe, SWRESAMPLE)
+            encoder = encoder_arguments("ffmpeg", source, options, probe, SWRESAMPLE)
+            self.assertEqual((built.encoder, built.seconds), (encoder, 2))
+            self.assertEqual(built.decoder is not None, probe.irregular)
 
     def test_filters_and_seek(self) -> None:
         """The filter chain and the seek position are at the right place in the command line."""

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.command.exact_length import length_tolerance, length_warning, resampled_count
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
+from tests.support.probes import Probe
 from tests.support.strategies import DETERMINISTIC
 
 RATES = st.integers(1, 384_000)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from decimal import Decimal
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -13,16 +12,14 @@ from audioproxy.media.command.exact_length import exact_length_filters
 from audioproxy.media.command.filters import (
     EVEN_FRAMES,
     filter_chain,
-    is_too_short,
-    may_need_length,
-    output_channels,
 )
+from audioproxy.media.command.needs import FEW_SAMPLES, Needs
 from audioproxy.media.command.presets import PRESETS
-from audioproxy.media.command.trim import FEW_SAMPLES
+from audioproxy.media.command.stages import output_channels
 from audioproxy.media.conversion import SOXR
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
 from tests.support.audio import options_of
+from tests.support.probes import Probe, replace
 
 STEREO = Probe("wav", "pcm_s16le", Decimal(10), True, sample_rate=44100, channels=2)
 RATE_FILTER = "aformat=sample_rates=44100"
@@ -239,7 +236,8 @@ class ChainTests(SynchronousTestCase):
         ):
             for samples in {1, max(1, enough - 1), max(1, enough)}:
                 probe, padding = counted(samples, rate), f",apad=whole_len={2 * enough},"
-                found = is_too_short(options_of(text), probe), padding in chain(text, probe)
+                padded = Needs.of(options_of(text), probe).padding > 0
+                found = padded, padding in chain(text, probe)
                 self.assertEqual(found, (samples < enough,) * 2, (text, rate, samples))
         padded = f"{RATE_FILTER},apad=whole_len=8192,{RATE_FILTER}"
         sound = f"atrim=end_sample=9,aloop=loop=1960:size=9,atrim=end_sample=17640,{WORKING},{EBU}"
@@ -268,7 +266,7 @@ class ChainTests(SynchronousTestCase):
             (STEREO.with_length(SourceLength(44)), exactly(8, 8000)[1:]),
         ):
             self.assertEqual(chain("f:ogg/sr:8000", probe), last)
-            self.assertFalse(is_too_short(options_of("f:ogg/sr:8000"), probe))
+            self.assertFalse(Needs.of(options_of("f:ogg/sr:8000"), probe).padding)
 
     def test_exact_length(self) -> None:
         """The last filters give the output its exact length, if that is confirmed (D57)."""
@@ -319,17 +317,6 @@ class ChainTests(SynchronousTestCase):
                 f'"{text}" is not accepted: it takes sources of at least 1000 Hz,'
                 " and this one has 999.",
             )
-
-    def test_may_need_length(self) -> None:
-        """`may_need_length` is true if an unmeasured source is trimmed or resampled (D12, D13)."""
-        needed = ("f:wav/sr:8000", "f:opus", "f:wav/t:1", "f:wav/norm:ebu", "f:wav/enhance:voice")
-        for text in ("f:wav", "f:wav/sr:44100", "f:wav/gain:3/fade:1/ch:1", *needed):
-            options = options_of(text)
-            self.assertIs(may_need_length(options, STEREO), text in needed, text)
-            self.assertFalse(may_need_length(options, replace(STEREO, measured=True)), text)
-        for text, rate in (("f:wav/norm:ebu", 192_000), ("f:opus/enhance:voice", 48_000)):
-            probe = replace(STEREO, sample_rate=rate)
-            self.assertFalse(may_need_length(options_of(text), probe), text)
 
 
 class ChannelTests(SynchronousTestCase):

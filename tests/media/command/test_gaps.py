@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from decimal import Decimal
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.command.gaps import jump_arguments, keep_time, may_have_gaps
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
-from audioproxy.media.seeking.point import SeekPoint
+from audioproxy.media.seek_point import SeekPoint
+from tests.support.probes import Probe, replace
 
 
 def probe(container: str, codec: str = "aac", *, has_gaps: bool | None = None) -> Probe:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from decimal import Decimal
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -15,8 +14,8 @@ from audioproxy.media.command.progress import (
     read_share,
     round_up,
 )
-from audioproxy.media.probe import Probe
 from tests.support.audio import options_of
+from tests.support.probes import Probe, replace
 
 # The reports of FFmpeg 5.1, 7.1 and 9.0, and those of a raw output and before the first packet.
 REPORTS = (

@@ -147,7 +147,7 @@ class PlaceTests(SynchronousTestCase):
             wav(), LATE, f"-itsoffset 0.7 -f lavfi -i anoisesrc=d={SECONDS}:r={RATE}:seed=1"
         )
         self.assert_exact(files, sought=("late.m4a", "late-alac.m4a", "early.m4a"))
-        offsets = {name: probe(source).seek_offset > 0.6 for name, source in files.items()}
+        offsets = {name: probe(source).file.seek_offset > 0.6 for name, source in files.items()}
         self.assertTrue(offsets["late.m4a"] and offsets["late-alac.m4a"])
         self.assertFalse(offsets["early.m4a"])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -11,19 +10,13 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import InvalidOptions
 from audioproxy.media.command.trim import (
     SampleRange,
-    may_seek,
-    needs_end,
-    needs_measuring,
-    needs_point,
-    starts_past_end,
     trim_filters,
     trim_range,
 )
-from audioproxy.media.info_document import SourceInfo
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
-from audioproxy.media.seeking.point import SeekPoint
+from audioproxy.media.seek_point import SeekPoint
 from tests.support.audio import options_of
+from tests.support.probes import Probe, replace
 
 SOURCE = Probe("wav", "pcm_s16le", Decimal(10), True, sample_rate=44100, seekable=True)
 
@@ -188,34 +181,6 @@ class SampleRangeTests(SynchronousTestCase):
                 expected = SampleRange(seek, first - seek, end and end - seek, length)
                 self.assertEqual(trim_range(options_of(text), probe), expected, (kind, text))
 
-    def test_may_seek(self) -> None:
-        """The end of a source is read if a seek depends on it: only where joined files differ."""
-        for text, kind, needed in (
-            ("t:41.25", "flac/flac", True),
-            ("t:2", "flac/flac", True),
-            ("t:1.999", "flac/flac", False),
-            ("f:mp3", "flac/flac", False),
-            ("t:41.25", "ogg/flac", False),
-            ("t:41.25", "wv/wavpack", False),
-            ("t:41.25", "wav/pcm_s16le", False),
-            *(("t:2", kind, True) for kind in ("mov/aac", "mov/alac", "tta/tta")),
-        ):
-            found = may_seek(options_of(text), source("100", kind))
-            self.assertEqual(found, needed, (text, kind))
-
-    def test_needs_point(self) -> None:
-        """The service finds the place in streams of pages and frames, from two seconds on."""
-        for text, kind, needed in (
-            *(("t:2", kind, True) for kind in ("ogg/vorbis", "ogg/opus", "ogg/flac", "mp3/mp3")),
-            *(("t:2", kind, True) for kind in ("aac/aac", "ac3/ac3", "eac3/eac3", "wv/wavpack")),
-            ("t:1.999", "ogg/vorbis", False),
-            ("f:mp3", "mp3/mp3", False),
-            ("t:2", "mp3/mp2", False),
-            ("t:2", "flac/flac", False),
-        ):
-            found = needs_point(options_of(text), source("100", kind))
-            self.assertEqual(found, needed, (text, kind))
-
     def test_point(self) -> None:
         """Where the service has found the place, samples are counted from the known first one."""
         point = SeekPoint(1_700_000, 5, "mp3")
@@ -248,92 +213,3 @@ class SampleRangeTests(SynchronousTestCase):
             found = trim_range(options_of("t:41.25"), source("100", kind, **fields))
             seek = 44100 * seconds
             self.assertEqual((found.seek, found.start), (seek, 1819125 - seek), (kind, fields))
-
-
-class PastEndTests(SynchronousTestCase):
-    """`starts_past_end` and `needs_measuring`"""
-
-    def test_less_than_a_sample(self) -> None:
-        """At the end, less than a sample is left."""
-        for text, probe, past in (
-            *((text, source(), True) for text in ("t:10", "t:11:1", "t:999999999")),
-            *(("t:9.999", source(), False), ("t:99", source(None), False)),
-            *(("f:wav", source(), False), ("t:0.005", source("0.006", sample_rate=500), True)),
-        ):
-            self.assertIs(starts_past_end(options_of(text), probe), past, text)
-
-    def test_small_sources(self) -> None:
-        """A small source without a duration is measured for ``norm``, since it may be brief."""
-        unknown = source(None, "matroska/opus")
-        for size, needs in ((None, False), (50_000, True), (5_000_000, False)):
-            probe = replace(unknown, description=SourceInfo(size=size))
-            self.assertIs(needs_measuring(options_of("norm:ebu"), probe), needs, size)
-
-    def test_misread_outputs(self) -> None:
-        """A small source is measured for flac, wav and mp3 of a varying bit rate.
-
-        Whether it is depends on the number of its bytes, and not on how it is read (D57).
-        """
-        for size, text, needs in (
-            *((2**23, text, True) for text in ("f:flac", "f:wav/t:5:7", "f:mp3/q:4")),
-            *((2**23, text, False) for text in ("f:mp3", "f:opus/q:4", "f:aac", "f:m4a")),
-            *((size, "f:flac", False) for size in (None, 2**23 + 1)),
-        ):
-            info = SourceInfo(size=size)
-            for probe in (source(None, "matroska/opus"), source("10", "mpegts/aac")):
-                probe = replace(probe, description=info)
-                self.assertIs(needs_measuring(options_of(text), probe), needs, (size, text))
-            for probe in (
-                source("10", length=SourceLength(441000), description=info),
-                replace(source("10", "aac/aac"), description=info).with_decoded_samples(441000),
-            ):
-                self.assertIs(needs_measuring(options_of(text), probe), False, (size, text))
-            for seconds in ("3600", "3601"):
-                long = replace(source(seconds, "mpegts/aac"), description=info)
-                is_measured = needs and seconds == "3600"
-                self.assertIs(needs_measuring(options_of(text), long), is_measured, text)
-            self.assertIs(needs_end(options_of(text), long), False, text)
-        least = source("10", length=SourceLength(221000, exact=False), description=info)
-        self.assertIs(needs_measuring(options_of("f:flac/t:0:5"), least), False)
-
-    def test_sources_and_options(self) -> None:
-        """A source is measured only if its exact end matters and is unknown (D12)."""
-        confirmed = source("10", length=SourceLength(441000))
-        bounded = source("10", "matroska/flac", length=SourceLength(396900, exact=False))
-        stated = source("10", "mov/aac")
-        estimated = source("10", "aac/aac", exact=False)
-        unknown = source(None, "flac/flac", exact=False)
-        measured = stated.with_decoded_samples(441000)
-        claimed = source("10", length=SourceLength(441000, is_stated_only=True))
-        unconfirmed = [stated, estimated, unknown]
-        for text, needs in (
-            ("f:wav", []),
-            ("f:wav/norm:ebu", []),
-            ("fade:1", []),
-            *(
-                (text, [bounded, claimed, *unconfirmed])
-                for text in ("fade:0:1", "fade:1:1/t:5", "fade:1:1/t:5:5", "fade:1:1/t:5:4.001")
-            ),
-            ("fade:1:1/t:5:4", unconfirmed),
-            ("t:5:50", []),
-            ("t:9.999", []),
-            # A refusal must not rest on a length that nothing confirms.
-            ("t:10", [bounded, claimed, stated, estimated]),
-            ("t:50:1", [bounded, claimed, stated, estimated]),
-            # norm and enhance need the number of samples if there are few.
-            ("norm:ebu/t:9", []),
-            ("norm:ebu/t:9.2", [bounded, claimed, stated, estimated]),
-            ("norm:ebu/t:5:0.4", []),
-            ("norm:ebu/t:5:0.399", unconfirmed),
-            ("norm:ebu/t:9.7:0.3", [bounded, claimed, *unconfirmed]),
-            ("enhance:voice/t:9.9", []),
-            ("norm:ebu/t:9.908", [confirmed, bounded, claimed, stated, estimated]),
-            ("norm:ebu/t:5:0.092", [confirmed, bounded, claimed, *unconfirmed]),
-            ("enhance:voice/t:5:0.092", [confirmed, bounded, claimed, *unconfirmed]),
-            ("norm:ebu/t:5:0.093", unconfirmed),
-            ("enhance:voice/t:5:0.093", []),
-        ):
-            for probe in (confirmed, bounded, claimed, *unconfirmed, measured):
-                self.assertIs(
-                    needs_measuring(options_of(text), probe), probe in needs, (text, probe)
-                )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
 from tests.support.audio import find_length_of
+from tests.support.probes import Probe
 
 NARROW, WIDE = b"#!AMR\n", b"#!AMR-WB\n"
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.lengths.containers import read_length
-from audioproxy.media.probe import Probe
 from tests.media.lengths.test_flac import flac, frame
 from tests.media.lengths.test_pcm import FORMAT, chunk, wav
 from tests.support.audio import find_length_of
+from tests.support.probes import Probe, replace
 
 FLAC = Probe("flac", "flac", None, False, sample_rate=44100)
 

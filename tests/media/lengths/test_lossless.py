@@ -8,10 +8,10 @@ from decimal import Decimal
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import UndecodableSource
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
 from tests.media.lengths.test_wavpack import TAG
 from tests.support.audio import find_length_of
+from tests.support.probes import Probe
 
 ID3V2 = b"ID3\4\0\0\0\0\0\5hello"
 ID3V1 = b"TAG" + bytes(125)

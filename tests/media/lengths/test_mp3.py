@@ -16,9 +16,9 @@ from audioproxy.media.lengths.mp3 import (
     read_encoder_header,
 )
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
 from tests.support.audio import find_length_of, run_in_memory
+from tests.support.probes import Probe
 
 MPEG_1 = FrameHeader(128, 44100, 2)
 MPEG_2 = FrameHeader(64, 22050, 1)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from decimal import Decimal
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
 from tests.support.audio import find_length_of
+from tests.support.probes import Probe, replace
 
 
 def box(name: bytes, *parts: bytes) -> bytes:

@@ -7,9 +7,9 @@ from zlib import crc32
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
 from tests.support.audio import find_length_of
+from tests.support.probes import Probe
 
 
 def number(value: int) -> bytes:

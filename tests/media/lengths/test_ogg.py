@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.lengths.vorbis import Blocks
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
 from tests.media.lengths.test_flac import flac as flac_file
 from tests.media.lengths.test_flac import frame
 from tests.support.audio import find_length_of
+from tests.support.probes import Probe
 
 OPUS_HEAD = b"OpusHead\1\2" + struct.pack("<H", 312) + bytes(7)
 # Blocks of 256 and 2048 samples.

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from decimal import Decimal
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.lengths.padded import resolve_padding
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
 from tests.media.lengths.test_pcm import chunk, w64, wav
 from tests.support.audio import run_in_memory
+from tests.support.probes import Probe, replace
 
 STATED = SourceInfo(duration=Decimal(3), bitrate=1, bit_depth=32)
 PROBE = Probe(
@@ -62,8 +61,8 @@ class PaddingTests(SynchronousTestCase):
             ):
                 found = find(file, name)
                 codec = f"pcm_s{container}le"
-                self.assertEqual((found.codec, found.decoder), (codec, codec))
-                self.assertEqual((found.bit_depth, found.decoded_bits), (valid, valid))
+                self.assertEqual((found.codec, found.audio.decoder), (codec, codec))
+                self.assertEqual((found.audio.bit_depth, found.audio.decoded_bits), (valid, valid))
                 samples = len(DATA) * 4 // container
                 self.assertEqual(found.length and found.length.samples, samples)
                 self.assertEqual(found.duration, Decimal(samples) / 1000)
@@ -73,7 +72,7 @@ class PaddingTests(SynchronousTestCase):
         tag = b"ID3\x04\0\0\0\0\0\x05hello"
         file = tag + wav(chunk(b"fmt ", extensible(32, 24)), chunk(b"data", DATA))
         found = find(file)
-        self.assertEqual((found.codec, found.demuxer, found.skipped), ("pcm_s32le", "wav", 15))
+        self.assertEqual((found.codec, found.file.demuxer, found.skipped), ("pcm_s32le", "wav", 15))
         self.assertEqual(found.length and found.length.samples, 500)
 
     def test_core_audio(self) -> None:
@@ -81,13 +80,13 @@ class PaddingTests(SynchronousTestCase):
         data = b"data" + struct.pack(">q", 4 + len(DATA)) + bytes(4) + DATA
         for order, flags in (("le", 2), ("be", 0)):
             found = find(description(8, 24, flags=flags) + data, "caf", f"pcm_s24{order}")
-            self.assertEqual((found.codec, found.bit_depth), (f"pcm_s32{order}", 24))
+            self.assertEqual((found.codec, found.audio.bit_depth), (f"pcm_s32{order}", 24))
             self.assertEqual(found.length and found.length.samples, 500)
         for head in (
             *(description(8, 32), description(8, 24, b"alaw"), description(8, 24, flags=3)),
             *(description(16, 24, frames=2), description(8, 24, count=0), description(7, 24)),
         ):
-            self.assertIsNone(find(head + data, "caf", "pcm_s24le").decoder, head)
+            self.assertIsNone(find(head + data, "caf", "pcm_s24le").audio.decoder, head)
 
     def test_info(self) -> None:
         """The info document has the true duration and bit rate, ffprobe's depth (Info document)."""
@@ -105,7 +104,9 @@ class PaddingTests(SynchronousTestCase):
             *(extensible(24, 24, frame=8), extensible(32, 24, tag=1), extensible(32, 24)[:20]),
         ):
             found = find(wav(chunk(b"fmt ", form), data))
-            self.assertEqual((found.codec, found.decoder, found.bit_depth), ("pcm_f24le", None, 32))
+            self.assertEqual(
+                (found.codec, found.audio.decoder, found.audio.bit_depth), ("pcm_f24le", None, 32)
+            )
             # A float of either kind has 4 bytes.
             self.assertEqual(found.length, SourceLength(500, data_offset=found.length.data_offset))
         for file, container in (
@@ -113,5 +114,5 @@ class PaddingTests(SynchronousTestCase):
             *((w64((b"data", DATA))[:40] + bytes(64), "w64"), (description(8, 24)[:30], "caf")),
         ):
             found = find(file, container)
-            self.assertEqual((found.codec, found.decoder), ("pcm_f24le", None))
+            self.assertEqual((found.codec, found.audio.decoder), ("pcm_f24le", None))
         self.assertEqual(find(b"").description, STATED)

@@ -6,9 +6,9 @@ import struct
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
 from tests.support.audio import find_length_of
+from tests.support.probes import Probe
 
 FORMAT = struct.pack("<HHIIHH", 1, 2, 44100, 176400, 4, 16)
 W64_GUIDS = {

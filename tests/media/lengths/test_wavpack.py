@@ -8,9 +8,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import UndecodableSource
 from audioproxy.media.lengths.containers import read_length
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import SourceLength
 from tests.support.audio import find_length_of
+from tests.support.probes import Probe
 
 # Stereo with 16 bits at 44.1 kHz, in blocks that are a frame.
 FLAGS = 1 | 3 << 11 | 9 << 23

@@ -11,12 +11,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.lengths.containers import run_reader
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
-from audioproxy.media.probe import Probe
+from audioproxy.media.seek_point import SeekPoint
 from audioproxy.media.seeking.frame_index import FrameIndex
 from audioproxy.media.seeking.frames import FrameStream, find_offset, find_start, read_stream
-from audioproxy.media.seeking.point import SeekPoint
 from tests.media.lengths.test_mp3 import MPEG_1, MPEG_2, frames, tagged, vbri
 from tests.support.audio import run_in_memory
+from tests.support.probes import Probe
 from tests.support.strategies import DETERMINISTIC
 
 ID3 = b"ID3\4\0\0\0\0\0\5hello"

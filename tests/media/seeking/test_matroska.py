@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from math import floor
@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.lengths.containers import run_reader
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import Malformed, SourceLength
+from audioproxy.media.seek_point import SeekPoint
 from audioproxy.media.seeking.matroska import find_in_matroska
 from audioproxy.media.seeking.matroska_blocks import find_block
-from audioproxy.media.seeking.point import SeekPoint
 from tests.media.lengths.test_flac import flac
 from tests.media.lengths.test_flac import frame as flac_frame
 from tests.support.audio import run_in_memory
+from tests.support.probes import Probe, replace
 from tests.support.strategies import DETERMINISTIC
 
 MS = 10**6

@@ -18,11 +18,10 @@ from audioproxy.media.lengths.ogg_pages import (
     page_at,
     with_checksum,
 )
-from audioproxy.media.probe import Probe
 from audioproxy.media.reading import Malformed, SourceLength
+from audioproxy.media.seek_point import SeekPoint
 from audioproxy.media.seeking import ogg as ogg_module
 from audioproxy.media.seeking.ogg import find_in_ogg
-from audioproxy.media.seeking.point import SeekPoint
 from tests.media.lengths.test_flac import crc, frame
 from tests.media.lengths.test_ogg import (
     OPUS_HEAD,
@@ -35,6 +34,7 @@ from tests.media.lengths.test_ogg import (
     vorbis,
 )
 from tests.support.audio import find_length_of, run_in_memory
+from tests.support.probes import Probe
 from tests.support.strategies import DETERMINISTIC
 
 SERIAL = b"0001"

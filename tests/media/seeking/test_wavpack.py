@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.lengths.containers import run_reader
-from audioproxy.media.probe import Probe
+from audioproxy.media.seek_point import SeekPoint
 from audioproxy.media.seeking import wavpack as wavpack_module
-from audioproxy.media.seeking.point import SeekPoint
 from audioproxy.media.seeking.wavpack import find_in_wavpack
 from tests.media.lengths.test_wavpack import FLAGS, TAG, block, wavpack
 from tests.support.audio import find_length_of, run_in_memory
+from tests.support.probes import Probe
 from tests.support.strategies import DETERMINISTIC
 
 PROBE = Probe("wv", "wavpack", None, False, sample_rate=44100)

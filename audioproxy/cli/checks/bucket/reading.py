@@ -21,7 +21,8 @@ from audioproxy.cli.checks.bucket.trial import (
     require,
     require_equal,
 )
-from audioproxy.s3.objects import Denied, Missing, ObjectStore, StoreError, read_error, strong_etag
+from audioproxy.s3.errors import Denied, Missing, StoreError, read_error
+from audioproxy.s3.objects import ObjectStore, strong_etag
 from audioproxy.variants.proof import HEADERS
 
 # Seconds for which a presigned URL of a check is valid.

@@ -18,7 +18,7 @@ from audioproxy.cli.checks.stores import bucket_owners, check_clock, check_way_t
 from audioproxy.config import Config
 from audioproxy.engine import Engine
 from audioproxy.grammar.sources import S3Source
-from audioproxy.s3.objects import StoreError, Unreachable, WrongEndpoint
+from audioproxy.s3.errors import StoreError, Unreachable, WrongEndpoint
 from audioproxy.variants.proof import wanted_for
 
 #: All checks, in the order in which they run.

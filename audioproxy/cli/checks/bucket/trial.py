@@ -19,20 +19,17 @@ from audioproxy.config import Config, S3Config
 from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import Response
 from audioproxy.http_client.errors import TransportError
-from audioproxy.s3.listing import list_uploads
-from audioproxy.s3.objects import (
-    RETRY_DELAY,
+from audioproxy.s3.errors import (
     Busy,
     Missing,
-    ObjectStore,
     StoreError,
-    StoreObject,
     Unavailable,
     Unreachable,
-    UploadRange,
     read_document,
     read_error,
 )
+from audioproxy.s3.listing import list_uploads
+from audioproxy.s3.objects import RETRY_DELAY, ObjectStore, StoreObject, UploadRange
 
 T = TypeVar("T")
 Condition: TypeAlias = Callable[[Config], bool]

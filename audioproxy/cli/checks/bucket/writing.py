@@ -24,9 +24,10 @@ from audioproxy.cli.checks.bucket.trial import (
     require_equal,
 )
 from audioproxy.cli.output import format_count
+from audioproxy.s3.errors import Denied
 from audioproxy.s3.listing import list_page, list_uploads
 from audioproxy.s3.multipart_upload import create_upload, put_multipart
-from audioproxy.s3.objects import Denied, UploadRange
+from audioproxy.s3.objects import UploadRange
 from audioproxy.variants.proof import HEADERS, LARGE_RECORD, PROOF_PREFIX
 from audioproxy.variants.record import METADATA_PREFIX
 

@@ -12,6 +12,8 @@ DEPENDING_ON_START = ("aac", "opus")
 #: Seconds that are decoded ahead of a place, for the state that a codec carries from frame to
 #: frame: the bit reservoir of mp3, and the overlap of transforms.
 PREROLL = 1
+# Steps of a search that go by the mean bit rate; each of the further ones halves what is left.
+_ESTIMATES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +49,8 @@ class SeekPoint:
     least: int = 0
     stop: int | None = None
     end: int | None = None
+
+
+def estimate_place(step: int, span: int, samples: int, all_samples: int) -> int:
+    """Return how far from the start of a span a step of a search looks for a sample."""
+    return span * samples // all_samples if step < _ESTIMATES else span // 2
