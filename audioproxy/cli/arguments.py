@@ -1,10 +1,11 @@
-"""Types of command line arguments: durations, sizes and numbers."""
+"""Types of command line arguments, and options of several commands."""
 
 from __future__ import annotations
 
 import re
-from argparse import ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
+from typing import Any
 
 _DURATION = re.compile("([0-9]{1,10})([smhd]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -38,3 +39,17 @@ def integer_to(maximum: int) -> Callable[[str], int]:
         return int(text)
 
     return read
+
+
+def add_concurrency(parser: ArgumentParser, text: str) -> None:
+    kind = integer_to(256)
+    parser.add_argument("-c", "--concurrency", type=kind, default=4, metavar="N", help=text)
+
+
+def add_repeatable(parser: ArgumentParser, *names: str, **settings: Any) -> None:
+    """Add an option that may be given several times."""
+    parser.add_argument(*names, action="append", default=[], **settings)
+
+
+def add_quiet(parser: ArgumentParser) -> None:
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")

@@ -7,7 +7,7 @@ import os
 import platform
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,29 +16,10 @@ from twisted.internet.defer import CancelledError
 from twisted.logger import LogLevel
 
 from audioproxy import __version__
+from audioproxy.cli.checks import builds, disk, machine, ports, stores
 from audioproxy.cli.checks.bucket.table import check_buckets
-from audioproxy.cli.checks.builds import check_builds
-from audioproxy.cli.checks.disk import check_temporary_files
-from audioproxy.cli.checks.machine import (
-    check_certificates,
-    check_local_sources,
-    check_open_files,
-    check_programs,
-    check_settings_file,
-)
-from audioproxy.cli.checks.ports import check_ports
-from audioproxy.cli.checks.results import (
-    CheckResult,
-    Verdict,
-    bad,
-    crashed,
-    good,
-    note,
-    setting_result,
-    summarize,
-)
+from audioproxy.cli.checks.results import CheckResult, Verdict, bad, crashed, good, note, summarize
 from audioproxy.cli.checks.settings import UsableSettings, load_usable, place_of_variants
-from audioproxy.cli.checks.stores import bucket_owners, check_stores
 from audioproxy.cli.env_file import read_keys
 from audioproxy.cli.exit_status import FAILURE, SUCCESS, UsageError
 from audioproxy.cli.fetcher import redact_url
@@ -49,7 +30,7 @@ from audioproxy.cli.verify import verify_url
 from audioproxy.config import Config
 from audioproxy.engine import BootError, Engine, build
 from audioproxy.errors import reason_of
-from audioproxy.grammar.sources import S3Source, Source, parse_source
+from audioproxy.grammar.sources import S3Source, parse_source
 
 Report = Callable[[CheckResult], None]
 
@@ -126,44 +107,37 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
         mark, colour = result.verdict.value
         output.line(result.line.removeprefix(mark), mark, colour)
 
-    file, names = arguments.env_file, arguments.names
-    if arguments.bucket:
-        source = _parse_source(arguments.source)
-        run(
-            lambda reactor: check_bucket(reactor, environment, report, source, names=names),
-            LogLevel.error,
-        )
-    elif arguments.source or names:
+    if not arguments.bucket and (arguments.source or arguments.names):
         raise UsageError("--source and --names need --bucket")
-    else:
-        run(lambda reactor: check_all(reactor, environment, report, file), LogLevel.error)
-        report_access(file, os.geteuid(), report)
+    source = _parse_source(arguments.source)
+
+    async def work(reactor: Any) -> None:
+        if arguments.bucket:
+            await check_bucket(reactor, environment, report, source, names=arguments.names)
+        else:
+            await check_all(reactor, environment, report, arguments.env_file)
+
+    run(work, LogLevel.error)
+    if not arguments.bucket:
+        report_access(arguments.env_file, os.geteuid(), report)
     for result in check_urls(read_lines(arguments.urls), environment):
         report(result)
     failed = any(result.verdict is Verdict.BAD for result in results)
-    checks = [
-        {"check": result.check, "verdict": result.verdict.name.lower(), "text": result.text}
-        for result in results
-    ]
-    output.document({"ok": not failed, "checks": checks})
+    output.document({"ok": not failed, "checks": [result.values for result in results]})
     output.line("")
     output.line(summarize(results))
     return FAILURE if failed else SUCCESS
 
 
 def report_access(env_file: str | None, uid: int, report: Report) -> None:
-    """Report who can read the settings, or, without a file of settings, that the user is root.
-
-    Only root can read the file of a systemd unit, whose service runs as another user.
-    """
+    """Report who can read the settings; without a file of them, report that the user is root."""
     if env_file is not None:
-        report(check_settings_file(env_file, os.stat(env_file), uid))
+        report(machine.check_settings_file(env_file, os.stat(env_file), uid))
     elif uid == 0:
         report(note("user", "root: ffmpeg reads untrusted files; run the service as another user"))
 
 
 def check_urls(urls: Iterable[str], environment: Mapping[str, str]) -> Iterator[CheckResult]:
-    """Verify URLs; the results name the previous pair of key and salt that signed one."""
     for url in urls:
         try:
             found = verify_url(read_keys(environment), url)
@@ -177,9 +151,8 @@ def check_urls(urls: Iterable[str], environment: Mapping[str, str]) -> Iterator[
 async def check_all(
     reactor: Any, environment: Mapping[str, str], report: Report, env_file: str | None = None
 ) -> None:
-    """Run all checks.
+    """Run all checks, and report each result as soon as it is known.
 
-    :param report: called with each result as soon as it is known.
     :param env_file: the settings of a unit, which may have another limit and folder than this
         process; results say so.
     """
@@ -191,14 +164,14 @@ async def check_all(
     try:
         for name, check in (
             # This check is first: with too few descriptors, the check of ffmpeg fails too.
-            ("open files", check_open_files(config, env_file)),
-            ("ffmpeg", check_programs(engine)),
-            ("local sources", check_local_sources(config)),
-            ("variant store", check_stores(settings, engine)),
-            ("builds", check_builds(reactor, config, engine)),
-            ("certificates", check_certificates(reactor, settings)),
-            ("temporary files", check_temporary_files(config, env_file)),
-            ("ports", check_ports(reactor, settings)),
+            ("open files", machine.check_open_files(config, env_file)),
+            ("ffmpeg", machine.check_programs(engine)),
+            ("local sources", machine.check_local_sources(config)),
+            ("variant store", stores.check_stores(settings, engine)),
+            ("builds", builds.check_builds(reactor, config, engine)),
+            ("certificates", machine.check_certificates(reactor, settings)),
+            ("temporary files", disk.check_temporary_files(config, env_file)),
+            ("ports", ports.check_ports(reactor, settings)),
         ):
             try:
                 async for result in check:
@@ -217,13 +190,12 @@ async def check_bucket(
     reactor: Any,
     environment: Mapping[str, str],
     report: Report,
-    source: S3Source | None = None,
+    source: S3Source | None,
     *,
-    names: bool = False,
+    names: bool,
 ) -> None:
-    """Run the checks of the operator's bucket.
+    """Run the checks of the operator's bucket, and of reading a source.
 
-    :param source: whose reading is checked too.
     :param names: whether results may have the names of buckets and endpoints.
     """
     report(good("audioproxy", _versions()))
@@ -249,13 +221,12 @@ async def check_bucket(
 def _names_to_hide(config: Config, engine: Engine, source: S3Source | None) -> dict[str, str]:
     """Return what stands in a report for the names of buckets and endpoints."""
     names: dict[str, str] = {}
-    for owner in bucket_owners(engine):
+    for owner in stores.bucket_owners(engine):
         if owner is not None:
             origin = owner.object_store.name
             parts = urlsplit(origin)
             names |= dict.fromkeys((origin, parts.netloc, parts.hostname or origin), "ENDPOINT")
-    found = (None if source is None else source.bucket, place_of_variants(config)[1])
-    buckets = [bucket for bucket in found if bucket is not None]
+    buckets = list(filter(None, (source and source.bucket, place_of_variants(config)[1])))
     # A bucket alone may be a word of a text, and a host can begin with it.
     hosts = {f"{bucket}.{name}": "BUCKET.ENDPOINT" for bucket in buckets for name in names}
     return {**{f"s3://{bucket}": "s3://BUCKET" for bucket in buckets}, **hosts, **names}
@@ -264,13 +235,10 @@ def _names_to_hide(config: Config, engine: Engine, source: S3Source | None) -> d
 def _parse_source(text: str | None) -> S3Source | None:
     if text is None:
         return None
-    try:
-        source: Source | None = parse_source(os.fsencode(text))
-    except ValueError:
-        source = None
-    if not isinstance(source, S3Source):
-        raise UsageError(f"--source {text}: not the address of an object; use s3://BUCKET/KEY")
-    return source
+    with suppress(ValueError):
+        if isinstance(source := parse_source(os.fsencode(text)), S3Source):
+            return source
+    raise UsageError(f"--source {text}: not the address of an object; use s3://BUCKET/KEY")
 
 
 def _build(reactor: Any, environment: Mapping[str, str]) -> tuple[UsableSettings, Engine]:
@@ -280,10 +248,10 @@ def _build(reactor: Any, environment: Mapping[str, str]) -> tuple[UsableSettings
     while True:
         try:
             engine = Engine(build(settings.config, reactor))
-            results += tuple(setting_result(Verdict.NOTE, each) for each in engine.warnings)
+            results += tuple(CheckResult.of_setting(Verdict.NOTE, each) for each in engine.warnings)
             return UsableSettings(settings.config, refused | settings.refused, results), engine
         except BootError as error:
-            results += (setting_result(Verdict.BAD, error.problem),)
+            results += (CheckResult.of_setting(Verdict.BAD, error.problem),)
             variable = error.problem.variable
         # The service can always be constructed without any settings.
         environment = {} if variable in refused else {**environment, variable: ""}

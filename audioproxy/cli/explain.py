@@ -7,14 +7,12 @@ import shlex
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from audioproxy.cli.checks.settings import place_of_variants
 from audioproxy.cli.env_file import load_config, read_keys
 from audioproxy.cli.exit_status import REFUSED, SUCCESS
-from audioproxy.cli.formatting import format_time
-from audioproxy.cli.output import Colour, Output, printable
+from audioproxy.cli.output import Colour, Output, format_time, printable
 from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import describe_presigned, parse_url
 from audioproxy.cli.verify import verify_path
@@ -52,13 +50,10 @@ The exit status is that of `audioproxy verify`.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """A fact about a URL.
+class Fact(NamedTuple):
+    """A fact about a URL: its title, its text for people, and its value for programs.
 
-    :ivar title: for people; with underscores in place of spaces, the key for programs.
-    :ivar text: for people, one line or several; none for what the commands show to them.
-    :ivar value: for programs.
+    :ivar text: one line or several; none for what the commands show to people.
     """
 
     title: str
@@ -67,9 +62,8 @@ class Fact:
 
 
 class Commands(NamedTuple):
-    """What is known about a source, and the commands of its render.
+    """What is known about a source, and the commands of its render, by their titles.
 
-    :ivar lines: by their titles, in the order in which they run.
     :ivar samples: those that a waveform needs no decoder for.
     """
 
@@ -114,7 +108,6 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
 
 
 def _check_signature(path: SignedPath, environment: Mapping[str, str]) -> tuple[int, Fact]:
-    """Return the exit status of `verify`, and the verdict on the signature."""
     if path.signature == INSECURE:
         text = "none: only a service with AP_ALLOW_INSECURE=1 accepts this"
         return SUCCESS, Fact("signature", text, {"verdict": "insecure"})
@@ -128,15 +121,11 @@ def _check_signature(path: SignedPath, environment: Mapping[str, str]) -> tuple[
 def _explain_target(
     path: SignedPath, environment: Mapping[str, str], *, probe: bool
 ) -> Iterator[Fact]:
-    """Yield the facts about a path, up to the part that the service would refuse.
-
-    :raises Refusal: after the last fact, if there is such a part.
-    """
+    """Yield the facts about a path; raise `Refusal` at the part that the service would refuse."""
     target = split_target(path.signed)
     if target is not None:
         yield from _explain_options(target)
     request = parse_request(path.signed, now=None)
-    # Other characters and bytes are escaped.
     source = printable(request.source.canonical.decode("utf-8", "backslashreplace"))
     yield Fact("source", source, source)
     if (warning := describe_presigned(request.source)) is not None:
@@ -171,7 +160,6 @@ def _explain_target(
 
 
 def _explain_options(target: Target) -> Iterator[Fact]:
-    """Yield the facts about the options, even if the service would refuse the source."""
     if target.info:
         if not target.options:
             yield Fact("asks for", "the info document", "info")
@@ -197,18 +185,19 @@ def _explain_options(target: Target) -> Iterator[Fact]:
 def _explain_commands(commands: Commands, config: Config, source: Source) -> Iterator[Fact]:
     probe, lines, samples, point = commands
     length = "?" if probe.duration is None else print_decimal(probe.duration)
+    values = {
+        "codec": probe.codec,
+        "container": probe.container,
+        "sample_rate": probe.sample_rate,
+        "channels": probe.channels,
+        "bit_depth": probe.audio.bit_depth,
+        "seconds": None if probe.duration is None else float(probe.duration),
+    }
     yield Fact(
         "read as",
-        f"{probe.codec} in {probe.container}, {probe.sample_rate} Hz, channels: {probe.channels},"
-        f" bits: {probe.audio.bit_depth}, seconds: {length}",
-        {
-            "codec": probe.codec,
-            "container": probe.container,
-            "sample_rate": probe.sample_rate,
-            "channels": probe.channels,
-            "bit_depth": probe.audio.bit_depth,
-            "seconds": None if probe.duration is None else float(probe.duration),
-        },
+        "{codec} in {container}, {sample_rate} Hz, channels: {channels}, bits: {bit_depth},"
+        " seconds: {length}".format(**values, length=length),
+        values,
     )
     if (text := probe.audio.choice) is not None:
         marked = {"audio_streams": probe.audio.streams, "marked": probe.audio.marked}
@@ -241,15 +230,18 @@ async def _commands_of_source(
     reactor: Any, config: Config, request: VariantRequest | InfoRequest
 ) -> Commands:
     engine = Engine(build(config, reactor))
+    ffprobe = engine.programs.ffprobe
     try:
         if isinstance(request, InfoRequest):
             probe, opened = await engine.probe(request.source)
-            return Commands(probe, {"ffprobe": probe_arguments(engine.programs.ffprobe, opened)})
+            return Commands(probe, {"ffprobe": probe_arguments(ffprobe, opened)})
         job = await engine.prepare_job(request)
         probe = job.source.probe
-        ffprobe = probe_arguments(engine.programs.ffprobe, probe.open_with(job.input))
-        ffmpeg = None if job.samples else job.pipeline.encoder
-        lines = {"ffprobe": ffprobe, "measured by": job.measure, "ffmpeg": ffmpeg}
+        lines = {
+            "ffprobe": probe_arguments(ffprobe, probe.open_with(job.input)),
+            "measured by": job.measure,
+            "ffmpeg": None if job.samples else job.pipeline.encoder,
+        }
         return Commands(probe, lines, job.samples, job.point)
     finally:
         await engine.close()

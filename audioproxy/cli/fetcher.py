@@ -52,33 +52,29 @@ class FetchFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A response that was read to its end, or a redirect to the store.
+    """A response that was read to its end, or a redirect to the store, which has no bytes.
 
     :ivar result: such as `RENDERED`.
-    :ivar state: the value of X-Audio-Proxy, if any.
-    :ivar size: bytes of the body; None for a redirect.
+    :ivar state: the value of X-Audio-Proxy.
     """
 
-    result: str
     status: int
+    result: str
     state: str | None
-    size: int | None = None
+    bytes: int | None = None
     content_type: str | None = None
     etag: str | None = None
 
 
 class Fetcher:
-    """Fetches URLs from one service."""
-
     def __init__(
         self, client: HttpClient, timeout: float, tries: int, on_bytes: Callable[[int], object]
     ) -> None:
-        """Create a fetcher.
+        """Create a fetcher, which calls ``on_bytes`` with the size of each piece of a body.
 
         :param timeout: seconds without a byte after which a fetch fails.
         :param tries: of a URL while the service is busy (429) and no other URL makes progress: the
             URLs themselves may keep the service busy.
-        :param on_bytes: called with the size of each piece of a body.
         """
         self._client = client
         self._timeout = timeout
@@ -95,7 +91,7 @@ class Fetcher:
         state, status = response.header("x-audio-proxy"), response.status
         if status == 302 and state == "HIT":
             response.discard()
-            return Fetched(STORED, status, state)
+            return Fetched(status, STORED, state)
         if status != 200:
             raise FetchFailed(await _describe_error(response), status)
         counter = _ByteCounter(self._count_bytes, body)
@@ -111,11 +107,10 @@ class Fetcher:
         if not counter.is_kept:
             raise FetchFailed("TMPDIR has no room for the body; name a larger disk", status)
         result = _RESULTS.get(state or "", NOT_A_VARIANT)
-        kind, etag = response.header("content-type"), response.header("etag")
-        return Fetched(result, status, state, counter.size, kind, etag)
+        kind = response.header("content-type")
+        return Fetched(status, result, state, counter.size, kind, response.header("etag"))
 
     async def _request(self, url: str) -> Response:
-        """Request a URL until the service is no longer busy, or the tries are used up."""
         busy = failed = 0
         received = self._received
         while True:
@@ -140,7 +135,9 @@ class Fetcher:
             if is_last:
                 return response
             response.discard()
-            await deferLater(self._client.clock, _retry_delay(response))
+            delay = response.retry_after
+            delay = _RETRY_DELAY if delay is None else min(delay, _MAX_RETRY_DELAY)
+            await deferLater(self._client.clock, delay)
 
     def _count_bytes(self, size: int) -> None:
         self._received += size
@@ -149,10 +146,7 @@ class Fetcher:
 
 @implementer(IConsumer)
 class _ByteCounter:
-    """Consumer that counts bytes, and writes them to a file, if there is one.
-
-    :ivar is_kept: no write has failed.
-    """
+    """Consumer that counts bytes, and keeps them in a file, if there is one and it has room."""
 
     def __init__(self, on_bytes: Callable[[int], object], file: IO[bytes] | None) -> None:
         self.size, self.is_kept = 0, True
@@ -160,7 +154,7 @@ class _ByteCounter:
         self._file = file
 
     def registerProducer(self, producer: object, streaming: bool) -> None:
-        """Do nothing: the counter never pauses the producer."""
+        pass
 
     def unregisterProducer(self) -> None:
         pass
@@ -197,13 +191,7 @@ def normalize_url(url: str) -> str:
     return scheme + host + percent_encode_typed(path + query)
 
 
-def _retry_delay(response: Response) -> float:
-    seconds = response.retry_after
-    return _RETRY_DELAY if seconds is None else min(seconds, _MAX_RETRY_DELAY)
-
-
 async def _describe_error(response: Response) -> str:
-    """Return the status of a response and the message of its error document."""
     if 300 <= response.status < 400:
         response.discard()
         return f"{response.status}: a redirect that the service did not send; use its target URL"

@@ -55,7 +55,6 @@ _COMMANDS = {
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
     words = sys.argv[1:] if words is None else words
     try:
         parser = build_parser(words[:1])
@@ -140,7 +139,6 @@ def _add_parsers(
 
 
 def _add_command(command: ArgumentParser, module_name: str, files: object) -> None:
-    """Add the description and the arguments of a command, or its own commands."""
     module = import_module(module_name)
     command.description = module.DESCRIPTION
     if hasattr(module, "COMMANDS"):

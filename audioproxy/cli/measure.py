@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from functools import partial
@@ -11,15 +11,15 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from audioproxy.cli.arguments import add_quiet
 from audioproxy.cli.env_file import load_config, make_signer
 from audioproxy.cli.exit_status import FAILURE, SUCCESS, UsageError
-from audioproxy.cli.measure_report import Report, Row
 from audioproxy.cli.output import Form, Output, progress_bar
 from audioproxy.cli.reactor import run
 from audioproxy.cli.sign import add_options_option, add_url_options, expiry
 from audioproxy.cli.url_input import read_lines
 from audioproxy.errors import Refusal
-from audioproxy.loudness import Gain, LoudnessMeter, Measurement, find_gain
+from audioproxy.loudness import Gain, Loudness, LoudnessMeter, Measurement, find_gain
 from audioproxy.service import BootError
 from audioproxy.urls import Variant
 
@@ -84,7 +84,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="print a JSON object for each source, on one line, with the columns of --format csv",
     )
-    add("-q", "--quiet", action="store_true", help="show no progress")
+    add_quiet(parser)
 
 
 def _number_between(low: int, high: int) -> Callable[[str], Decimal]:
@@ -101,13 +101,68 @@ def _number_between(low: int, high: int) -> Callable[[str], Decimal]:
 
 
 @dataclass(frozen=True, slots=True)
+class Row:
+    """The result of one source, or of an album; an error says why it has none, or no URL."""
+
+    source: str
+    loudness: Loudness | None = None
+    gain: Gain | None = None
+    url: str | None = None
+    error: str | None = None
+
+
+class Report:
+    """Prints rows, and counts their failures. A table has no row for a source without a result."""
+
+    def __init__(self, out: Output, with_gain: bool, with_url: bool) -> None:
+        self.out = out
+        self.failures = 0
+        self._with_gain = with_gain
+        self._with_url = with_url
+        gain = f"{'gain':>9}" if with_gain else ""
+        heading = f"{'LUFS':>7}{'LU':>7}{'dBTP':>7}{gain}  source"
+        out.headings(self._values(Row("")), heading)
+
+    def add(self, row: Row) -> None:
+        if row.error is not None:
+            self.failures += 1
+            self.out.error(f"{row.source}: {row.error}")
+        self.out.row(self._values(row), *self._lines(row))
+
+    def _values(self, row: Row) -> dict[str, Any]:
+        values: dict[str, Any] = {"source": row.source}
+        for name in ("integrated", "range", "true_peak"):
+            value = getattr(row.loudness, name, None)
+            values[name] = None if value is None else round(Decimal(value), 2)
+        if self._with_gain:
+            values["gain"] = None if row.gain is None else row.gain.decibels
+            values["shortfall"] = None if row.gain is None else row.gain.shortfall
+        if self._with_url:
+            values["url"] = row.url
+        return values | {"error": row.error}
+
+    def _lines(self, row: Row) -> Iterator[str]:
+        if row.loudness is None:
+            return
+        values = (row.loudness.integrated, row.loudness.range, row.loudness.true_peak)
+        line = "".join("{:>7}".format("-" if v is None else f"{v:.1f}") for v in values)
+        if self._with_gain:
+            line += "{:>9}".format("-" if row.gain is None else f"{row.gain.decibels:+.2f}")
+        line += f"  {row.source}"
+        if row.gain is not None and row.gain.shortfall:
+            line += f"  (the ceiling keeps it {row.gain.shortfall:.1f} LU below the target)"
+        yield line
+        if row.url is not None:
+            yield f"    {row.url}"
+
+
+@dataclass(frozen=True, slots=True)
 class MeasurePlan:
     """What to measure, and what to compute from it.
 
     :ivar variant: the render to measure; None for the source itself.
     :ivar target: LUFS.
     :ivar ceiling: dBTP.
-    :ivar sign: returns the URL of a variant of a source.
     """
 
     variant: Variant | None
@@ -205,7 +260,6 @@ class MeasureProgress:
 async def measure_all(
     sources: Sequence[str], measure: Callable[[str], Coroutine[Any, Any, Measurement | str]]
 ) -> AsyncIterator[tuple[str, Measurement | str]]:
-    """Measure sources, and yield each result in their order."""
     running = [Deferred.fromCoroutine(measure(source)) for source in sources]
     try:
         for source, result in zip(sources, running, strict=True):
@@ -220,7 +274,6 @@ async def measure_all(
 async def write_report(
     plan: MeasurePlan, results: AsyncIterator[tuple[str, Measurement | str]], report: Report
 ) -> None:
-    """Write the rows of all results. The rows of an album wait for its last source."""
     measured: list[tuple[str, Measurement]] = []
     async for source, result in results:
         report.out.bar.update()

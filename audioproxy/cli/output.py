@@ -9,6 +9,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
 from enum import Enum
 from io import StringIO
 from threading import RLock
@@ -46,7 +47,6 @@ class Output:
 
     @classmethod
     def of(cls, arguments: Namespace, bar: Any = None) -> Output:
-        """Return the output of a command with the option ``--json``."""
         return cls(Form.JSON if arguments.json else Form.TEXT, bar)
 
     def line(self, text: str, head: str = "", colour: Colour | None = None) -> None:
@@ -64,18 +64,15 @@ class Output:
             self.line(line)
 
     def headings(self, names: Iterable[str], line: str) -> None:
-        """Print the headings of rows, of which JSON has none."""
         if self.form is Form.CSV:
             self._print(_csv(names))
         self.line(line)
 
     def document(self, values: Mapping[str, Any]) -> None:
-        """Print the only JSON document of a command, on several lines."""
         if self.form is Form.JSON:
             self._print(_json(values, indent=2))
 
     def error(self, *lines: str) -> None:
-        """Print error messages."""
         with self._above_bar():
             print_errors(*lines)
 
@@ -111,7 +108,6 @@ def progress_bar(unit: str, quiet: bool, total: int | None = None) -> Any:
 
 
 def print_errors(*lines: str) -> None:
-    """Print error messages to stderr, separate from the results on stdout."""
     for line in lines:
         print(f"{paint('audioproxy:', Colour.RED, sys.stderr)} {printable(line)}", file=sys.stderr)
 
@@ -130,3 +126,22 @@ def printable(text: str) -> str:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
     return line.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def format_bytes(count: float) -> str:
+    """Return a number of bytes with three significant digits and a decimal unit."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 999.5 or unit == "TB":
+            break
+        count /= 1000
+    return f"{count:.3g} {unit}" if count < 999.5 else f"{count:.0f} {unit}"
+
+
+def format_count(count: int, noun: str) -> str:
+    """Return a number and its noun: ``1 URL``, ``2 URLs``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def format_time(seconds: int) -> str:
+    """Return Unix seconds as a date and time in UTC (RFC 3339)."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"

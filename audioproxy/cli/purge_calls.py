@@ -10,9 +10,8 @@ class PurgeCall(NamedTuple):
     """The call of one cache, as its own documentation has it. docs/caches.md lists the caches.
 
     :ivar header: the value of AP_CACHE_TAG_HEADER that the cache reads.
-    :ivar command: a shell command. ``TAGS`` stands for the tags, and other words in capitals for
-        what the caller knows.
-    :ivar separator: what is between two tags.
+    :ivar command: of a shell. ``TAGS`` stands for the tags, which a separator is between, and other
+        words in capitals for what the caller knows.
     :ivar most: tags in one call.
     """
 
@@ -23,7 +22,6 @@ class PurgeCall(NamedTuple):
     most: int = 100
 
     def commands(self, tags: Sequence[str]) -> list[str]:
-        """Return the commands that remove all responses with one of these tags."""
         batches = [tags[start : start + self.most] for start in range(0, len(tags), self.most)]
         return [self.command.replace("TAGS", self.separator.join(batch)) for batch in batches]
 

@@ -70,14 +70,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def add_options_option(parser: _ActionsContainer) -> None:
-    """Add the option ``--options``."""
     parser.add_argument(
         "-o", "--options", default="", metavar="OPTIONS", help="such as f:opus/br:96 (f:mp3)"
     )
 
 
 def add_url_options(parser: ArgumentParser) -> None:
-    """Add the options of signed URLs."""
     end = parser.add_mutually_exclusive_group()
     end.add_argument(
         "-e", "--expires-in", type=duration, metavar="TIME", help="such as 90, 15m, 1h or 7d"

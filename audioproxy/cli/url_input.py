@@ -55,7 +55,7 @@ def percent_encode_typed(text: str) -> str:
 
 
 def describe_presigned(source: Source) -> str | None:
-    """Return a warning of a source whose query is presigned; None of any other source."""
+    """Return the warning of a source whose query is presigned."""
     if not (isinstance(source, HttpsSource) and source.is_presigned):
         return None
     return (

@@ -10,8 +10,7 @@ from typing import Any
 
 from audioproxy.cli.env_file import read_keys
 from audioproxy.cli.exit_status import EXPIRED, FAILURE, REFUSED, SUCCESS, USAGE_ERROR, UsageError
-from audioproxy.cli.formatting import format_time
-from audioproxy.cli.output import Colour, Output
+from audioproxy.cli.output import Colour, Output, format_time
 from audioproxy.cli.url_input import parse_url, percent_encode_typed, read_lines
 from audioproxy.errors import Expired, InvalidSignature, Refusal
 from audioproxy.grammar.option_parser import parse_expiry
@@ -39,14 +38,9 @@ exit status, the highest of all URLs:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "urls",
-        nargs="+",
-        metavar="URL",
-        help="a URL or its path; - reads one URL per line from stdin",
-    )
-    add(
+    help_text = "a URL or its path; - reads one URL per line from stdin"
+    parser.add_argument("urls", nargs="+", metavar="URL", help=help_text)
+    parser.add_argument(
         "--json",
         action="store_true",
         help="print a JSON object for each URL, on one line: url, verdict (good, wrong signature,"
@@ -67,9 +61,8 @@ _VERDICTS = {
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The verdict on a URL.
+    """The verdict on a URL, as an exit status.
 
-    :ivar status: the exit status.
     :ivar reason: the signing mistake, or why the service would refuse the URL; None if unknown.
     :ivar expires: Unix seconds.
     :ivar previous_pair: the number of the previous pair of key and salt that signed it.
@@ -82,13 +75,11 @@ class Verification:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The verdict for programs."""
         values = asdict(self)
         return {"verdict": _VERDICTS[values.pop("status")], **values}
 
     @property
     def text(self) -> str:
-        """The verdict for people."""
         reason = f" ({self.reason})" if self.reason else ""
         date = "" if self.expires is None else format_time(self.expires)
         text = {

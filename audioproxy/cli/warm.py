@@ -16,7 +16,7 @@ from typing import Any
 from cachetools import FIFOCache
 from twisted.internet.defer import CancelledError, DeferredLock
 
-from audioproxy.cli.arguments import integer_to
+from audioproxy.cli.arguments import add_concurrency, add_quiet, integer_to
 from audioproxy.cli.exit_status import CRASHED, FAILURE, INTERRUPTED, SUCCESS, UsageError
 from audioproxy.cli.fetcher import (
     FAILED,
@@ -27,11 +27,10 @@ from audioproxy.cli.fetcher import (
     FetchFailed,
     redact_url,
 )
-from audioproxy.cli.formatting import format_bytes, format_count
-from audioproxy.cli.output import Output, progress_bar
+from audioproxy.cli.output import Output, format_bytes, format_count, progress_bar
 from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import standard_input
-from audioproxy.cli.warm_report import ReportingFetcher
+from audioproxy.cli.warm_report import ReportingFetcher, probing_engine
 from audioproxy.concurrency.threads import ThreadRunner, thread_per_call
 from audioproxy.concurrency.workers import all_results
 from audioproxy.errors import reason_of
@@ -81,9 +80,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="a URL; - reads URLs from the standard input, one per line, and skips blank lines and"
         " lines that begin with #",
     )
-    parser.add_argument(
-        "-c", "--concurrency", type=integer_to(256), default=4, metavar="N", help="at a time (4)"
-    )
+    add_concurrency(parser, "at a time (4)")
     parser.add_argument(
         "-t",
         "--timeout",
@@ -99,7 +96,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="N",
         help="requests for a URL while the service is busy and no other URL makes progress (5)",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    add_quiet(parser)
     formats = parser.add_mutually_exclusive_group()
     formats.add_argument(
         "--json",
@@ -117,10 +114,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 class WarmProgress:
-    """Counts of the results so far, shown in a progress bar.
-
-    :ivar received: total bytes of all response bodies.
-    """
+    """Counts of the results so far, shown in a progress bar."""
 
     def __init__(self, output: Output, seconds: Callable[[], float]) -> None:
         self.received = 0
@@ -147,7 +141,6 @@ class WarmProgress:
         self.add_result(FAILED)
 
     def summary(self) -> str:
-        """Return all counts in one line."""
         urls = self._counts.total()
         text = f"{format_count(urls, 'URL')} in {self._seconds() - self._started:.1f} s"
         return f"{text}: {self._counts_text()}; {format_bytes(self.received)}" if urls else text
@@ -178,11 +171,12 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
             if not reports:
                 return await fetch_all(urls, fetch_one, progress, concurrency)
             with TemporaryDirectory(dir=temporary_folder(environment)) as folder:
-                reporting = ReportingFetcher(fetcher, output, folder, reactor, concurrency)
+                engine = probing_engine(folder, reactor, concurrency)
+                reporting = ReportingFetcher(fetcher, output, folder, engine)
                 try:
                     await fetch_all(urls, reporting.fetch, progress, concurrency)
                 finally:
-                    await reporting.close()
+                    await engine.close()
         finally:
             await client.close()
 
@@ -204,10 +198,7 @@ async def fetch_all(
     progress: WarmProgress,
     concurrency: int,
 ) -> None:
-    """Fetch URLs, at most ``concurrency`` at a time. A URL is read when a slot is free.
-
-    :param fetch_one: returns the result of a URL, or raises `FetchFailed`.
-    """
+    """Fetch URLs. Each is read when one of ``concurrency`` slots is free."""
     reading = DeferredLock()
 
     async def run_worker() -> None:
@@ -235,10 +226,7 @@ async def fetch_all(
 async def read_urls(
     words: Iterable[str], in_thread: ThreadRunner, stdin: Callable[[], int]
 ) -> AsyncIterator[str]:
-    """Yield each URL once: the words, and for the word ``-`` the lines of the standard input.
-
-    :param stdin: returns the file descriptor of the standard input.
-    """
+    """Yield each URL once: the words, and for the word ``-`` the lines of the standard input."""
     seen: FIFOCache[str, bool] = FIFOCache(_REMEMBERED)
     async for line in _read_lines(words, in_thread, stdin):
         if line and not line.startswith("#") and line not in seen:
@@ -260,8 +248,9 @@ async def _read_lines(
         while piece := await in_thread(read):
             *lines, rest = (rest + piece).split(b"\n")
             if len(rest) > _LONGEST_LINE:
-                fault = f"a line of the standard input has more than {_LONGEST_LINE} bytes"
-                raise UsageError(fault)
+                raise UsageError(
+                    f"a line of the standard input has more than {_LONGEST_LINE} bytes"
+                )
             for line in lines:
                 yield line.decode("utf-8", "replace").strip()
         yield rest.decode("utf-8", "replace").strip()

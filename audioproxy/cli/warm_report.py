@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -26,68 +27,53 @@ from audioproxy.urls.signer import extensions_of
 _ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
 
 
+def probing_engine(folder: str, reactor: Any, concurrency: int) -> Engine:
+    """Return an engine that probes the files of a folder."""
+    config = Config(allow_insecure=True, local_root=folder, max_probe_concurrency=concurrency)
+    return Engine(build(config, reactor))
+
+
+@dataclass(frozen=True, slots=True)
 class ReportingFetcher:
     """Fetches URLs, and prints JSON or the elements of a feed for each.
 
     A body is kept in a temporary file until ffprobe has read its duration, so this needs no key and
     no source. The duration of an mp3 is that of its frames, which include the encoder's padding.
-
-    :param folder: for the temporary files; nothing else is in it.
-    :param concurrency: the most URLs that are fetched at a time.
     """
 
-    def __init__(
-        self, fetcher: Fetcher, output: Output, folder: str, reactor: Any, concurrency: int
-    ) -> None:
-        self._fetcher = fetcher
-        self._output = output
-        self._folder = folder
-        config = Config(allow_insecure=True, local_root=folder, max_probe_concurrency=concurrency)
-        self._engine = Engine(build(config, reactor))
+    fetcher: Fetcher
+    output: Output
+    folder: str
+    engine: Engine
 
     async def fetch(self, url: str) -> str:
-        """Fetch a URL, print the report, and return the result, such as ``RENDERED``.
-
-        :raises FetchFailed: for a URL that could not be fetched.
-        """
-        is_text = self._output.form is Form.TEXT
-        with NamedTemporaryFile(dir=self._folder, buffering=0) as file:
+        """Fetch a URL, print the report, and return the result, such as ``RENDERED``."""
+        is_text = self.output.form is Form.TEXT
+        with NamedTemporaryFile(dir=self.folder, buffering=0) as file:
             try:
-                fetched = await self._fetcher.fetch(url, file)
+                fetched = await self.fetcher.fetch(url, file)
                 duration = await self._duration(os.path.basename(file.name))
                 lines = list(_enclosure(url, fetched, duration)) if is_text else []
             except FetchFailed as error:
-                self._output.row({"url": url, "status": error.status, "error": str(error)})
+                self.output.row({"url": url, "status": error.status, "error": str(error)})
                 raise
-        values = {
-            "url": url,
-            "status": fetched.status,
-            "result": fetched.result,
-            "state": fetched.state,
-            "bytes": fetched.size,
-            "content_type": fetched.content_type,
-            "etag": fetched.etag,
-            "duration": None if duration is None else round(float(duration), 6),
-        }
-        self._output.row(values, *lines)
+        seconds = None if duration is None else round(float(duration), 6)
+        self.output.row({"url": url, **asdict(fetched), "duration": seconds}, *lines)
         signed = redact_url(url)
         if is_text and (found := _ESCAPE.search(signed)):
             in_source = _ESCAPE.search(f"/{signed}".partition("/plain/")[2])
             cure = "sign the URL with --encoded" if in_source else "use dl and cb without it"
-            self._output.error(
+            self.output.error(
                 f"{signed}: some apps spell {found[0]} in another way, which is a 401; {cure}"
             )
         return fetched.result
 
-    async def close(self) -> None:
-        await self._engine.close()
-
     async def _duration(self, name: str) -> Decimal | None:
         """Return the duration of a file in the folder; None for one that is no audio."""
         source = read_source(b"plain", b"local://" + name.encode())
-        await self._engine.starter.prepare()
+        await self.engine.starter.prepare()
         try:
-            probe, _ = await self._engine.probe(source)
+            probe, _ = await self.engine.probe(source)
         except (UndecodableSource, VideoSource):
             return None
         except Refusal as error:
@@ -97,12 +83,8 @@ class ReportingFetcher:
 
 
 def _enclosure(url: str, fetched: Fetched, duration: Decimal | None) -> Iterator[str]:
-    """Yield the elements ``enclosure`` and ``itunes:duration``, if it is known, of a feed's item.
-
-    :raises FetchFailed: for a redirect, whose length and type are those of another URL, and for a
-        URL that directories or apps do not accept for long.
-    """
-    if fetched.size is None:
+    """Yield the elements of a feed's item, for a URL that directories and apps accept for long."""
+    if fetched.bytes is None:
         raise FetchFailed(
             f"{fetched.status}: an enclosure needs a length; set AP_SERVE_MODE=proxy",
             fetched.status,
@@ -117,14 +99,13 @@ def _enclosure(url: str, fetched: Fetched, duration: Decimal | None) -> Iterator
     if _expires(url):
         raise FetchFailed("exp: apps request an enclosure for years; sign the URL without it")
     address = escape(normalize_url(url), {'"': "&quot;"})
-    yield f'<enclosure url="{address}" length="{fetched.size}" type="{kind}"/>'
+    yield f'<enclosure url="{address}" length="{fetched.bytes}" type="{kind}"/>'
     if duration is not None:
         seconds = duration.quantize(Decimal(1), ROUND_HALF_UP)
         yield f"<itunes:duration>{seconds}</itunes:duration>"
 
 
 def _expires(url: str) -> bool:
-    """Return whether the service refuses a URL later (``exp``)."""
     try:
         target = split_target(parse_url(url).signed)
     except UsageError:

@@ -28,7 +28,7 @@ from audioproxy.cli.checks.results import CheckResult, Verdict, bad, good, note,
 from audioproxy.cli.checks.settings import UsableSettings, load_usable
 from audioproxy.cli.checks.stores import check_bound, check_folder, check_lifetime
 from audioproxy.cli.doctor import check_urls, report_access
-from audioproxy.cli.formatting import format_bytes, format_count
+from audioproxy.cli.output import format_bytes, format_count
 from audioproxy.config import Config, FileStore, S3Config
 from audioproxy.urls import Signer
 from tests.cli.command import PIECE, SECRETS, SIGNER

@@ -20,7 +20,7 @@ from botocore.compat import get_current_datetime
 from twisted.trial.unittest import SkipTest
 
 from audioproxy import __version__
-from audioproxy.cli import doctor as doctor_module
+from audioproxy.cli.checks import disk as disk_module
 from audioproxy.cli.checks import ports as ports_module
 from audioproxy.cli.checks import stores as stores_module
 from audioproxy.cli.checks.results import CheckResult, Verdict, good
@@ -83,7 +83,7 @@ class CheckTests(ServiceCase):
             raise RuntimeError("oh")
             yield
 
-        self.patch(doctor_module, "check_temporary_files", crash)
+        self.patch(disk_module, "check_temporary_files", crash)
         traceback = io.StringIO()
         with contextlib.redirect_stderr(traceback):
             results = await self.run_checks()

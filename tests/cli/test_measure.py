@@ -13,8 +13,7 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.cli.measure import MeasurePlan, MeasureProgress, measure_all, write_report
-from audioproxy.cli.measure_report import Report
+from audioproxy.cli.measure import MeasurePlan, MeasureProgress, Report, measure_all, write_report
 from audioproxy.cli.output import Form, Output, progress_bar
 from audioproxy.loudness import Measurement
 from audioproxy.urls import Signer, Variant

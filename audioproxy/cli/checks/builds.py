@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 from audioproxy.cli.checks.results import CheckResult, good, note
-from audioproxy.cli.formatting import format_count
+from audioproxy.cli.output import format_count
 from audioproxy.cli.store.command import open_catalog
 from audioproxy.cli.store.variant_rows import UNKNOWN_BUILD, build_of
 from audioproxy.concurrency.deadlines import Deadline
@@ -26,7 +26,6 @@ _TIMEOUT = 10.0
 
 
 async def check_builds(reactor: Any, config: Config, engine: Engine) -> AsyncIterator[CheckResult]:
-    """Compare the build of ffmpeg with those that made a sample of the stored variants."""
     if engine.store is None:
         return
     catalog = open_catalog(config, engine, reactor, _AT_A_TIME)
@@ -45,10 +44,7 @@ async def check_builds(reactor: Any, config: Config, engine: Engine) -> AsyncIte
 
 
 async def sample_builds(catalog: VariantCatalog, builds: list[str], most: int = _SAMPLE) -> None:
-    """Append the builds of at most so many variants to a list, as `build_of` names them.
-
-    :raises CatalogError, OSError: where the store fails, or none of the variants can be read.
-    """
+    """Append the builds of some variants to a list; raise the error if none can be read."""
     failures: list[Exception] = []
 
     def skip(entry: Entry, error: Exception) -> None:
@@ -68,7 +64,7 @@ async def sample_builds(catalog: VariantCatalog, builds: list[str], most: int = 
 
 
 def compare_builds(own: str, builds: Sequence[str]) -> CheckResult:
-    """Compare the build of this machine, empty where it is unknown, with those of some variants."""
+    """Compare this machine's build, empty if unknown, with those of stored variants."""
     if not builds:
         return good("builds", "the store has no variants yet")
     counts = Counter(builds)

@@ -11,7 +11,7 @@ from pathlib import Path
 from audioproxy.cli.checks.results import CheckResult, bad, good, note
 from audioproxy.cli.checks.settings import place_of_variants
 from audioproxy.cli.env_file import read_environment
-from audioproxy.cli.formatting import format_bytes
+from audioproxy.cli.output import format_bytes
 from audioproxy.config import Config
 from audioproxy.config.values import listed
 from audioproxy.files.disk_space import DiskSpace
@@ -24,7 +24,6 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 async def check_temporary_files(
     config: Config, env_file: str | None = None
 ) -> AsyncIterator[CheckResult]:
-    """Check that temporary files can be created, and that the disk has space for them."""
     folder, whose = temporary_folder(os.environ), ""
     if env_file is not None and "TMPDIR" not in read_environment({}, env_file):
         whose = f", of this shell, since {env_file} has no TMPDIR"
@@ -59,9 +58,8 @@ async def check_temporary_files(
 def check_free_space(
     check: str, path: str, needed: int, consumers: str, advice: str, whose: str = ""
 ) -> CheckResult:
-    """Compare the free space of a directory with the space that renders may need.
+    """Compare the free bytes of a directory with those that renders may need.
 
-    :param needed: the maximum, in bytes.
     :param consumers: what needs the space; "may take 2 GB" follows it in the message.
     :param whose: why this directory is checked.
     """

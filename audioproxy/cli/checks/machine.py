@@ -13,7 +13,7 @@ from typing import Any
 from audioproxy.cli.checks.disk import filesystem_of
 from audioproxy.cli.checks.results import CheckResult, bad, good, note
 from audioproxy.cli.checks.settings import UsableSettings
-from audioproxy.cli.formatting import format_count
+from audioproxy.cli.output import format_count
 from audioproxy.config import Config
 from audioproxy.config.values import listed
 from audioproxy.engine import Engine
@@ -28,7 +28,6 @@ _FEW_CLIENTS, _TOO_FEW_CLIENTS = 500, 16
 
 
 async def check_programs(engine: Engine) -> AsyncIterator[CheckResult]:
-    """Check ffmpeg, its encoders and filters, and how it is started and confined."""
     await engine.starter.prepare()
     if absent := [name for name in ("ffmpeg", "ffprobe") if shutil.which(name) is None]:
         verb = "is" if len(absent) == 1 else "are"
@@ -63,7 +62,6 @@ async def check_programs(engine: Engine) -> AsyncIterator[CheckResult]:
 
 
 def check_settings_file(path: str, status: os.stat_result, uid: int) -> CheckResult:
-    """Check that the file of settings, which has the key, is the operator's alone."""
     remedies = []
     # The owner may also be root.
     if status.st_uid not in (0, uid):
@@ -80,7 +78,6 @@ def check_settings_file(path: str, status: os.stat_result, uid: int) -> CheckRes
 
 
 async def check_local_sources(config: Config) -> AsyncIterator[CheckResult]:
-    """Check that the directory of local sources can be read."""
     root = config.local_root
     if root is None:
         return
@@ -91,13 +88,11 @@ async def check_local_sources(config: Config) -> AsyncIterator[CheckResult]:
         yield bad("local sources", f"AP_LOCAL_ROOT cannot be read ({error.strerror})")
         return
     text = f"{root} ({filesystem_of(root)}) can be read"
-    yield (
-        note("local sources", f"{text}, but it is empty") if empty else good("local sources", text)
-    )
+    result = note("local sources", f"{text}, but it is empty")
+    yield result if empty else good("local sources", text)
 
 
 async def check_certificates(reactor: Any, settings: UsableSettings) -> AsyncIterator[CheckResult]:
-    """Check the certificates that the service and ffmpeg verify https sources against."""
     if settings.config.source_allowlist is None or "SSL_CERT_FILE" in settings.refused:
         return
     path = ClientsByBundle(reactor, os.environ.get("SSL_CERT_FILE") or None).ca_file
@@ -116,7 +111,6 @@ async def check_certificates(reactor: Any, settings: UsableSettings) -> AsyncIte
 async def check_open_files(
     config: Config, env_file: str | None = None
 ) -> AsyncIterator[CheckResult]:
-    """Check the limit of open files, which determines the maximum number of clients."""
     raise_descriptor_limit()
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     clients = max_clients(config.max_concurrency + config.max_probe_concurrency)

@@ -41,9 +41,8 @@ async def check_ports(reactor: Any, settings: UsableSettings) -> AsyncIterator[C
         if variable in settings.refused:
             continue
         if variable == "AP_PORT" and config.socket_path is not None:
-            result = _check_socket(config.socket_path)
+            yield (result := _check_socket(config.socket_path))
             runs = result.verdict is Verdict.NOTE
-            yield result
             continue
         try:
             open_socket(bind, port).close()
@@ -57,9 +56,8 @@ async def check_ports(reactor: Any, settings: UsableSettings) -> AsyncIterator[C
             continue
         holder = _Holder(reactor, port, bind)
         if variable == "AP_PORT":
-            result = await _check_holder(holder, _signed_question(settings))
+            yield (result := await _check_holder(holder, _signed_question(settings)))
             runs = result.verdict is Verdict.GOOD
-            yield result
         else:
             yield await _check_metrics_holder(holder, runs)
 
@@ -78,7 +76,6 @@ def _check_socket(path: str) -> CheckResult:
 
 
 def _explain_failure(variable: str, port: int, bind: str, error: OSError) -> CheckResult:
-    """Return the reason why a port that is free cannot be opened."""
     if isinstance(error, PermissionError):
         wanted = f"set {variable} to 1024 or more, or give the service CAP_NET_BIND_SERVICE"
         return bad(variable, f"{port} needs a privilege; {wanted}")
@@ -88,10 +85,7 @@ def _explain_failure(variable: str, port: int, bind: str, error: OSError) -> Che
 
 
 def _signed_question(settings: UsableSettings) -> str | None:
-    """Return the path of an expired URL; None where the settings have no valid key.
-
-    A service with the same key responds with 410, and another one with 401. Neither reads a source.
-    """
+    """Return an expired path, 410 with the same key and else 401; None without a valid key."""
     path, config = "/exp:0/plain/local://doctor", settings.config
     if config.key is not None and config.salt is not None:
         return f"/{sign(config.key, config.salt, path.encode()).decode()}{path}"
@@ -101,8 +95,6 @@ def _signed_question(settings: UsableSettings) -> str | None:
 
 @implementer(IAgentEndpointFactory)
 class _Holder:
-    """The program that holds a port."""
-
     def __init__(self, reactor: Any, port: int, bind: str) -> None:
         self.port = port
         self._reactor = reactor
@@ -115,10 +107,7 @@ class _Holder:
         return HostnameEndpoint(self._reactor, self._host, self.port)
 
     async def get(self, path: str) -> tuple[int, bytes]:
-        """Return the status and the body of a response.
-
-        :raises TransportError: if there is none, or it takes too long or has too many bytes.
-        """
+        """Return the status and the body of a response, or raise `TransportError`."""
         deadline = Deadline(monotonic_clock(self._reactor), _TIMEOUT)
         try:
             return await deadline.limit(self._get(path))
@@ -139,7 +128,6 @@ class _Holder:
         return response.code, bytes(body)
 
     def is_other(self, variable: str) -> CheckResult:
-        """Return the result for a holder that is no audioproxy."""
         return bad(
             variable,
             f"{self.port} is taken by another program, or by a socket unit whose service does not"
@@ -148,7 +136,6 @@ class _Holder:
 
 
 async def _check_holder(holder: _Holder, question: str | None) -> CheckResult:
-    """Check that the holder of the main port is an audioproxy with the same key."""
     with suppress(TransportError, ValueError, LookupError, TypeError):
         _, body = await holder.get("/health")
         if (document := json.loads(body))["status"] == "ok":

@@ -9,8 +9,7 @@ from enum import Enum
 from functools import partial
 
 from audioproxy.cli.exit_status import CRASHED
-from audioproxy.cli.formatting import format_count
-from audioproxy.cli.output import Colour, printable
+from audioproxy.cli.output import Colour, format_count, printable
 from audioproxy.config import Problem
 
 # The length of the longest name of a check that always runs.
@@ -27,16 +26,21 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check: what it found, and for a problem also the cause and the remedy."""
-
     verdict: Verdict
     check: str
     text: str
 
     @property
     def line(self) -> str:
-        """The result as one line for people."""
         return f"{self.verdict.value[0]}  {self.check:{_WIDTH}}  {printable(self.text)}"
+
+    @property
+    def values(self) -> dict[str, str]:
+        return {"check": self.check, "verdict": self.verdict.name.lower(), "text": self.text}
+
+    @classmethod
+    def of_setting(cls, verdict: Verdict, problem: Problem) -> CheckResult:
+        return cls(verdict, problem.variable, problem.text)
 
 
 good = partial(CheckResult, Verdict.GOOD)
@@ -46,11 +50,6 @@ note = partial(CheckResult, Verdict.NOTE)
 bad = partial(CheckResult, Verdict.BAD)
 
 
-def setting_result(verdict: Verdict, problem: Problem) -> CheckResult:
-    """Return the result for a problem of a setting, or for a warning about it."""
-    return CheckResult(verdict, problem.variable, problem.text)
-
-
 def crashed(check: str) -> CheckResult:
     """Print the traceback of an exception that is being handled, and return the result."""
     traceback.print_exc()
@@ -58,7 +57,6 @@ def crashed(check: str) -> CheckResult:
 
 
 def summarize(results: Iterable[CheckResult]) -> str:
-    """Return the summary that is printed after all results."""
     verdicts = [result.verdict for result in results]
     if failed := verdicts.count(Verdict.BAD):
         return f"{format_count(failed, 'problem')} should be solved before the service is used."

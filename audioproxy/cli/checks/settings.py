@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from audioproxy.cli.checks.results import CheckResult, Verdict, bad, good, setting_result
-from audioproxy.cli.formatting import format_count
+from audioproxy.cli.checks.results import CheckResult, Verdict, bad, good
+from audioproxy.cli.output import format_count
 from audioproxy.config import VARIABLES, BucketStore, Config, ConfigError, FileStore, load
 from audioproxy.config.values import listed
 
@@ -24,10 +24,7 @@ _SOURCE_SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class UsableSettings:
-    """The configuration without the invalid settings.
-
-    :ivar refused: names of the invalid settings, which `config` lacks.
-    """
+    """The configuration without the invalid settings, and the names of these (`refused`)."""
 
     config: Config
     refused: frozenset[str]
@@ -35,16 +32,15 @@ class UsableSettings:
 
 
 def load_usable(environment: Mapping[str, str]) -> UsableSettings:
-    """Load the settings, and omit the invalid ones."""
     refused: frozenset[str] = frozenset()
     try:
         config, warnings = load(environment)
         results = [good("settings", _summarize(config))]
     except ConfigError as error:
         warnings = error.warnings
-        results = [setting_result(Verdict.BAD, problem) for problem in error.problems]
+        results = [CheckResult.of_setting(Verdict.BAD, problem) for problem in error.problems]
         config, refused = _drop_invalid(environment)
-    results += [setting_result(Verdict.NOTE, warning) for warning in warnings]
+    results += [CheckResult.of_setting(Verdict.NOTE, warning) for warning in warnings]
     if not _source_kinds(config) and _SOURCE_SETTINGS.isdisjoint(refused):
         results.append(
             bad(

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from audioproxy.cli.checks.disk import check_free_space
 from audioproxy.cli.checks.results import CheckResult, bad, good, note
 from audioproxy.cli.checks.settings import UsableSettings, place_of_variants
-from audioproxy.cli.formatting import format_bytes
+from audioproxy.cli.output import format_bytes
 from audioproxy.config import Config, S3Config
 from audioproxy.engine import Engine
 from audioproxy.files.disk_space import DiskSpace
@@ -39,7 +39,6 @@ def bucket_owners(engine: Engine) -> tuple[S3VariantStore | None, S3Sources | No
 
 
 async def check_stores(settings: UsableSettings, engine: Engine) -> AsyncIterator[CheckResult]:
-    """Check the variant store and the bucket sources, and compare the clock with theirs."""
     config = settings.config
     store, sources = bucket_owners(engine)
     folder, _ = place_of_variants(config)
@@ -60,15 +59,13 @@ async def check_stores(settings: UsableSettings, engine: Engine) -> AsyncIterato
     if sources is not None and (store is None or config.source_s3 != config.variant_s3):
         async for result in check_bucket_sources(config, sources):
             yield result
-    offsets = [owner.object_store.clock_ahead for owner in (store, sources) if owner is not None]
-    for ahead in offsets:
-        if ahead is not None:
+    for owner in (store, sources):
+        if owner is not None and (ahead := owner.object_store.clock_ahead) is not None:
             yield check_clock(ahead)
             return
 
 
 async def check_folder(config: Config, path: str, store: FileVariantStore) -> CheckResult:
-    """Check that a variant store in a directory is writable, and its free space."""
     try:
         await store.check_writable()
     except Unwritable as error:
@@ -84,7 +81,6 @@ async def check_folder(config: Config, path: str, store: FileVariantStore) -> Ch
 
 
 def check_bound(path: str, store: FileVariantStore, max_bytes: int) -> CheckResult:
-    """Check that the disk of a variant store is as large as the store may be."""
     try:
         size = store.usage.read()
     except OSError:
@@ -98,7 +94,6 @@ def check_bound(path: str, store: FileVariantStore, max_bytes: int) -> CheckResu
 
 
 async def check_bucket(config: Config, store: S3VariantStore) -> AsyncIterator[CheckResult]:
-    """Check that a bucket does what the service needs of it."""
     reached = True
     try:
         await store.open()
@@ -115,7 +110,6 @@ async def check_bucket(config: Config, store: S3VariantStore) -> AsyncIterator[C
 
 
 def check_lifetime(config: Config) -> CheckResult:
-    """Check that the presigned URL of a redirect works for as long as somebody may listen."""
     ttl = config.presign_ttl
     text = f"a presigned URL works for {ttl} s"
     if ttl < _SHORT_LIFETIME:
@@ -131,10 +125,7 @@ def check_lifetime(config: Config) -> CheckResult:
 
 
 async def check_bucket_sources(config: Config, sources: S3Sources) -> AsyncIterator[CheckResult]:
-    """Check that the store of bucket sources accepts the credentials.
-
-    The check lists buckets. A store that denies only the listing has accepted the credentials.
-    """
+    """List buckets. A store that denies only the listing has accepted the credentials."""
     objects = sources.object_store
     failure = None
     try:
@@ -155,7 +146,6 @@ async def check_bucket_sources(config: Config, sources: S3Sources) -> AsyncItera
 
 
 def check_way_to_store(config: Config, objects: ObjectStore, reached: bool) -> CheckResult:
-    """Check that requests to the bucket of the variants are encrypted."""
     own = config.variant_s3.endpoint != config.source_s3.endpoint
     prefix = "AP_VARIANT_S3" if own else "AP_S3"
     return _check_encryption("way to the store", config.variant_s3, objects, reached, prefix)
@@ -164,10 +154,7 @@ def check_way_to_store(config: Config, objects: ObjectStore, reached: bool) -> C
 def _check_encryption(
     check: str, settings: S3Config, objects: ObjectStore, reached: bool, prefix: str
 ) -> CheckResult:
-    """Check that requests to a store are encrypted, or do not leave this machine.
-
-    :param prefix: the prefix of the store's settings, such as AP_S3.
-    """
+    """Check that requests to a store are encrypted, or do not leave this machine."""
     origin = urlsplit(objects.name)
     if origin.scheme == "https":
         if not reached:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from argparse import ArgumentParser, Namespace
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 from twisted.logger import LogLevel
 
-from audioproxy.cli.arguments import integer_to
+from audioproxy.cli.arguments import add_concurrency, add_quiet
 from audioproxy.cli.env_file import load_config
 from audioproxy.cli.exit_status import BUSY, FAILURE, INTERRUPTED, SUCCESS, UsageError
 from audioproxy.cli.output import Output, progress_bar
@@ -32,23 +32,13 @@ from audioproxy.variants.record import VariantRecord
 
 
 def add_common_arguments(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--json", action="store_true", help="print JSON")
-    add(
-        "-c",
-        "--concurrency",
-        type=integer_to(256),
-        default=4,
-        metavar="N",
-        help="files or requests at a time (4)",
-    )
-    add("-q", "--quiet", action="store_true", help="show no progress")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_concurrency(parser, "files or requests at a time (4)")
+    add_quiet(parser)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenStore:
-    """The open store of one command."""
-
     config: Config
     engine: Engine
     catalog: VariantCatalog
@@ -56,10 +46,7 @@ class OpenStore:
     bar: Any
 
     async def pages(self, *, counted: bool = True) -> AsyncIterator[Page]:
-        """Yield all variants, page by page. The progress bar gets the expected total.
-
-        :param counted: whether the bar counts the variants of each page, once it is done.
-        """
+        """Yield all variants, page by page. If ``counted``, the bar counts those of each."""
         self.bar.reset()
         seen = 0
         async with aclosing(self.catalog.pages()) as pages:
@@ -80,15 +67,16 @@ class OpenStore:
 
 
 class StoreCommand(ABC):
-    """A command. What it has done is printed when it ends, also by Ctrl-C.
-
-    :ivar failed: the number of items for which something failed; each was printed.
-    """
+    """A command. What it has done is printed when it ends, also by Ctrl-C."""
 
     def __init__(self, arguments: Namespace) -> None:
         self.arguments = arguments
         self.out = Output.of(arguments, progress_bar("variants", arguments.quiet))
         self.failed = 0
+
+    @classmethod
+    def execute(cls, arguments: Namespace, environment: Mapping[str, str]) -> int:
+        return cls(arguments).run(environment)
 
     @abstractmethod
     async def work(self, store: OpenStore) -> None:
@@ -96,7 +84,6 @@ class StoreCommand(ABC):
 
     @property
     def status(self) -> int:
-        """The exit status."""
         return FAILURE if self.failed else SUCCESS
 
     def values(self) -> dict[str, Any]:
@@ -104,13 +91,27 @@ class StoreCommand(ABC):
         return {}
 
     def lines(self) -> Iterable[str]:
-        """Return the report for people."""
         return ()
 
     def fail(self, entry: Entry | None, error: Exception) -> None:
         """Count and print a failure of one variant, or of the whole store."""
         self.failed += 1
         self.out.error(f"{'the store' if entry is None else entry.key}: {error}")
+
+    async def remove(
+        self,
+        store: OpenStore,
+        entries: Sequence[Entry],
+        on_removed: Callable[[Entry], object],
+        *,
+        unchanged: bool = False,
+    ) -> None:
+        """Remove variants; with ``--dry-run``, only call ``on_removed`` for each."""
+        if not self.arguments.dry_run:
+            await store.catalog.remove(entries, on_removed, self.fail, unchanged=unchanged)
+            return
+        for entry in entries:
+            on_removed(entry)
 
     def print_report(self, *, interrupted: bool) -> None:
         if values := self.values():
@@ -119,7 +120,6 @@ class StoreCommand(ABC):
             self.out.row(values, *stopped, *self.lines())
 
     def run(self, environment: Mapping[str, str]) -> int:
-        """Open the store, do the work, print the report, and return the exit status."""
         config = load_config(environment)
         if config.variant_store is None:
             raise UsageError("AP_VARIANT_STORE: not set; name the store of the service")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
 
-from audioproxy.cli.formatting import format_bytes
+from audioproxy.cli.arguments import add_repeatable
+from audioproxy.cli.output import format_bytes
 from audioproxy.cli.store.command import OpenStore, StoreCommand, add_common_arguments
 from audioproxy.cli.store.variant_rows import (
     SourceFilter,
@@ -36,22 +36,19 @@ examples:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
+    add_repeatable(
+        parser,
         "--source",
-        action="append",
-        default=[],
         metavar="SOURCE",
         help="only variants of this source: local://PATH, s3://BUCKET/KEY or an https URL with its"
         " query; may be repeated",
     )
-    add(
+    add_repeatable(
+        parser,
         "--prefix",
-        action="append",
-        default=[],
         help="only variants of sources whose address begins with this; may be repeated",
     )
-    add("--format", choices=list(FORMATS), help="only variants in this format")
+    parser.add_argument("--format", choices=list(FORMATS), help="only variants in this format")
     add_common_arguments(parser)
 
 
@@ -65,18 +62,12 @@ class Listing(StoreCommand):
         self.out.line(f"{'key':<64}  {'bytes':>7}  {'age':>7}  {'unused':>7}  options  source")
 
     async def work(self, store: OpenStore) -> None:
+        form = self.arguments.format
         async for entry, record in store.records(self.fail):
-            if self._selects(record):
+            if self._wanted.accepts(record) and form in (None, record and format_of(record)):
                 self.add(entry, record)
 
-    def _selects(self, record: VariantRecord | None) -> bool:
-        form = self.arguments.format
-        if record is None:
-            return form is None and self._wanted.is_all
-        return self._wanted.accepts(record) and form in (None, format_of(record))
-
     def add(self, entry: Entry, record: VariantRecord | None) -> None:
-        """Print a variant."""
         unused = "unknown" if entry.used is None else age_text(self._now - entry.used)
         self.out.row(
             variant_values(entry, record),
@@ -85,5 +76,4 @@ class Listing(StoreCommand):
         )
 
 
-def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    return Listing(arguments).run(environment)
+execute = Listing.execute

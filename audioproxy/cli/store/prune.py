@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 from audioproxy.cli.arguments import duration, size
 from audioproxy.cli.exit_status import UsageError
 from audioproxy.cli.store.command import OpenStore, StoreCommand, add_common_arguments
 from audioproxy.cli.store.variant_rows import amount_text
-from audioproxy.variants.catalog import Entry
 from audioproxy.variants.folder_catalog import exclusive_prune
 from audioproxy.variants.prune import Limits, Pruned, prune
 from audioproxy.variants.usage import EndCount
@@ -49,8 +49,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 class Prune(StoreCommand):
-    """Removes variants, and counts what remains."""
-
     def __init__(self, arguments: Namespace) -> None:
         ages = (arguments.older_than, arguments.unused_for)
         if (arguments.max_bytes, *ages) == (None, None, None):
@@ -62,13 +60,7 @@ class Prune(StoreCommand):
         self.pruned = Pruned()
 
     async def work(self, store: OpenStore) -> None:
-        async def remove(entries: Sequence[Entry]) -> None:
-            if not self.arguments.dry_run:
-                await store.catalog.remove(entries, self.pruned.removed.add, self.fail)
-                return
-            for entry in entries:
-                self.pruned.removed.add(entry)
-
+        remove = partial(self.remove, store, on_removed=self.pruned.removed.add)
         lock: AbstractContextManager[EndCount] = nullcontext(lambda total: None)
         place = store.config.variant_store
         if place is None or place.path is None:
@@ -89,5 +81,4 @@ class Prune(StoreCommand):
         yield f"remaining: {'unknown' if remaining is None else amount_text(remaining)}"
 
 
-def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    return Prune(arguments).run(environment)
+execute = Prune.execute

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 from twisted.internet.task import deferLater
 
+from audioproxy.cli.arguments import add_repeatable
 from audioproxy.cli.exit_status import UsageError
-from audioproxy.cli.formatting import format_count
-from audioproxy.cli.output import Form
+from audioproxy.cli.output import Form, format_count
 from audioproxy.cli.purge_calls import calls_for
 from audioproxy.cli.store.command import OpenStore, StoreCommand, add_common_arguments
-from audioproxy.cli.store.source_states import LEFT, SourceStates, State
+from audioproxy.cli.store.source_states import LEFT, STALE, SourceStates, State
 from audioproxy.cli.store.variant_rows import (
     SourceFilter,
     amount_text,
@@ -82,26 +82,23 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="local://PATH, s3://BUCKET/KEY or an https URL with its query; - reads sources from"
         " the standard input, one per line",
     )
-    add(
+    add_repeatable(
+        parser,
         "--prefix",
-        action="append",
-        default=[],
         help="all sources whose address begins with this; may be repeated. The address of an https"
         " source has no query",
     )
-    add(
+    add_repeatable(
+        parser,
         "--url",
-        action="append",
-        default=[],
         metavar="URL",
         help="the source of a signed URL, which need not be valid any more; may be repeated. All"
         " variants of the source are removed, whatever the options of the URL",
     )
-    add(
+    add_repeatable(
+        parser,
         "-o",
         "--options",
-        action="append",
-        default=[],
         metavar="OPTIONS",
         help="only the variant with exactly these options, such as f:mp3/br:96, without listing the"
         " store; may be repeated",
@@ -131,7 +128,6 @@ class Purge(StoreCommand):
         self._rows: list[dict[str, Any]] = []
         self._header: str | None = None
         self._salts: list[bytes] = []
-        # In the order in which they were found.
         self._tags: dict[str, None] = {}
         # Removed variants whose source is not known in full, so that its tag is not.
         self._untagged = 0
@@ -141,7 +137,6 @@ class Purge(StoreCommand):
         # Variants without a record, and those whose record has a digest of the source alone, so
         # that no prefix selects them.
         self._unknown = self._unaddressed = 0
-        # Variants by the state of their source.
         self._left = Counter[State]()
 
     async def work(self, store: OpenStore) -> None:
@@ -153,7 +148,6 @@ class Purge(StoreCommand):
             await (self._purge_keys if self._options else self._purge_listed)(store)
 
     async def _purge_keys(self, store: OpenStore) -> None:
-        """Remove the variants whose options and sources are given."""
         requests = [
             (key, VariantRequest.of(options, source))
             for source in self.wanted.sources.values()
@@ -167,17 +161,16 @@ class Purge(StoreCommand):
                 entry = await store.catalog.find(key)
             except (CatalogError, OSError) as error:
                 self.fail(Entry(key, 0, 0), error)
-                return
-            if entry is not None:
-                record = VariantRecord.of(request, b"", entry.stored)
-                await self._remove(store, [(entry, record)])
+            else:
+                if entry is not None:
+                    record = VariantRecord.of(request, b"", entry.stored)
+                    await self._remove(store, [(entry, record)])
 
         await for_each(requests, purge, store.concurrency)
 
     async def _purge_listed(self, store: OpenStore) -> None:
-        """Remove the variants whose records have the given sources."""
-        local_root = store.config.local_root
-        states = SourceStates(store.engine.sources, local_root, self.wanted.sources)
+        root = store.config.local_root
+        states = SourceStates(store.engine.sources, root, self.wanted.sources)
         async for page in store.pages():
             found = []
             for entry, record in await store.catalog.read_records(page.entries, self.fail):
@@ -194,12 +187,11 @@ class Purge(StoreCommand):
     async def _stale_ones(
         self, found: Sequence[_Stored], states: SourceStates, concurrency: int
     ) -> list[_Stored]:
-        """Return the variants whose source has changed or vanished, and count the others."""
         stale = []
 
         async def look_up(variant: _Stored) -> None:
             state = await states.state(variant[1])
-            if state.is_stale:
+            if state in STALE:
                 stale.append(variant)
             else:
                 self._left[state] += 1
@@ -208,23 +200,16 @@ class Purge(StoreCommand):
         return stale
 
     async def _remove(self, store: OpenStore, found: Sequence[_Stored]) -> None:
-        entries = [entry for entry, _ in found]
         records = {entry.key: record for entry, record in found}
 
         def on_removed(entry: Entry) -> None:
             self.add_removed(entry, records[entry.key])
 
-        if self.arguments.dry_run:
-            for entry in entries:
-                on_removed(entry)
-            return
-        # Every variant of a source goes. One that was rendered again meanwhile is not stale any
-        # more.
-        unchanged = self.arguments.stale
-        await store.catalog.remove(entries, on_removed, self.fail, unchanged=unchanged)
+        entries = [entry for entry, _ in found]
+        # A variant that was rendered again meanwhile is not stale any more.
+        await self.remove(store, entries, on_removed, unchanged=self.arguments.stale)
 
     def use_tags(self, config: Config) -> None:
-        """Print the tags of sources, if responses have tags (AP_CACHE_TAG_HEADER)."""
         self._header = config.cache_tag_header
         self._salts = [salt for _, salt in config.signing_pairs]
         # Caches may have responses whose variants are not in the store any more.
@@ -236,11 +221,9 @@ class Purge(StoreCommand):
             self._tags |= dict.fromkeys(cache_tags(self._salts, source.canonical))
 
     def add_removed(self, entry: Entry, record: VariantRecord) -> None:
-        """Record and print that a variant was removed, or would be."""
         self._removed.add(entry)
         if record.source_sha256 not in self.wanted.sources:
-            source = whole_source(record)
-            if source is None:
+            if (source := whole_source(record)) is None:
                 self._untagged += 1
             else:
                 self._add_tags(source)
@@ -262,8 +245,7 @@ class Purge(StoreCommand):
 
     def lines(self) -> Iterator[str]:
         yield f"{self._verb}: {amount_text(self._removed)}"
-        sources = self.wanted.sources.values()
-        if not self._removed.variants and any(map(_looks_encoded, sources)):
+        if not self._removed.variants and any(map(_looks_encoded, self.wanted.sources.values())):
             # The log has sources in this form.
             yield "a local:// or s3:// SOURCE has no percent-encoding: write a space for %20"
         for count, words in (
@@ -297,7 +279,6 @@ class Purge(StoreCommand):
 
 
 def _looks_encoded(source: Source) -> bool:
-    """Return whether a source is probably percent-encoded, though it should not be."""
     return not isinstance(source, HttpsSource) and _ESCAPE.search(source.canonical) is not None
 
 
@@ -308,5 +289,4 @@ def _source_of(url: str) -> Source:
     return grammar_sources.read_source(target.form, target.source)
 
 
-def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    return Purge(arguments).run(environment)
+execute = Purge.execute

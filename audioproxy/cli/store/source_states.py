@@ -25,11 +25,9 @@ class State(Enum):
     NO_VALIDATOR = "no_validator"
     NO_ADDRESS = "no_address"
 
-    @property
-    def is_stale(self) -> bool:
-        """Whether the variant is certainly not one of the source as it is now."""
-        return self in (State.CHANGED, State.VANISHED)
 
+#: The states of sources whose variants are certainly not those of the source as it is now.
+STALE = (State.CHANGED, State.VANISHED)
 
 #: What the states mean whose variants are left, although their source may have changed.
 LEFT = {

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from audioproxy.cli.formatting import format_bytes
+from audioproxy.cli.output import format_bytes
 from audioproxy.cli.store.command import OpenStore, StoreCommand, add_common_arguments
 from audioproxy.cli.store.variant_rows import amount_text, build_of, format_of
 from audioproxy.variants.catalog import Amount, Entry
@@ -42,8 +42,6 @@ add_arguments = add_common_arguments
 
 
 class Statistics(StoreCommand):
-    """The variants so far: all, and by format, build and age."""
-
     def __init__(self, arguments: Namespace) -> None:
         super().__init__(arguments)
         self._now = time.time()
@@ -57,7 +55,6 @@ class Statistics(StoreCommand):
             self.add(entry, record)
 
     def add(self, entry: Entry, record: VariantRecord | None) -> None:
-        """Add a variant."""
         amount = self._unknown if record is None else self._formats[format_of(record)]
         age = next(name for name, end in _AGES.items() if self._now - entry.stored < end)
         for each in (self._all, amount, self._builds[build_of(record)], self._ages[age]):
@@ -74,10 +71,8 @@ class Statistics(StoreCommand):
 
     def lines(self) -> Iterator[str]:
         yield amount_text(self._all)
-        rows = dict(sorted(self._formats.items()))
-        if self._unknown.variants:
-            rows["unknown"] = self._unknown
-        yield from _table("format", rows)
+        unknown = {"unknown": self._unknown} if self._unknown.variants else {}
+        yield from _table("format", dict(sorted(self._formats.items())) | unknown)
         yield from _table("build of ffmpeg", dict(sorted(self._builds.items())))
         yield from _table("age", self._ages)
 
@@ -90,5 +85,4 @@ def _table(title: str, rows: Mapping[str, Amount]) -> Iterator[str]:
         yield f"{name:<{width}}{amount.variants:>12}{format_bytes(amount.bytes):>12}"
 
 
-def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    return Statistics(arguments).run(environment)
+execute = Statistics.execute

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from audioproxy.cli.exit_status import UsageError
-from audioproxy.cli.formatting import format_bytes, format_count
+from audioproxy.cli.output import format_bytes, format_count
 from audioproxy.grammar.sources import SCHEMES, Source, parse_source
 from audioproxy.urls.sources import to_bytes
 from audioproxy.variants.catalog import Amount, Entry
@@ -32,22 +32,20 @@ class SourceFilter:
 
     @classmethod
     def of(cls, sources: Iterable[Source], prefixes: Iterable[str]) -> SourceFilter:
-        """Return the filter of a command line."""
         raw = tuple(map(to_bytes, prefixes))
-        for prefix in raw:
-            # An empty prefix would select every source.
-            if not prefix.startswith(tuple(f"{scheme}://".encode() for scheme in SCHEMES)):
-                schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)
-                raise UsageError(f"--prefix: an address begins with {schemes}")
+        schemes = [f"{scheme}://" for scheme in SCHEMES]
+        # An empty prefix would select every source.
+        if not all(prefix.startswith(tuple(map(str.encode, schemes))) for prefix in raw):
+            raise UsageError(f"--prefix: an address begins with {', '.join(schemes)}")
         return cls({digest_of(each): each for each in sources}, raw)
 
     @property
     def is_all(self) -> bool:
         return not (self.sources or self.prefixes)
 
-    def accepts(self, record: VariantRecord) -> bool:
-        if self.is_all:
-            return True
+    def accepts(self, record: VariantRecord | None) -> bool:
+        if self.is_all or record is None:
+            return self.is_all
         address = record.source or b""
         return record.source_sha256 in self.sources or address.startswith(self.prefixes)
 
@@ -62,7 +60,6 @@ def whole_source(record: VariantRecord) -> Source | None:
 
 
 def format_of(record: VariantRecord) -> str:
-    """Return the output format of a variant, such as ``mp3``."""
     segments = record.options.split("/")
     return next((each[2:] for each in segments if each.startswith("f:")), "unknown")
 
@@ -72,14 +69,12 @@ def build_of(record: VariantRecord | None) -> str:
 
 
 def source_text(record: VariantRecord) -> str:
-    """Return the address of a variant's source, or its digest where no address is recorded."""
     if record.source is None:
         return f"sha256:{record.source_sha256}"
     return record.source.decode("utf-8", "surrogateescape")
 
 
 def variant_values(entry: Entry, record: VariantRecord | None) -> dict[str, Any]:
-    """Return what is known of a variant, for JSON; unknown values are ``null``."""
     return {
         "key": entry.key,
         "bytes": entry.size,
@@ -97,7 +92,6 @@ def known_text(record: VariantRecord | None) -> str:
 
 
 def variant_text(entry: Entry, record: VariantRecord | None) -> str:
-    """Return what is known of a variant in one line."""
     return f"{entry.key}  {format_bytes(entry.size):>7}  {known_text(record)}"
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from audioproxy.cli.arguments import size
 from audioproxy.cli.exit_status import FAILURE, UsageError
-from audioproxy.cli.formatting import format_bytes, format_count
+from audioproxy.cli.output import format_bytes, format_count
 from audioproxy.cli.store.command import OpenStore, StoreCommand, add_common_arguments
 from audioproxy.concurrency.workers import for_each
 from audioproxy.variants.catalog import CatalogError, Entry, Finding, Pace, Verdict
@@ -30,15 +30,15 @@ cannot be read is never removed: the disk or the network may have failed.
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
+    parser.add_argument(
         "--pace",
         type=size,
         metavar="SIZE",
         help="bytes to read in a second, such as 20M (powers of 1000); without it, as fast as"
         " possible",
     )
-    add("--delete", action="store_true", help="remove broken variants, so that they render again")
+    text = "remove broken variants, so that they render again"
+    parser.add_argument("--delete", action="store_true", help=text)
     add_common_arguments(parser)
 
 
@@ -57,6 +57,9 @@ class Verification(StoreCommand):
     async def work(self, store: OpenStore) -> None:
         pace = Pace(self.arguments.pace)
 
+        def on_removed(entry: Entry) -> None:
+            self._removed.add(entry.key)
+
         async def check(entry: Entry) -> None:
             try:
                 finding = await store.catalog.check(entry, pace)
@@ -65,19 +68,14 @@ class Verification(StoreCommand):
             else:
                 self._add(finding)
                 if finding.verdict is Verdict.BROKEN and self.arguments.delete:
-                    await store.catalog.remove(
-                        [finding.entry],
-                        lambda removed: self._removed.add(removed.key),
-                        self.fail,
-                        unchanged=True,
-                    )
+                    found = [finding.entry]
+                    await store.catalog.remove(found, on_removed, self.fail, unchanged=True)
             store.bar.update()
 
         async for page in store.pages(counted=False):
             await for_each(page.entries, check, store.concurrency)
 
     def _add(self, finding: Finding) -> None:
-        """Count a finding, and print that of a broken variant."""
         self._counts[finding.verdict] += 1
         self._bytes += finding.entry.size
         if finding.verdict is Verdict.BROKEN:
@@ -89,22 +87,20 @@ class Verification(StoreCommand):
         return FAILURE if self._broken else super().status
 
     def values(self) -> dict[str, Any]:
+        keys = {finding.entry.key: finding.reason for finding in self._broken}
         broken = [
-            {"key": key, "reason": each.reason, "removed": key in self._removed}
-            for each in self._broken
-            if (key := each.entry.key)
+            {"key": key, "reason": reason, "removed": key in self._removed}
+            for key, reason in keys.items()
         ]
         counts = {each.name.lower(): self._counts[each] for each in Verdict}
         return {**counts, "bytes": self._bytes, "broken": broken}
 
     def lines(self) -> Iterator[str]:
-        counts = [f"{self._counts[each]} {each.value}" for each in Verdict if self._counts[each]]
         total = format_count(self._counts.total(), "variant")
         yield f"verified: {total}, {format_bytes(self._bytes)}"
-        yield from counts
+        yield from (f"{self._counts[each]} {each.value}" for each in Verdict if self._counts[each])
         if self._removed:
             yield f"removed: {format_count(len(self._removed), 'broken variant')}"
 
 
-def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
-    return Verification(arguments).run(environment)
+execute = Verification.execute

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 
 from twisted.internet.defer import CancelledError
 
@@ -27,7 +28,6 @@ CHECKS = (*WRITING, *READING, *REDIRECTS, *REMOVAL)
 async def check_buckets(
     config: Config, engine: Engine, source: S3Source | None
 ) -> AsyncGenerator[CheckResult]:
-    """Check the bucket of the variants, and the reading of one source."""
     store, sources = bucket_owners(engine)
     _, bucket = place_of_variants(config)
     if store is not None and bucket is not None:
@@ -64,7 +64,7 @@ def source_checks(key: bytes) -> list[Check]:
         "the source is found and read",
         "it does not render",
         "name an object that exists, and credentials that may read it (GetObject)",
-        lambda trial: open_source(trial, key),
+        partial(open_source, key=key),
     )
     return [opening, *READING]
 
@@ -83,7 +83,6 @@ async def run_checks(trial: Trial, checks: Iterable[Check]) -> AsyncGenerator[Ch
 
 
 async def _run(check: Check, trial: Trial) -> CheckResult:
-    """Run a check, once more if the store is busy."""
     remedy = check.remedy
     try:
         text = await trial.run_twice(lambda: check.run(trial))

@@ -6,11 +6,11 @@ after a failure or Ctrl-C. What a killed run leaves is removed by a later one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from uuid import uuid4
 
 from twisted.internet.task import deferLater
@@ -29,10 +29,11 @@ from audioproxy.s3.errors import (
     read_error,
 )
 from audioproxy.s3.listing import list_uploads
-from audioproxy.s3.multipart_upload import create_upload, put_multipart
 from audioproxy.s3.objects import RETRY_DELAY, ObjectStore, StoreObject, UploadRange
 
 T = TypeVar("T")
+Condition: TypeAlias = Callable[[Config], bool]
+Run: TypeAlias = "Callable[[Trial], Coroutine[Any, Any, str | None]]"
 
 #: The names of all objects of all runs begin with this.
 PREFIX = ".audioproxy-doctor-"
@@ -59,16 +60,8 @@ def always(config: Config) -> bool:
     return True
 
 
-def never(config: Config) -> bool:
-    return False
-
-
 def in_redirect_mode(config: Config) -> bool:
     return config.serve_mode == "redirect"
-
-
-def with_sources(config: Config) -> bool:
-    return config.source_s3.configured
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +80,21 @@ class Check:
     checks: str
     breaks: str
     remedy: str
-    run: Callable[[Trial], Coroutine[Any, Any, str | None]]
-    is_needed: Callable[[Config], bool] = always
+    run: Run
+    is_needed: Condition = always
+
+
+class Checks(list[Check]):
+    def add(
+        self, name: str, checks: str, breaks: str, remedy: str, is_needed: Condition = always
+    ) -> Callable[[Run], Run]:
+        """Return the decorator of a function that makes a check."""
+
+        def add(run: Run) -> Run:
+            self.append(Check(name, checks, breaks, remedy, run, is_needed))
+            return run
+
+        return add
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +102,6 @@ class Sample:
     """The object that most checks read.
 
     :ivar content: its first bytes; of an object that the checks wrote, all of them.
-    :ivar etag: its entity tag, as the store sent it.
     """
 
     target: StoreObject
@@ -109,7 +114,6 @@ class Sample:
 class Trial:
     """One run of checks in one bucket.
 
-    :ivar settings: of the store.
     :ivar found: the sample, as soon as there is one.
     :ivar server: the name that the store gives to itself.
     :ivar is_lost: the store cannot be reached.
@@ -132,7 +136,6 @@ class Trial:
         return self.found
 
     def key(self, name: str) -> str:
-        """Return the key of an object of this run; without a name, how all of them begin."""
         return self._prefix + name
 
     def object(self, name: str) -> StoreObject:
@@ -149,23 +152,12 @@ class Trial:
         await target.put(headers or {}, UploadRange.of(content))
         return target
 
-    async def start_upload(self, name: str) -> tuple[StoreObject, str]:
-        """Start a multipart upload, which `clean` aborts; return its object and its query."""
+    def upload(self, name: str) -> tuple[StoreObject, str]:
+        """Return an object whose uploads `clean` aborts, and the name of this removal."""
         target, key = self.object(name), self.key(name)
-        self.removals[f"uploads of {key}"] = partial(self._abort_uploads, key)
-        upload = await create_upload(target, {})
-        # With the id, the right to list uploads is not needed.
-        self.removals[f"uploads of {key}"] = partial(abort_upload, target, upload)
-        return target, upload
-
-    async def write_parts(
-        self, name: str, parts: Sequence[bytes], headers: Mapping[str, str]
-    ) -> StoreObject:
-        target, key = self.object(name), self.key(name)
-        self.removals[f"uploads of {key}"] = partial(self._abort_uploads, key)
-        await put_multipart(target, headers, [UploadRange.of(part) for part in parts])
-        del self.removals[f"uploads of {key}"]
-        return target
+        removal = f"uploads of {key}"
+        self.removals[removal] = partial(self._abort_uploads, key)
+        return target, removal
 
     async def fetch(
         self, url: str, method: str = "GET", headers: Mapping[str, str] | None = None
@@ -192,7 +184,7 @@ class Trial:
             await abort_upload(self.objects.object(self.bucket, key.encode()), upload.query)
 
     async def run_twice(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of work, which is done once more if the store is busy."""
+        """Do some work, once more if the store is busy."""
         try:
             return await work()
         except Busy:
@@ -205,11 +197,6 @@ async def abort_upload(target: StoreObject, query: str) -> None:
 
 
 async def read(response: Response, limit: int) -> bytes:
-    """Return the body of a response.
-
-    :raises Failed: if it is longer than the limit.
-    :raises Unavailable: if it is incomplete.
-    """
     try:
         return await response.read(limit, extend_timeout=True)
     except BodyTooLarge as error:
@@ -218,18 +205,14 @@ async def read(response: Response, limit: int) -> bytes:
         raise Unavailable(f"the response is incomplete: {error}") from error
 
 
-async def require_status(response: Response, *statuses: int) -> None:
-    """Read and discard a response; raise `StoreError` unless it has one of these statuses."""
+async def require(response: Response, *statuses: int, content: bytes | None = None) -> None:
+    """Read a response; raise `StoreError` or `Failed` if it has another status or content."""
     if response.status not in statuses:
         raise await read_error(response)
-    with suppress(BodyTooLarge, TransportError):
-        await response.read(SAMPLE_SIZE)
-
-
-async def require_content(response: Response, content: bytes, *statuses: int) -> None:
-    """Raise `Failed` or `StoreError` for a response with another status or body."""
-    if response.status not in statuses:
-        raise await read_error(response)
+    if content is None:
+        with suppress(BodyTooLarge, TransportError):
+            await response.read(SAMPLE_SIZE)
+        return
     fault = ""
     if response.length != len(content):
         fault = f"the response states a length of {response.length}, not {len(content)} bytes"

@@ -14,21 +14,19 @@ from audioproxy.cli.checks.bucket.trial import (
     RANGE,
     REFUSALS,
     SAMPLE_SIZE,
-    Check,
+    Checks,
     Failed,
     Noted,
     Sample,
     Trial,
     abort_upload,
-    never,
-    require_content,
+    require,
     require_equal,
-    require_status,
-    with_sources,
 )
-from audioproxy.cli.formatting import format_count
+from audioproxy.cli.output import format_count
 from audioproxy.s3.errors import Denied
 from audioproxy.s3.listing import list_page, list_uploads
+from audioproxy.s3.multipart_upload import create_upload, put_multipart
 from audioproxy.s3.objects import UploadRange
 from audioproxy.variants.proof import HEADERS, LARGE_RECORD, PROOF_PREFIX
 from audioproxy.variants.record import METADATA_PREFIX
@@ -39,9 +37,6 @@ SPELLING = "spelling a b+c%20d~é&=;(1)'*,.flac"
 # The shortest part of an upload that S3 accepts, unless it is the last.
 _PART_SIZE = 5 * 1024 * 1024
 _LAST_PART = 1024
-
-# All visible characters of ASCII: values of the service's metadata consist of these.
-_VISIBLE = bytes(range(0x21, 0x7F)).decode("ascii")
 
 # A store may deny access to an object that is missing.
 _MISSING = (403, 404)
@@ -55,7 +50,17 @@ _KEY = re.compile(
     rf"({re.escape(PREFIX)}[0-9a-f]{{32}}-)(.+)|{re.escape(PROOF_PREFIX)}[0-9a-f]{{32}}"
 )
 
+WRITING = Checks()
+#: The last checks of a run.
+REMOVAL = Checks()
 
+
+@WRITING.add(
+    "write",
+    "an object is written",
+    "no variant is stored, and every request renders",
+    "name a bucket that exists, and credentials that may write there (PutObject)",
+)
 async def _write(trial: Trial) -> None:
     # No store can compress or know these bytes.
     content = urandom(SAMPLE_SIZE)
@@ -63,48 +68,112 @@ async def _write(trial: Trial) -> None:
     trial.found = Sample(target, content, len(content), None)
 
 
+@WRITING.add(
+    "read back",
+    "the object that was just written has its length and its bytes",
+    "stored variants are not found, or are sent with other bytes",
+    "give the credentials the right GetObject, and use a store that is consistent and stores"
+    " bytes as they are",
+)
 async def _read_back(trial: Trial) -> None:
     sample = trial.sample
     response = await sample.target.send("GET")
     etag, trial.server = response.header("etag"), response.header("server")
-    await require_content(response, sample.content, 200)
+    await require(response, 200, content=sample.content)
     trial.found = replace(sample, etag=etag)
 
 
+@WRITING.add(
+    "digest",
+    "a body with a wrong x-amz-content-sha256 is refused",
+    "a variant that is damaged on its way is stored and sent to everyone",
+    "use a store that verifies digests",
+)
 async def _refuse_digest(trial: Trial) -> None:
     target = trial.object("digest")
-    await require_status(await target.send("PUT", body=_WRONG_DIGEST), *REFUSALS)
-    await require_status(await target.send("GET"), *_MISSING)
+    await require(await target.send("PUT", body=_WRONG_DIGEST), *REFUSALS)
+    await require(await target.send("GET"), *_MISSING)
 
 
+@WRITING.add(
+    "digest of part",
+    "a part of an upload with a wrong x-amz-content-sha256 is refused",
+    "a variant over 4 GiB that is damaged on its way is stored",
+    "use a store that verifies digests",
+)
 async def _refuse_digest_of_part(trial: Trial) -> None:
-    target, upload = await trial.start_upload("part")
+    target, removal = trial.upload("part")
+    upload = await create_upload(target, {})
+    # With the id, the right to list uploads is not needed.
+    trial.removals[removal] = partial(abort_upload, target, upload)
     response = await target.send("PUT", f"partNumber=1&{upload}", body=_WRONG_DIGEST)
-    await require_status(response, *REFUSALS)
+    await require(response, *REFUSALS)
 
 
+@WRITING.add(
+    "parts",
+    "an object is uploaded in parts of equal sizes and a shorter last one",
+    "variants over 4 GiB are not stored",
+    "use a store with multipart uploads",
+)
 async def _upload_parts(trial: Trial) -> None:
     parts = [urandom(_PART_SIZE), urandom(_LAST_PART)]
-    target = await trial.write_parts("parts", parts, HEADERS.lines())
+    target, removal = trial.upload("parts")
+    await put_multipart(target, HEADERS.lines(), [UploadRange.of(part) for part in parts])
+    del trial.removals[removal]
     size, _ = await target.find()
     require_equal("the size", size, sum(map(len, parts)))
     start, stop = _PART_SIZE - _LAST_PART, _PART_SIZE + _LAST_PART
-    await require_content(await target.get(start, stop, None), b"".join(parts)[start:stop], *RANGE)
+    await require(await target.get(start, stop, None), *RANGE, content=b"".join(parts)[start:stop])
 
 
-async def _keep_metadata(lines: dict[str, str], trial: Trial) -> None:
+@WRITING.add(
+    "metadata",
+    "metadata of all visible ASCII characters is kept byte for byte",
+    "`audioproxy store` finds no variants of a source and verifies none",
+    "use a store that keeps metadata as it is",
+)
+async def _keep_metadata(trial: Trial) -> None:
+    # Values of the service's metadata consist of these.
+    visible = bytes(range(0x21, 0x7F)).decode("ascii")
+    await _require_metadata(trial, {METADATA_PREFIX + "options": visible})
+
+
+@WRITING.add(
+    "metadata size",
+    "1.6 KB of metadata are kept, in values of up to 256 bytes",
+    "the service does not start",
+    "use a store that accepts as much metadata, such as S3",
+)
+async def _keep_large_metadata(trial: Trial) -> None:
+    await _require_metadata(trial, LARGE_RECORD.metadata())
+
+
+async def _require_metadata(trial: Trial, lines: dict[str, str]) -> None:
     target = await trial.write("metadata", b"1", lines)
     _, response = await target.find()
     for name, value in lines.items():
         require_equal(name, response.header(name), value)
 
 
+@WRITING.add(
+    "overwrite",
+    "an object is overwritten, and the new bytes are read",
+    "a variant that is stored again, or by two nodes, fails",
+    "turn off object lock and retention in this bucket",
+)
 async def _overwrite(trial: Trial) -> None:
     await trial.write("overwrite", b"1" * 1024)
     target = await trial.write("overwrite", content := b"2" * 1024)
-    await require_content(await target.send("GET"), content, 200)
+    await require(await target.send("GET"), 200, content=content)
 
 
+@WRITING.add(
+    "new ETag",
+    "an object that is replaced gets another ETag",
+    "a response could mix two versions of an object",
+    "use a store whose ETags depend on the bytes",
+)
 async def _change_etag(trial: Trial) -> None:
     etags = []
     for content in (b"1" * 1024, b"2" * 1024):
@@ -115,18 +184,38 @@ async def _change_etag(trial: Trial) -> None:
         raise Failed(f"{etags[0]} before and {etags[1]} after the replacement")
 
 
+@WRITING.add(
+    "key spelling",
+    "a key with spaces, +, %, & and non-ASCII characters is written and read",
+    "sources with such names are not found",
+    "use a store that takes keys as they are, or rename such sources",
+    is_needed=lambda config: config.source_s3.configured,
+)
 async def _spell_key(trial: Trial) -> None:
     target = await trial.write(SPELLING, content := urandom(1024))
-    await require_content(await target.send("GET"), content, 200)
-    await require_content(await trial.fetch(target.presign(300)), content, 200)
+    await require(await target.send("GET"), 200, content=content)
+    await require(await trial.fetch(target.presign(300)), 200, content=content)
 
 
+@WRITING.add(
+    "deletion",
+    "an object is removed, and is missing then",
+    "`audioproxy store` removes nothing, and the service does not start",
+    "give the credentials the right DeleteObject",
+)
 async def _delete(trial: Trial) -> None:
     target = await trial.write("deleted", b"1")
     await target.delete()
-    await require_status(await target.send("GET"), *_MISSING)
+    await require(await target.send("GET"), *_MISSING)
 
 
+@REMOVAL.add(
+    "left-overs",
+    "nothing is left of earlier runs that were killed",
+    "objects of the checks remain",
+    f"remove the objects whose names begin with {PREFIX}",
+    is_needed=lambda config: False,
+)
 async def _remove_left(trial: Trial) -> str | None:
     store, bucket = trial.objects, trial.bucket
     latest = time.time() - (store.clock_ahead or 0) - _ABANDONED
@@ -153,6 +242,12 @@ async def _remove_left(trial: Trial) -> str | None:
     return f"{format_count(removed, 'object')} of killed runs removed" if removed else None
 
 
+@REMOVAL.add(
+    "clean-up",
+    "everything that the checks wrote is removed",
+    "objects of the checks remain",
+    f"remove the objects whose names begin with {PREFIX}",
+)
 async def _clean(trial: Trial) -> str | None:
     await trial.clean()
     try:
@@ -163,105 +258,3 @@ async def _clean(trial: Trial) -> str | None:
         return "everything that was written is removed (the listing is denied)"
     require_equal("the number of objects that remain", len(left), 0)
     return None
-
-
-WRITING = (
-    Check(
-        "write",
-        "an object is written",
-        "no variant is stored, and every request renders",
-        "name a bucket that exists, and credentials that may write there (PutObject)",
-        _write,
-    ),
-    Check(
-        "read back",
-        "the object that was just written has its length and its bytes",
-        "stored variants are not found, or are sent with other bytes",
-        "give the credentials the right GetObject, and use a store that is consistent and stores"
-        " bytes as they are",
-        _read_back,
-    ),
-    Check(
-        "digest",
-        "a body with a wrong x-amz-content-sha256 is refused",
-        "a variant that is damaged on its way is stored and sent to everyone",
-        "use a store that verifies digests",
-        _refuse_digest,
-    ),
-    Check(
-        "digest of part",
-        "a part of an upload with a wrong x-amz-content-sha256 is refused",
-        "a variant over 4 GiB that is damaged on its way is stored",
-        "use a store that verifies digests",
-        _refuse_digest_of_part,
-    ),
-    Check(
-        "parts",
-        "an object is uploaded in parts of equal sizes and a shorter last one",
-        "variants over 4 GiB are not stored",
-        "use a store with multipart uploads",
-        _upload_parts,
-    ),
-    Check(
-        "metadata",
-        "metadata of all visible ASCII characters is kept byte for byte",
-        "`audioproxy store` finds no variants of a source and verifies none",
-        "use a store that keeps metadata as it is",
-        partial(_keep_metadata, {METADATA_PREFIX + "options": _VISIBLE}),
-    ),
-    Check(
-        "metadata size",
-        "1.6 KB of metadata are kept, in values of up to 256 bytes",
-        "the service does not start",
-        "use a store that accepts as much metadata, such as S3",
-        partial(_keep_metadata, LARGE_RECORD.metadata()),
-    ),
-    Check(
-        "overwrite",
-        "an object is overwritten, and the new bytes are read",
-        "a variant that is stored again, or by two nodes, fails",
-        "turn off object lock and retention in this bucket",
-        _overwrite,
-    ),
-    Check(
-        "new ETag",
-        "an object that is replaced gets another ETag",
-        "a response could mix two versions of an object",
-        "use a store whose ETags depend on the bytes",
-        _change_etag,
-    ),
-    Check(
-        "key spelling",
-        "a key with spaces, +, %, & and non-ASCII characters is written and read",
-        "sources with such names are not found",
-        "use a store that takes keys as they are, or rename such sources",
-        _spell_key,
-        with_sources,
-    ),
-    Check(
-        "deletion",
-        "an object is removed, and is missing then",
-        "`audioproxy store` removes nothing, and the service does not start",
-        "give the credentials the right DeleteObject",
-        _delete,
-    ),
-)
-
-#: The last checks of a run.
-REMOVAL = (
-    Check(
-        "left-overs",
-        "nothing is left of earlier runs that were killed",
-        "objects of the checks remain",
-        f"remove the objects whose names begin with {PREFIX}",
-        _remove_left,
-        never,
-    ),
-    Check(
-        "clean-up",
-        "everything that the checks wrote is removed",
-        "objects of the checks remain",
-        f"remove the objects whose names begin with {PREFIX}",
-        _clean,
-    ),
-)
