@@ -82,7 +82,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--source",
-        metavar="s3://BUCKET/KEY",
+        metavar=S3Source.form,
         help="with --bucket: check reading this source too; nothing is written to its bucket",
     )
     parser.add_argument(
@@ -238,7 +238,7 @@ def _parse_source(text: str | None) -> S3Source | None:
     with suppress(ValueError):
         if isinstance(source := parse_source(os.fsencode(text)), S3Source):
             return source
-    raise UsageError(f"--source {text}: not the address of an object; use s3://BUCKET/KEY")
+    raise UsageError(f"--source {text}: not the address of an object; use {S3Source.form}")
 
 
 def _build(reactor: Any, environment: Mapping[str, str]) -> tuple[UsableSettings, Engine]:

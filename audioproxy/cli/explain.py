@@ -23,7 +23,7 @@ from audioproxy.grammar.option_parser import parse_expiry, parse_options
 from audioproxy.grammar.options import describe_defaults, describe_options
 from audioproxy.grammar.request import INSECURE, InfoRequest, VariantRequest, parse_request
 from audioproxy.grammar.segments import SignedPath, Target, split_target
-from audioproxy.grammar.sources import LocalSource, Source
+from audioproxy.grammar.sources import Source
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.encoding import encoder_arguments
@@ -202,10 +202,9 @@ def _explain_commands(commands: Commands, config: Config, source: Source) -> Ite
     if (text := probe.audio.choice) is not None:
         marked = {"audio_streams": probe.audio.streams, "marked": probe.audio.marked}
         yield Fact("stream", text, {"rendered": 1, **marked})
-    path = "FILE"
-    if isinstance(source, LocalSource):
-        root = os.fsencode(config.local_root or "AP_LOCAL_ROOT")
-        path = os.fsdecode(os.path.join(root, source.canonical.removeprefix(b"local://")))
+    path = os.fsdecode(
+        source.path_below(os.fsencode(config.local_root or "AP_LOCAL_ROOT")) or "FILE"
+    )
     if point is not None:
         text = f"byte {point.offset} on, which is sample {point.sample}"
         if point.head:

@@ -19,6 +19,7 @@ from audioproxy.cli.reactor import run
 from audioproxy.cli.sign import add_options_option, add_url_options, expiry
 from audioproxy.cli.url_input import read_lines
 from audioproxy.errors import Refusal
+from audioproxy.grammar.sources import FORMS
 from audioproxy.loudness import Gain, Loudness, LoudnessMeter, Measurement, find_gain
 from audioproxy.service import BootError
 from audioproxy.urls import Variant
@@ -55,8 +56,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "sources",
         nargs="+",
         metavar="SOURCE",
-        help="local://PATH, s3://BUCKET/KEY or an https URL; - reads sources from the standard"
-        " input, one per line",
+        help=f"{FORMS}; - reads sources from the standard input, one per line",
     )
     add_options_option(parser)
     # The bounds of both numbers are those of `norm` (D6).

@@ -15,7 +15,7 @@ from audioproxy.cli.exit_status import FAILURE, SUCCESS, USAGE_ERROR, UsageError
 from audioproxy.cli.output import Output
 from audioproxy.cli.url_input import describe_presigned, read_lines
 from audioproxy.errors import Refusal
-from audioproxy.grammar.sources import Source
+from audioproxy.grammar.sources import FORMS, Source
 from audioproxy.urls import Variant, read_source
 from audioproxy.urls.signer import encode_file_name
 
@@ -44,8 +44,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "sources",
         nargs="+",
         metavar="SOURCE",
-        help="local://PATH, s3://BUCKET/KEY or an https URL, without added percent-encoding;"
-        " - reads sources from the standard input, one per line",
+        help=f"{FORMS}, without added percent-encoding; - reads sources from the standard input,"
+        " one per line",
     )
     kind = parser.add_mutually_exclusive_group()
     add_options_option(kind)

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from audioproxy.cli.exit_status import UsageError
 from audioproxy.grammar.segments import MEDIA, SOURCE_FORMS, SignedPath, split_signature
-from audioproxy.grammar.sources import HttpsSource, Source, log_name
+from audioproxy.grammar.sources import Source, log_name
 
 _VISIBLE = "".join(map(chr, range(0x21, 0x7F)))
 # Characters with which a request line is a 400.
@@ -56,7 +56,7 @@ def percent_encode_typed(text: str) -> str:
 
 def describe_presigned(source: Source) -> str | None:
     """Return the warning of a source whose query is presigned."""
-    if not (isinstance(source, HttpsSource) and source.is_presigned):
+    if not source.is_presigned:
         return None
     return (
         f"{log_name(source.canonical)}: the query seems to be presigned, and each new query is"

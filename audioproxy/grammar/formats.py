@@ -1,6 +1,7 @@
 """The table of output formats: what a URL may combine with each, and what it gives.
 
-`audioproxy.media.command.encoders` is its other half: how each format is encoded.
+`audioproxy.media.command.encoders` is its other half: how each format is encoded. For type
+checkers, `audioproxy.urls.variant.Format` repeats the tokens.
 
 The bounds of ``br`` are those that the encoders honor (D6). The ranges of ``q`` are those of the
 contract (Format and encoding options).

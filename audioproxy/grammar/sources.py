@@ -49,12 +49,15 @@ class Source(ABC):
     """A source of one scheme. A subclass is a row of the table of schemes.
 
     :cvar scheme: what a source of this kind starts with, before ``://``.
-    :cvar ignores_case: whether the scheme is that of a URL, and so case-insensitive.
+    :cvar form: how people write a source of this kind.
+    :cvar is_url: the scheme is that of a URL: it is case-insensitive, and percent-encoding is part
+        of the spelling.
     """
 
     __slots__ = ()
     scheme: ClassVar[str]
-    ignores_case: ClassVar[bool] = False
+    form: ClassVar[str]
+    is_url: ClassVar[bool] = False
 
     @classmethod
     @abstractmethod
@@ -80,6 +83,15 @@ class Source(ABC):
         """The name of the source at its place; empty for a local one."""
         return b""
 
+    @property
+    def is_presigned(self) -> bool:
+        """Whether the source seems to have a signature, which is new each time."""
+        return False
+
+    def path_below(self, root: bytes) -> bytes | None:
+        """Return the path of a local source below AP_LOCAL_ROOT; None of any other."""
+        return None
+
     @staticmethod
     def log_name(canonical: bytes) -> str:
         return _ESCAPED.sub(lambda match: b"%%%02X" % match[0][0], canonical).decode("ascii")
@@ -94,6 +106,7 @@ class LocalSource(Source):
     """A file below AP_LOCAL_ROOT; ``path`` is relative, in bytes."""
 
     scheme = "local"
+    form = "local://PATH"
     path: bytes
 
     @classmethod
@@ -118,6 +131,9 @@ class LocalSource(Source):
     def place(self) -> str:
         return "the disk of AP_LOCAL_ROOT"
 
+    def path_below(self, root: bytes) -> bytes:
+        return root.removesuffix(b"/") + b"/" + self.path
+
     def is_allowed(self, allowlist: Iterable[str]) -> bool:
         # Local files are confined by their root alone.
         return True
@@ -128,6 +144,7 @@ class S3Source(Source):
     """An object; the key is raw decoded bytes."""
 
     scheme = "s3"
+    form = "s3://BUCKET/KEY"
     bucket: str
     key: bytes
 
@@ -161,7 +178,8 @@ class HttpsSource(Source):
     """An https URL in canonical spelling, and its host without brackets or port."""
 
     scheme = "https"
-    ignores_case = True
+    form = "an https URL"
+    is_url = True
     url: str
     host: str
 
@@ -203,7 +221,6 @@ class HttpsSource(Source):
 
     @property
     def is_presigned(self) -> bool:
-        """Whether the query seems to have a signature, which is new each time."""
         return _PRESIGNED.search(self.url) is not None
 
     @property
@@ -225,9 +242,13 @@ class HttpsSource(Source):
         return allows_host(allowlist, self.host)
 
 
+#: The table of schemes. Each has an opener too, in `audioproxy.engine.parts`, what the log says where
+#: its setting is missing, in `audioproxy.sources.dispatcher`, and a function in `audioproxy.urls`.
 SCHEMES: dict[str, type[Source]] = {
     kind.scheme: kind for kind in (LocalSource, S3Source, HttpsSource)
 }
+#: How people write sources, as a part of a sentence.
+FORMS = " or ".join(", ".join(kind.form for kind in SCHEMES.values()).rsplit(", ", 1))
 _LISTED_SCHEMES = " or ".join(", ".join(f"{scheme}://" for scheme in SCHEMES).rsplit(", ", 1))
 
 
@@ -247,7 +268,7 @@ def parse_source(text: bytes) -> Source:
         raise ValueError(f"a source starts with {_LISTED_SCHEMES}")
     scheme = match[1].decode("ascii")
     kind = SCHEMES.get(scheme.lower())
-    if kind is None or not (kind.ignores_case or scheme == kind.scheme):
+    if kind is None or not (kind.is_url or scheme == kind.scheme):
         raise ValueError(f"a source is {_LISTED_SCHEMES}")
     return kind.parse(text[match.end() :])
 

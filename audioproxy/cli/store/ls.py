@@ -16,6 +16,7 @@ from audioproxy.cli.store.variant_rows import (
     variant_values,
 )
 from audioproxy.grammar.formats import FORMATS
+from audioproxy.grammar.sources import FORMS
 from audioproxy.urls import read_source
 from audioproxy.variants.catalog import Entry
 from audioproxy.variants.record import VariantRecord
@@ -40,8 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         parser,
         "--source",
         metavar="SOURCE",
-        help="only variants of this source: local://PATH, s3://BUCKET/KEY or an https URL with its"
-        " query; may be repeated",
+        help=f"only variants of this source: {FORMS} with its query; may be repeated",
     )
     add_repeatable(
         parser,

@@ -31,7 +31,7 @@ from audioproxy.grammar.cache_key import all_cache_keys
 from audioproxy.grammar.cache_tag import cache_tags
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.grammar.segments import split_target
-from audioproxy.grammar.sources import HttpsSource, Source
+from audioproxy.grammar.sources import FORMS, Source
 from audioproxy.urls import Variant, read_source
 from audioproxy.variants.catalog import Amount, CatalogError, Entry
 from audioproxy.variants.record import VariantRecord
@@ -79,8 +79,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "sources",
         nargs="*",
         metavar="SOURCE",
-        help="local://PATH, s3://BUCKET/KEY or an https URL with its query; - reads sources from"
-        " the standard input, one per line",
+        help=f"{FORMS} with its query; - reads sources from the standard input, one per line",
     )
     add_repeatable(
         parser,
@@ -279,7 +278,7 @@ class Purge(StoreCommand):
 
 
 def _looks_encoded(source: Source) -> bool:
-    return not isinstance(source, HttpsSource) and _ESCAPE.search(source.canonical) is not None
+    return not source.is_url and _ESCAPE.search(source.canonical) is not None
 
 
 def _source_of(url: str) -> Source:

@@ -9,7 +9,7 @@ from enum import Enum
 from audioproxy.cli.store.variant_rows import whole_source
 from audioproxy.concurrency.shared_result import SharedCalls
 from audioproxy.errors import NoSuchSource, NotFound, Refusal
-from audioproxy.grammar.sources import LocalSource, Source
+from audioproxy.grammar.sources import Source
 from audioproxy.sources.interfaces import SourceStore
 from audioproxy.variants.record import VariantRecord
 
@@ -73,7 +73,9 @@ class SourceStates:
         try:
             opened = await self._sources.open(source, reads=False)
         except NoSuchSource:
-            may_be_elsewhere = isinstance(source, LocalSource) and self._may_be_unmounted(source)
+            root = os.path.realpath(os.fsencode(self._local_root or ""))
+            path = source.path_below(root)
+            may_be_elsewhere = path is not None and _may_be_unmounted(root, path)
             return State.UNREACHABLE if may_be_elsewhere else State.VANISHED
         except NotFound:
             return State.REFUSED
@@ -83,19 +85,19 @@ class SourceStates:
         opened.close()
         return validator or State.NO_VALIDATOR
 
-    def _may_be_unmounted(self, source: LocalSource) -> bool:
-        """Return whether a missing file may be on a disk that is not mounted.
 
-        Such a disk leaves an empty folder, which is the last one that exists on the way to the
-        file, or a link that leads nowhere.
-        """
-        root = os.path.realpath(os.fsencode(self._local_root or ""))
-        path = os.path.realpath(os.path.join(root, source.path))
-        while not os.path.isdir(path):
-            path = os.path.dirname(path)
-        try:
-            with os.scandir(path) as entries:
-                is_empty = next(entries, None) is None
-        except OSError:
-            return True
-        return is_empty or not (path + b"/").startswith(root.rstrip(b"/") + b"/")
+def _may_be_unmounted(root: bytes, path: bytes) -> bool:
+    """Return whether a missing file may be on a disk that is not mounted.
+
+    Such a disk leaves an empty folder, which is the last one that exists on the way to the
+    file, or a link that leads nowhere.
+    """
+    path = os.path.realpath(path)
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    try:
+        with os.scandir(path) as entries:
+            is_empty = next(entries, None) is None
+    except OSError:
+        return True
+    return is_empty or not (path + b"/").startswith(root.rstrip(b"/") + b"/")
