@@ -242,8 +242,9 @@ class HttpsSource(Source):
         return allows_host(allowlist, self.host)
 
 
-#: The table of schemes. Each has an opener too, in `audioproxy.engine.parts`, what the log says where
-#: its setting is missing, in `audioproxy.sources.dispatcher`, and a function in `audioproxy.urls`.
+#: The table of schemes. Each has an opener too, in `audioproxy.engine.parts`, what the log says
+#: where its setting is missing, in `audioproxy.sources.dispatcher`, and a function in
+#: `audioproxy.urls`.
 SCHEMES: dict[str, type[Source]] = {
     kind.scheme: kind for kind in (LocalSource, S3Source, HttpsSource)
 }
