@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from audioproxy.errors import EncryptedSource, NothingDecoded, UndecodableSource, VideoSource
 from audioproxy.media.diagnostics import decoder_complained
-from audioproxy.media.info_document import CARRIED_TAGS, SourceInfo, parse_count, parse_source_info
+from audioproxy.media.info_document import SourceInfo, parse_count, parse_source_info
 from audioproxy.media.inputs import Input
 from audioproxy.media.messages import Meaning, messages
 from audioproxy.media.probe import FLOAT_BITS, AudioStream, Check, Container, Probe, check_limits
@@ -25,6 +25,7 @@ from audioproxy.media.streams import (
     marked_audio,
     parse_time_stamp,
 )
+from audioproxy.media.tags import CARRIED_TAGS
 
 # Containers of bare frames or samples, and codecs whose bit rate does not change in them, so that
 # the quotient is right. ffprobe knows no right bit rate of ADPCM. The bit rate of MPEG audio that

@@ -9,19 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from audioproxy.grammar.formats import FORMATS
-
-#: The tags of a source that its variants carry (D61), as ffprobe names them, in the order in which
-#: they are stored.
-CARRIED_TAGS = (
-    *("title", "artist", "album", "album_artist", "track", "disc", "date", "genre", "composer"),
-    *("copyright", "publisher"),
-)
-
-# The most bytes of their keys and values together, in UTF-8.
-_MOST_BYTES = 8192
-
-# The category Cc of Unicode.
-_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+from audioproxy.media.tags import CARRIED_TAGS
 
 # The most tags, and the most characters of a tag's key or value (D24).
 _MOST_TAGS = 32
@@ -125,18 +113,3 @@ def _tags(tags: object) -> dict[str, str]:
     # Those that variants carry are always among them (D61).
     kept = sorted(ranked, key=lambda key: key not in CARRIED_TAGS)[:_MOST_TAGS]
     return {key: found[key] for key in ranked if key in kept}
-
-
-def carried_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags that a variant carries, without control characters.
-
-    A tag that would exceed the limit of bytes is left out as a whole.
-    """
-    carried, left = {}, _MOST_BYTES
-    for key in CARRIED_TAGS:
-        value = _CONTROL_CHARACTERS.sub("", tags.get(key, ""))
-        size = len(f"{key}{value}".encode())
-        if value and size <= left:
-            carried[key] = value
-            left -= size
-    return carried

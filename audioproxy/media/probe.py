@@ -8,10 +8,11 @@ from enum import Enum, auto
 from typing import Any
 
 from audioproxy.errors import NothingDecoded, UndecodableSource
-from audioproxy.media.info_document import SourceInfo, carried_tags
+from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.inputs import Input, RawSamples
 from audioproxy.media.reading import SourceLength
 from audioproxy.media.seek_point import SeekPoint
+from audioproxy.media.tags import carried_tags
 
 #: Bits of decoded floating-point samples: more than those of any integer output.
 FLOAT_BITS = 64

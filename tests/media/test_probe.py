@@ -18,11 +18,11 @@ from audioproxy.media.ffprobe import (
     parse_probe,
     probe_arguments,
 )
-from audioproxy.media.info_document import CARRIED_TAGS
 from audioproxy.media.inputs import local_input
 from audioproxy.media.probe import Check
 from audioproxy.media.reading import SourceLength
 from audioproxy.media.seek_point import SeekPoint
+from audioproxy.media.tags import CARRIED_TAGS
 from tests.support.probes import Probe, replace
 
 AUDIO = {"codec_type": "audio", "codec_name": "flac", "sample_rate": "44100", "channels": 1}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.command.encoders import ENCODERS
-from audioproxy.media.info_document import CARRIED_TAGS, carried_tags, parse_source_info
+from audioproxy.media.info_document import parse_source_info
+from audioproxy.media.tags import CARRIED_TAGS, carried_tags
 
 
 class CarriedTagsTests(SynchronousTestCase):

@@ -10,7 +10,7 @@ from mutagen.flac import FLAC
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.media.info_document import CARRIED_TAGS
+from audioproxy.media.tags import CARRIED_TAGS
 from tests.support.audio import (
     convert,
     convert_all,
