@@ -275,8 +275,9 @@ class RunTests(TapCase):
             for _ in range(60):
                 self.assertEqual(404, (await fetch(port, missing, b"HEAD")).status)
             if stops:
+                pid = process.pid
                 process.signal(signal.SIGTERM)
-                await until(lambda: not is_running(process.pid), "the end")
+                await until(lambda: not is_running(pid), "the end")
             process.transport.resumeProducing()  # type: ignore[union-attr]
             if stops:
                 self.assertEqual(0, await process.end())
