@@ -68,11 +68,12 @@ class _Address:
 
     def listen(self, listener: Listener) -> None:
         """Open the listener, or raise `BootError` with the variable to set."""
+        if self.given is not None:
+            self.port = listener.listen_on(self.given)
+            return
         variable, wanted = f"{self.prefix}PORT", "a free port"
         try:
-            if self.given is not None:
-                self.port = listener.listen_on(self.given)
-            elif self.path is not None:
+            if self.path is not None:
                 variable = f"{self.prefix}BIND"
                 wanted = "a path in a writable directory, of no other process and no other file"
                 self.port = 0
@@ -124,17 +125,17 @@ class AudioProxy(Service):
             engine.preparer,
             engine.store,
             time.time,
-            None if config.store is None else config.store.presign_ttl,
+            engine.capabilities.presign_ttl,
             engine.capabilities.presign,
             engine.file_store,
-            config.cache_tag,
+            engine.parts.cache_tag,
         )
         instrumentation = Instrumentation(seconds, metrics, Cors(config.allow_origin), access_log)
         self.resource = AudioProxyResource(
             instrumentation,
             SigningKeys(config.signing_pairs, config.allow_insecure),
             variants,
-            InfoHandler(engine.sources, engine.prober, config.cache_tag),
+            InfoHandler(engine.sources, engine.prober, engine.parts.cache_tag),
             engine.slots,
             engine.readiness,
         )

@@ -287,7 +287,8 @@ def raise_descriptor_limit() -> None:
 def hide_from_children() -> None:
     """Protect the memory and the environment of this process from other processes of its user.
 
-    Encoders run as the same user: code that exploits a decoder must not find the keys.
+    Encoders run as the same user: code that exploits a decoder must not find the keys. A program
+    that this process executes is not protected, and root can read everything.
     """
     # Only Linux has prctl.
     with suppress(AttributeError, OSError):

@@ -267,7 +267,7 @@ class RunTests(TapCase):
     async def test_stalled_log(self) -> None:
         """A log reader that stalls delays nothing, and finds all and only whole lines (D68)."""
         process = self.twistd()
-        port = await process.port()
+        port, pid = await process.port(), process.pid
         missing = signed("/plain/local://" + "x/" * 900)
         for stops in (False, True):
             process.transport.pauseProducing()  # type: ignore[union-attr]
@@ -275,7 +275,6 @@ class RunTests(TapCase):
             for _ in range(60):
                 self.assertEqual(404, (await fetch(port, missing, b"HEAD")).status)
             if stops:
-                pid = process.pid
                 process.signal(signal.SIGTERM)
                 await until(lambda: not is_running(pid), "the end")
             process.transport.resumeProducing()  # type: ignore[union-attr]

@@ -20,7 +20,8 @@ _MAX_CALLS = 64
 class BlockingCalls:
     """Runner of system calls that may hang, each in a thread, which cannot be stopped.
 
-    While a call is overdue, or ``most`` are running, new calls are refused.
+    While a call is overdue, or ``most`` are running, new calls are refused, so that no more threads
+    hang.
     """
 
     def __init__(

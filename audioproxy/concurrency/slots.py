@@ -64,6 +64,7 @@ class Slots:
         self.held = 0
         # In the order in which they are served: first the normal lane, then the low one.
         self._queue: list[_Waiter] = []
+        self._waiters: dict[Claim, _Waiter] = {}
         # Low waiters that are to be normal ones, in order.
         self._lifted: list[_Waiter] = []
         self._low_holders: set[Claim] = set()
@@ -132,8 +133,10 @@ class Slots:
         A waiter moves to the end of the normal queue as soon as that has a place, and the limit of
         its wait starts again.
         """
-        waiter = next((each for each in self._queue if each.claim is claim), None)
-        if waiter is not None and claim.is_low:
+        if not claim.is_low:
+            return
+        waiter = self._waiters.get(claim)
+        if waiter is not None:
             if waiter not in self._lifted:
                 self._lifted.append(waiter)
         else:
@@ -171,6 +174,7 @@ class Slots:
         timeout = ProgressTimeout(self.clock, self.longest_wait, granted.cancel)
         waiter = _Waiter(claim, granted, timeout)
         self._enqueue(waiter)
+        self._waiters[claim] = waiter
         try:
             await granted
         except CancelledError:
@@ -180,6 +184,7 @@ class Slots:
             raise
         finally:
             timeout.cancel()
+            del self._waiters[claim]
 
     def _may_take(self, claim: Claim) -> bool:
         if claim.is_low and (self.depth or len(self._low_holders) >= self.low_capacity):

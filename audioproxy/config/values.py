@@ -1,6 +1,7 @@
 """Parsers for the text of one environment variable: they return the value or raise `InvalidValue`.
 
-Text that can contain a secret (keys, and URLs, since these can contain a password) is never quoted.
+The parts of an error are one line together, without a full stop. Text that can contain a secret
+(keys, and URLs, since these can contain a password) is never quoted.
 """
 
 from __future__ import annotations

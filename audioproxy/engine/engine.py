@@ -204,10 +204,10 @@ class Engine:
         deadline = deadline or Deadline(self.clock, self.drain_timeout)
         self.starter.close_now()
         least = max(_MIN_CLOSE_TIMEOUT, deadline.remaining)
-        if self.parts.remote is not None:
-            await self.parts.remote.close()
         if self.file_store is not None:
             await self.file_store.close(least)
+        if self.parts.remote is not None:
+            await self.parts.remote.close()
         # What a library has started may hold the pipes of a server open for ever.
         with suppress(TimeoutError):
             await Deadline(self.clock, least).limit(self.starter.close())

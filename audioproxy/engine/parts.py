@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.interfaces import IReactorTime
 
-import audioproxy
+from audioproxy import __version__
 from audioproxy._twisted import monotonic_clock
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.concurrency.threads import ThreadRunner, bounded, thread_per_call
@@ -66,11 +66,13 @@ class Capabilities:
     :ivar bucket: the store itself; it has an object store.
     :ivar presign: returns the presigned URL of a variant from its cache key, a number of seconds
         and the headers that its response should have; None in proxy mode too.
+    :ivar presign_ttl: the most seconds for which such a URL works.
     """
 
     folder: FileVariantStore | None = None
     bucket: S3VariantStore | None = None
     presign: Callable[[str, int, VariantHeaders], str] | None = None
+    presign_ttl: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +132,7 @@ def build(config: Config, reactor: Any) -> Parts:
     starter = warm_starter(cold, reactor, environment, trial, is_wanted=config.warm_programs)
     launcher = Launcher(reactor, clock, environment, starter, child_limits)
     programs = Programs(launcher, ffmpeg, ffprobe)
-    metrics.watch_process(lambda: {"version": audioproxy.__version__, **programs.build})
+    metrics.watch_process(lambda: {"version": __version__, **programs.build})
 
     remote = None
     if config.has_outbound_requests:
@@ -200,7 +202,7 @@ def _make_store(
     except StoreError as error:
         wanted = f"set {prefix}_ADDRESSING to path"
         raise BootError(Problem("AP_VARIANT_STORE", str(error), wanted)) from error
-    return store, Capabilities(None, store, None if ttl is None else store.presign)
+    return store, Capabilities(None, store, None if ttl is None else store.presign, ttl)
 
 
 def _make_sources(

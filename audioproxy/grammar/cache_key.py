@@ -11,7 +11,7 @@ def cache_key(options: VariantOptions, canonical_source: bytes) -> str:
     """Return the cache key of a variant: lower-case hex SHA-256 of three lines (D5).
 
     These are the byte revision of the output format, the canonical options, and the canonical
-    source without a newline.
+    source without a newline. Versions of the service that make different bytes share no key.
     """
     return _key(options.format.revision, options, canonical_source)
 

@@ -14,7 +14,10 @@ MEDIA = b"media"
 
 @dataclass(frozen=True, slots=True)
 class SignedPath:
-    """A path, split after its first segment; ``signed`` has the leading ``/``."""
+    """A path, split after its first segment.
+
+    ``signed`` is the exact byte sequence that the signature covers, with its leading ``/``.
+    """
 
     signature: bytes
     signed: bytes

@@ -83,6 +83,7 @@ def percent_decode(text: bytes) -> bytes:
 
 
 def percent_encode(value: bytes) -> str:
+    """Return the canonical percent-encoding: only unreserved characters of RFC 3986 are kept."""
     return quote(value, safe="")
 
 

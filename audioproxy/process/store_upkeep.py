@@ -62,7 +62,7 @@ class StoreUpkeep:
         """
         self._store = store
         self._max_bytes = max_bytes
-        # Limits are those of ffmpeg. A prune is a part of this program, and reads no source.
+        # Limits are for ffmpeg. A prune is a part of this program, and reads no source: it needs none.
         self._launcher = replace(
             launcher, environment={**launcher.environment, **_module_path()}, limits=None
         )

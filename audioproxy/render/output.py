@@ -100,21 +100,26 @@ class RenderOutput:
 
         def check() -> None:
             nonlocal checking
+            refusal: Refusal | None = None
             try:
                 # What the encoder finds out, it prints ahead of the bytes that are wrong.
                 written = self.written
                 if encoding.is_readable:
                     self.update_size(written)
-            except Refusal as refusal:
-                over.errback(refusal)
+            except Refusal as error:
+                refusal = error
             except Exception:
                 _log.failure("the check of an output failed")
-                over.errback(RenderFailed())
+                refusal = RenderFailed()
+            if over.called:
+                # A reader that could not read on was the last one, and has cancelled the render.
+                return
+            if refusal is not None:
+                over.errback(refusal)
+            elif is_over():
+                over.callback(b"")
             else:
-                if is_over():
-                    over.callback(b"")
-                else:
-                    checking = clock.callLater(self._interval, check)
+                checking = clock.callLater(self._interval, check)
 
         checking = clock.callLater(self._interval, check)
         try:

@@ -16,7 +16,8 @@ from audioproxy.observe.log_context import Logger
 
 # Seconds between two checks for connections past their time limit.
 _CHECK_INTERVAL = 5.0
-# Waiting connections, and stalled ones, that are examined to find some to evict.
+# Waiting connections, and stalled ones, that are examined to find some to evict. Nearly always, the
+# first one can be evicted.
 _CANDIDATES = 256
 # Connections that are accepted in a row, and those of them that evict others, before the open
 # connections get their turn.

@@ -124,7 +124,10 @@ class Listener:
 
 
 def max_clients(children: int) -> int:
-    """Return how many connections leave enough descriptors for renders and probes."""
+    """Return how many connections leave enough descriptors for renders and probes.
+
+    A service without free descriptors can open no source and start no child.
+    """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         limit = _UNLIMITED

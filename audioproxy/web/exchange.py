@@ -137,8 +137,9 @@ class Exchange:
             return None
 
         def take_counted(*piece: int) -> int | None:
-            self._count_first_byte()
             taken: int | None = take(*piece)
+            if taken is not None:
+                self._count_first_byte()
             return taken
 
         return take_counted

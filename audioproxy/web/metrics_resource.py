@@ -31,6 +31,7 @@ class MetricsResource(BaseResource):
         self._measure = measure
 
     async def route(self, exchange: Exchange, path: bytes) -> None:
+        """Respond with all metrics, to HEAD as to GET (D19)."""
         if not self.serves(exchange.method) or path != b"/metrics":
             raise NotFound("no such route on the metrics listener")
         exchange.endpoint = "metrics"

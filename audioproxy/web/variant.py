@@ -49,16 +49,21 @@ class VariantHandler:
             exchange.respond(not_modified)
             return
         try:
-            await self._find_and_respond(exchange, request)
+            await self._find_and_respond(exchange, request, tag)
         except VariantChanged:
             try:
-                await self._find_and_respond(exchange, request, is_counted=True)
+                await self._find_and_respond(exchange, request, tag, is_counted=True)
             except VariantChanged as error:
                 _log.warn("a stored variant cannot be read: {error}", error=error)
                 raise UpstreamUnavailable from error
 
     async def _find_and_respond(
-        self, exchange: Exchange, request: VariantRequest, *, is_counted: bool = False
+        self,
+        exchange: Exchange,
+        request: VariantRequest,
+        tag: tuple[str, str] | None,
+        *,
+        is_counted: bool = False,
     ) -> None:
         """Look the variant up, or join its render; ``is_counted`` on the second attempt.
 
@@ -79,7 +84,7 @@ class VariantHandler:
             try:
                 presign = None if self.presign is None else partial(self.presign, request.key)
                 found = Stored(stored.size, presign, self.presign_ttl or 0, stored.stored)
-                plan = self._plan(request, conditions, found)
+                plan = self._plan(request, conditions, found, tag)
                 if plan.byte_range is None:
                     exchange.respond(plan)
                 else:
@@ -96,7 +101,7 @@ class VariantHandler:
             try:
                 output = await subscription.output
                 plan = self._plan(
-                    request, conditions, "MISS" if subscription.started else "COALESCED"
+                    request, conditions, "MISS" if subscription.started else "COALESCED", tag
                 )
                 await exchange.stream(plan, FileProducer(output))
             finally:
@@ -106,13 +111,14 @@ class VariantHandler:
             # HEAD of a variant that is not stored: only a source that exists has one.
             source = await self.preparer.open(request.source, reads=False)
             source.close()
-            exchange.respond(self._plan(request, conditions, "MISS"))
+            exchange.respond(self._plan(request, conditions, "MISS", tag))
 
     def _plan(
         self,
         request: VariantRequest,
         conditions: Conditions,
         found: Stored | Literal["MISS", "COALESCED"],
+        tag: tuple[str, str] | None,
     ) -> ResponsePlan:
         return plan_response(
             request,
@@ -120,7 +126,7 @@ class VariantHandler:
             self.now(),
             found,
             has_store=self.store is not None,
-            cache_tag=self._find_tag(request),
+            cache_tag=tag,
         )
 
     def _find_tag(self, request: VariantRequest) -> tuple[str, str] | None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -393,6 +393,18 @@ class WatchTests(SynchronousTestCase):
         self.spawner.last.exit_and_end()
         self.refused(watching, UpstreamUnavailable)
         self.assertEqual(6, self.output.size)
+
+    def test_reader_that_cancels(self) -> None:
+        """A reader that leaves while it is told of new bytes may cancel the render."""
+        watching = self.watch()
+        leave = self.output.follow(lambda: watching.cancel())
+        self.spawner.last.write_stdout(b"audio")
+        self.clock.advance(1)
+        self.assertEqual(["TERM"], self.spawner.last.signals)
+        leave()
+        self.spawner.last.exit_and_end(255)
+        self.failureResultOf(watching, CancelledError)
+        self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_crash(self) -> None:
         """If the check itself fails, the encoder is stopped, and the failure is logged."""
