@@ -200,7 +200,7 @@ async def check_bucket(
     """
     report(good("audioproxy", _versions()))
     settings, engine = _build(reactor, environment)
-    hidden = {} if names else _names_to_hide(settings.config, engine, source)
+    hidden: dict[str, str] = {}
 
     def report_without_names(result: CheckResult) -> None:
         text = result.text
@@ -209,6 +209,8 @@ async def check_bucket(
         report(replace(result, text=text))
 
     try:
+        if not names:
+            hidden = _names_to_hide(settings.config, engine, source)
         for result in settings.results:
             report_without_names(result)
         async with aclosing(check_buckets(settings.config, engine, source)) as results:

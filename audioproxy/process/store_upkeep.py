@@ -62,7 +62,7 @@ class StoreUpkeep:
         """
         self._store = store
         self._max_bytes = max_bytes
-        # Limits are for ffmpeg. A prune is a part of this program, and reads no source: it needs none.
+        # The limits are for ffmpeg. A prune is a part of this program, and reads no source.
         self._launcher = replace(
             launcher, environment={**launcher.environment, **_module_path()}, limits=None
         )

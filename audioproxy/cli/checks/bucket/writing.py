@@ -257,4 +257,9 @@ async def _clean(trial: Trial) -> str | None:
             raise Failed("removals failed, and the listing is denied") from error
         return "everything that was written is removed (the listing is denied)"
     require_equal("the number of objects that remain", len(left), 0)
+    if trial.removals:
+        raise Noted(
+            "an upload was not aborted: parts of failed uploads remain and cost money; give the"
+            " credentials the right AbortMultipartUpload, and set a lifecycle rule"
+        )
     return None
