@@ -30,20 +30,21 @@ _REFUSALS: tuple[tuple[Meaning, type[Refusal] | None], ...] = (
 _LONGEST = 500
 
 
-def verdict(ended_by: str | None, stderr: bytes) -> type[Refusal] | None:
+def verdict(ended_by: str | None, stderr: bytes, *, writes: bool = True) -> type[Refusal] | None:
     """Return the refusal for a run of ffmpeg or ffprobe that failed; None for an unknown failure.
 
     :param ended_by: the name of the signal that ended the child, if one did.
+    :param writes: the child has an output; ffprobe has none.
     """
     if ended_by == "SIGXCPU":
         return RenderTimeout
     # At the limit the child gets SIGXFSZ. If it ignores the signal, each write fails with EFBIG.
-    if ended_by == "SIGXFSZ" or exceeded_file_size(stderr):
+    if ended_by == "SIGXFSZ" or (writes and exceeded_file_size(stderr)):
         return OutputTooLarge
     # The stderr of a child that a signal ended explains nothing but a failed allocation.
     if ended_by is not None:
         return MemoryExceeded if lacked_memory(stderr) else None
-    return DiskFull if filled_disk(stderr) else classify(stderr)
+    return DiskFull if writes and filled_disk(stderr) else classify(stderr)
 
 
 def classify(stderr: bytes) -> type[Refusal] | None:

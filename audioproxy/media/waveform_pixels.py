@@ -26,7 +26,10 @@ class CoarseBlocks(Exception):
 
 
 def block_capacity(pixels: int) -> int:
-    """Return how many blocks a waveform may have before they are merged: an even number."""
+    """Return how many blocks a waveform may have before they are merged.
+
+    The number is even, so that every block has a neighbor to be merged with.
+    """
     return max(2 * _BLOCKS_IN_PIXEL * pixels, _LEAST_CAPACITY)
 
 

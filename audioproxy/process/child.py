@@ -164,6 +164,7 @@ class Child:
 
         Returns None while reading pauses, because the child prints too much.
         """
+        # The reactor may not have read yet what the child printed before this call.
         self.protocol.read_stderr_pipe()
         return None if self.protocol.is_stderr_paused else self.protocol.stderr
 

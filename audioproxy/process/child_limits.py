@@ -25,7 +25,8 @@ _ADDRESS_SPACE_FACTOR = 4
 _MAX_ADDRESS_SPACE = 8 << 30
 # The usual size of a thread's stack, which counts as data.
 _STACK = 8 << 20
-# Threads that a child may start, at least, above all those of the user, which the limit counts.
+# Threads that a child may start, at least, above all those of the user, which the limit counts: a
+# child that starts all of its own does not stop a later one.
 _LEAST_THREADS = 1024
 # ffmpeg starts up to so many, and one for each CPU.
 _THREADS_OF_FFMPEG = 20
@@ -38,7 +39,8 @@ _CPU_GRACE = 5
 class ChildLimits:
     """The limits of each child; setrlimit(2) describes them.
 
-    A few bytes of audio can make a decoder or a filter allocate gigabytes.
+    A few bytes of audio can make a decoder or a filter allocate gigabytes. The limits are set ahead
+    of the child's program, so it cannot escape them, however busy this process is.
 
     :ivar memory: bytes of heap, stacks and other private memory (RLIMIT_DATA).
     """

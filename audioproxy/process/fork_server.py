@@ -5,9 +5,10 @@ render. Here a preloaded library, the second output of ``cell.c``, takes the pla
 library's ``__libc_start_main``: it waits for requests when everything is linked, before ``main``.
 
 Its children are children of this process, by CLONE_PARENT of clone(2): they are signalled and
-reaped as any other, and a server that dies takes no render with it. The price: no handler of
-pthread_atfork(3) runs. Those protect locks, which no second thread could hold, and the state of
-random generators, which are seeded in the child (``tests.process.test_warm_live``).
+reaped as any other, and a server that dies takes no render with it. With fork(3), the server would
+have to report their ends, and they would die with it. The price: no handler of pthread_atfork(3)
+runs. Those protect locks, which no second thread could hold, and the state of random generators,
+which are seeded in the child (``tests.process.test_warm_live``).
 """
 
 from __future__ import annotations
@@ -78,13 +79,13 @@ class ForkServer(ProcessProtocol):
         """Start the process by a command that ends with the program, or raise OSError."""
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            # The kernel doubles this size.
-            self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_WORDS // 2)
             with (
                 theirs,
                 open(os.devnull, "r+b", buffering=0) as null,
                 open(library, "rb", buffering=0) as preloaded,
             ):
+                # The kernel doubles this size.
+                self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_WORDS // 2)
                 descriptors: dict[int, int | str] = {0: null.fileno(), 1: "r", 2: "r"}
                 descriptors |= {_CONTROL: theirs.fileno(), _LIBRARY: preloaded.fileno()}
                 spawn(self, [*command, *WORDS], descriptors)
@@ -93,7 +94,9 @@ class ForkServer(ProcessProtocol):
             raise
 
     def fork(self, words: Sequence[str], descriptors: Mapping[int, int]) -> int:
-        """Start a child of this process, and return its process ID. This waits for the server.
+        """Start a child of this process, and return its process ID.
+
+        This waits for the server, as a start without it waits until the program is executed.
 
         :param words: options of ``audioproxy-cell``, and the command line.
         :param descriptors: of this process, by their numbers in the child.

@@ -361,7 +361,7 @@ class Prober:
             return probe.with_file(
                 demuxer=opened.demuxer, skipped=opened.skipped, is_pcm=opened.is_pcm
             )
-        cause = verdict(ended.signal_name, ended.stderr)
+        cause = verdict(ended.signal_name, ended.stderr, writes=False)
         if cause is RenderTimeout:
             raise _Expensive
         if ended.code is not None and cause is not None and issubclass(cause, UndecodableSource):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -178,7 +179,8 @@ class ProgramsMonitor:
 
     def start(self) -> None:
         self.check()
-        self._running = Deferred.fromCoroutine(self._check_when_wanted())
+        # An empty context: the log lines do not belong to the request that found a program missing.
+        self._running = Context().run(Deferred.fromCoroutine, self._check_when_wanted())
 
     async def stop(self) -> None:
         if self._running is not None:

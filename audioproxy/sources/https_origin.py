@@ -58,6 +58,10 @@ class OriginClient:
 
         :param byte_range: such as ``0-0``. An origin that responds to a range of the start with an
             error, though the source may exist, is asked for the whole.
+        :raises NotFound: where there is no source, the origin refuses it, or a redirect leads off
+            the allowlist.
+        :raises UpstreamUnavailable: where the origin cannot be reached or trusted, is broken or
+            busy, or redirects without end (D48).
         """
         deadline = Deadline(self.clock, _LOOKUP_TIMEOUT)
         for delay in (*_DELAYS, None):
@@ -94,7 +98,10 @@ class OriginClient:
     async def walk_again(
         self, source: HttpsSource, target: HttpsSource, byte_range: str | None
     ) -> Answer:
-        """Request a source where redirects have led before, or follow them again."""
+        """Request a source where redirects have led before, or follow them again.
+
+        A redirect may lead to an address that is valid for seconds.
+        """
         if target != source:
             with suppress(NotFound):
                 response = await self._send(target, source, byte_range)

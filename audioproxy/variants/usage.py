@@ -10,10 +10,11 @@ The first one is ``unknown`` until the first count has ended. Nodes with a bound
 Everything else keeps one that exists, and creates none.
 
 The ledger may state too many bytes, but never too few, whatever is killed at whatever step: bytes
-are added before the variant has its name, and subtracted after it is gone. The result of a count is
-the sum of all files that it has seen, and of all bytes that were added since it began. Removals
-since then are not subtracted, since their files may not have been seen. The next count corrects
-that, and changes of the ledger that a crash of the machine has lost.
+are added before the variant has its name, and subtracted after it is gone. For the same reason, the
+second number never decreases. The result of a count is the sum of all files that it has seen, and
+of all bytes that were added since it began. Removals since then are not subtracted, since their
+files may not have been seen. The next count corrects that, and changes of the ledger that a crash
+of the machine has lost.
 """
 
 from __future__ import annotations
@@ -137,6 +138,11 @@ class StoreUsage:
 
     @contextmanager
     def _locked(self, flags: int = 0) -> Iterator[_Ledger | None]:
+        """Lock and read the ledger; None without one.
+
+        Each call has an open file of its own: the lock belongs to it, and so excludes the other
+        threads of this process too.
+        """
         descriptor = None
         with suppress(FileNotFoundError):
             # A link may lead out of the store, to a file that root would overwrite.

@@ -117,6 +117,7 @@ class Needs:
         until = certain_stop(options, probe)
         past_end = starts_past_end(options, probe)
         by_stage = _has_stage_with_length(options, probe)
+        # A refusal may rest on a length that the end of the source proves.
         is_proven = length is not None and length.exact and not length.is_stated_only
         end = not probe.measured and (
             _may_have_few_samples(options, probe)
