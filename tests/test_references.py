@@ -23,9 +23,12 @@ TITLE = r"([A-Z][A-Za-z-]*(?:\s+[A-Za-z-]+){0,6})"
 #: What may follow in the parentheses.
 DECISIONS = r"(?:;\s[^()]*)?\)"
 #: A rule of the contract: a section, and numbers of its rules or statuses of errors.
-RULE = re.compile(rf"\({TITLE},\s+(\d[\d, and\s-]*?){DECISIONS}")
-#: A section alone, at the end of a docstring or of its first line; COALESCED is none.
-SECTION = re.compile(rf'\((?![A-Z]+\)){TITLE}{DECISIONS}\.(?:"""|\n\n)')
+RULE = re.compile(rf"(?:\(|;\s+){TITLE},\s+(\d[\d, andto\s-]*?){DECISIONS}")
+#: A section alone, at the end of a line, or ahead of a further reference. COALESCED, a field of
+#: LAME and interfaces are none.
+SECTION = re.compile(
+    rf'\((?![A-Z]+\)|ENCDELAY|I[A-Z]){TITLE}(?:{DECISIONS}\.(?:"""|\s*\n)|;\s+[A-Z])'
+)
 #: A number of a rule without a section.
 BARE = re.compile(
     r"\b(?:[Rr]ules?|[Nn]otes?) \d|[Cc]ontract: [A-Z]"
@@ -114,7 +117,7 @@ class ReferenceTests(SynchronousTestCase):
         rules = {"Errors": "| 415 | x |\n\n1. One.\n2. Two.\n"}
         good = "D5 (D5) (Errors) (Errors, 1 and 2; D5) (Errors, 415) %D7 (RFC 9110, 14.2)"
         self.assertEqual([], list(dead_references(good, {"5"}, rules)))
-        for dead in ("D6", "(Errors, 3)", "(Errors, 1 and 3)", "(Info, 1)", "(rule 5)"):
+        rule = ("D6", "(Errors, 3)", "(Errors, 1 to 3)", "(Info, 1)", "(Errors; Info,\n1)")
+        section = ('It fails (Info)."""', "(Info).\n", "(Info\nform).\nIt")
+        for dead in (*rule, *section, "(rule 5)", 'It fails (4)."""'):
             self.assertEqual(1, len(list(dead_references(dead, {"5"}, rules))), dead)
-        for dead in ("It fails (4).", "It fails (Info)."):
-            self.assertEqual(1, len(list(dead_references(f'{dead}"""', {"5"}, rules))), dead)

@@ -359,7 +359,7 @@ class RunTests(TapCase):
         process.signal(signal.SIGTERM)
         self.assertEqual(0, await process.end())
         self.lines(process.stdout)
-        # With a threshold of 0 a node is always ready (Readiness states).
+        # With a threshold of 0 a node is always ready (Health and readiness).
         readiness = Readiness(0)
         readiness.programs_checked(False)
         self.assertTrue(readiness.ready)

@@ -47,7 +47,7 @@ class ProxyRequest(SendfileRequest):
         if not self.finished:
             self._body_length += len(data)
             if self._body_length > _LONGEST_BODY:
-                # A method that is not supported gets a 404, with any body (Endpoints).
+                # A method that is not supported gets a 404, with any body (Design rules, 1).
                 is_served = self.channel.site.resource.serves(self.channel.command)
                 self.channel.reject(BadRequest() if is_served else NotFound())
 

@@ -13,8 +13,8 @@ class ReadinessTests(SynchronousTestCase):
     def test_thresholds(self) -> None:
         """A node is ready at first, not from the threshold on, and again at half of it.
 
-        A threshold of 1 recovers only at 0, and a threshold of 0 disables the check (Readiness
-        states).
+        A threshold of 1 recovers only at 0, and a threshold of 0 disables the check (Health and
+        readiness).
         """
         for threshold, depths, expected in (
             (5, (4, 5, 6, 5, 4, 3, 2, 3, 4, 5), "+ - - - - - + + + -"),

@@ -66,7 +66,7 @@ class RoutingTests(RootCase):
     def test_ready(self) -> None:
         """``/ready`` is a 503 from the threshold on, and 200 again at half of it.
 
-        Both have the ready document, which is not an error document (Ready document).
+        Both have the ready document, which is not an error document (Health and readiness).
         """
         for depth, ready in ((0, True), (1, True), (2, False), (1, True)):
             self.harness.readiness.depth_changed(depth)
@@ -223,9 +223,9 @@ class AllResponsesTests(RootCase):
     def test_headers(self) -> None:
         """Every response has a Cache-Control, a reason phrase, and a body of JSON or audio.
 
-        Each has a unique request id, which is also in the log (Edge-cache discipline; Request log,
-        4). With AP_ALLOW_ORIGIN every response has CORS headers, without it none has; with ``*``
-        they do not depend on the request, so that there is no Vary (CORS, 1 and 2). They include
+        Each has a unique request id, which is also in the log (Render response; Request log, 4).
+        With AP_ALLOW_ORIGIN every response has CORS headers, without it none has; with ``*`` they
+        do not depend on the request, so that there is no Vary (CORS, 1 and 2). They include
         Cross-Origin-Resource-Policy, so that pages with COEP play a stored variant (D76).
         """
         tag, miss = b'"' + key_of(PATH).encode() + b'"', b"/cb:miss" + PATH

@@ -487,7 +487,7 @@ class RedirectTests(VariantCase):
     """HIT in redirect mode: a 302 to a presigned URL of the store."""
 
     def test_responses(self) -> None:
-        """A HIT is a 302 without a body and with ``no-store`` (Hit in redirect mode, 1 to 3).
+        """A HIT is a 302 without a body and with ``no-store`` (Hit in redirect mode).
 
         It has the framing headers of a HIT; with HEAD, the object's size (Framing by cache state;
         HEAD on signed endpoints, 3 and 4). The bytes are not read, and Range is left to the store.
