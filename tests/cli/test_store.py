@@ -32,7 +32,7 @@ from audioproxy.urls import Variant
 from audioproxy.variants.catalog import Entry
 from audioproxy.variants.folder_catalog import FolderCatalog
 from audioproxy.variants.record import VariantRecord
-from tests.cli.command import command, parse_store, run_command
+from tests.cli.command import command, parse_store
 from tests.support.folders import short_folder
 from tests.support.stores import FakeSources
 from tests.support.strategies import DETERMINISTIC
@@ -288,20 +288,6 @@ class StaleTests(StoreCase):
         self.assertEqual(set(), found["removed"])
         self.assertEqual({name: len(row) for name, row in rows.items()}, found["left"])
         self.assertEqual({url.key}, self.purge("--stale", address)["removed"])
-
-
-class PruneTests(StoreCase):
-    """`audioproxy store prune`"""
-
-    def test_dry_run(self) -> None:
-        """A dry run says what a prune of the same limits removes, and removes nothing."""
-        self.put(*(StoredVariant.of(f"local://{number}") for number in range(9)))
-        stored = self.stored()
-        environment = {"AP_VARIANT_STORE": f"file://{self.store}", "AP_SERVE_MODE": "proxy"}
-        words = ("store", "prune", "--max-bytes", "2k", "--json")
-        dry, real = (run_command(*words, *more, environment=environment) for more in (["-n"], []))
-        self.assertLess(self.stored(), stored)
-        self.assertEqual(json.loads(real.out) | {"dry_run": True}, json.loads(dry.out))
 
 
 class SizeTests(SynchronousTestCase):

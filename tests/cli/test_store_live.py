@@ -83,6 +83,17 @@ class FolderTests(ServiceCase):
         self.assertEqual((2, 0), (pruned["removed"]["variants"], pruned["remaining"]["variants"]))
         self.assertEqual([], [path for path in beside if not path.exists()])
 
+    async def test_dry_run(self) -> None:
+        """A dry run says what a prune of the same limits removes, and removes nothing."""
+        variants = [StoredVariant.of(f"local://{number}") for number in range(9)]
+        for variant in variants:
+            variant.write(self.store)
+        dry = await self.values(0, "prune", "--max-bytes", "2k", "-n")
+        self.assertEqual(len(variants), len([*self.store.glob("??/*")]))
+        real = await self.values(0, "prune", "--max-bytes", "2k")
+        self.assertLess(len([*self.store.glob("??/*")]), len(variants))
+        self.assertEqual(real | {"dry_run": True}, dry)
+
     async def test_killed(self) -> None:
         """A command that is killed leaves whole variants, and none that is half removed."""
         variants = [StoredVariant.of(f"local://{number}") for number in range(200)]
