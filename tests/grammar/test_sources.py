@@ -338,6 +338,18 @@ class HttpsPartsTests(SynchronousTestCase):
         ):
             self.assertEqual(authority, parse_https(url).authority)
 
+    def test_kinds(self) -> None:
+        """Only a local source has a path below the root, and only a URL may be presigned."""
+        local, bucket, https = map(
+            parse_source, (b"local://a/b.wav", b"s3://b/k", b"https://h.example/a?sig=1")
+        )
+        for root in (b"/srv", b"/srv/"):
+            self.assertEqual(b"/srv/a/b.wav", local.path_below(root))
+        self.assertEqual((None, None), (bucket.path_below(b"/"), https.path_below(b"/")))
+        presigned = [each.is_presigned for each in (local, bucket, https)]
+        self.assertEqual([False, False, True], presigned)
+        self.assertEqual([False, False, True], [each.is_url for each in (local, bucket, https)])
+
     def test_place(self) -> None:
         """A source names its place without its own name, which is bytes, unless it is local."""
         for source, place, name in (
