@@ -168,14 +168,14 @@ class Ffmpeg:
             child = self._launch(run.command, opened, deadline, stdio, output_limit=limit)
             encoding = Encoding(child, run, source, decoder)
             try:
-                yield encoding
+                try:
+                    yield encoding
+                finally:
+                    await encoding.close()
             except Refusal:
-                await encoding.close()
                 if source.failure is not None:
                     raise source.failure from None
                 raise
-            finally:
-                await encoding.close()
 
     async def run_to_pipe(
         self,

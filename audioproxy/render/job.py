@@ -220,11 +220,13 @@ class Preparer:
             probe = await self.prober.probe(opened, claim, pooled=not in_slot)
             if (choice := probe.audio.choice) is not None:
                 _log.debug("{key} renders {choice}", key=request.key, choice=choice)
-            if opened.size and probe.file.saw_end and Needs.of(options, probe).past_end:
+            needs = Needs.of(options, probe)
+            if opened.size and probe.file.saw_end and needs.past_end:
                 # Where the end of the source confirms the length, the refusal needs no decoder.
                 length = await self.prober.read_length(opened, opened.size, probe)
                 probe = probe.with_length(length)
-            if not Needs.of(options, probe).end:
+                needs = Needs.of(options, probe)
+            if not needs.end:
                 build_command(self.program, local_input(), options, probe, SOXR)
             return ProbedSource(request, opened, probe, build_command, is_last)
 
