@@ -42,8 +42,10 @@ from audioproxy.process.programs import Programs
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.warm_starter import WarmStarter
 from audioproxy.service import AudioProxy
+from audioproxy.sources.interfaces import SourceStore
 from audioproxy.sources.local import OpenLocalSource
 from audioproxy.urls import Signer
+from audioproxy.variants.interfaces import VariantStore
 from audioproxy.variants.record import VariantRecord
 from audioproxy.variants.response_headers import VariantHeaders
 
@@ -85,25 +87,11 @@ class MemoryProxy(AudioProxy):
         :param base: of signed URLs, such as the mount point in an application.
         """
         config = config or Config(key=_KEY, salt=_SALT)
-        clock = Clock()
-        threads = _Threads()
-        opened, store = _Sources(dict(sources or {}), threads.run), MemoryStore()
+        clock, threads = Clock(), FakeThreads()
+        opened, store = _Sources(dict(sources or {}), threads.in_thread), MemoryStore()
         self.sources, self.variants = opened.contents, store.variants
         self.ffmpeg = FakeFfmpeg(clock)
-        launcher = Launcher(self.ffmpeg, clock, {})
-        parts = Parts(
-            limits=config.limits,
-            clock=clock,
-            threads=threads.run,
-            space=AnonymousSpace(),
-            disks=DiskMonitor({}, clock, threads.run),
-            metrics=Metrics(),
-            starter=WarmStarter(launcher.starter, {}, is_wanted=False),
-            programs=_FakePrograms(launcher, "ffmpeg", "ffprobe"),
-            sources=opened,
-            store=store,
-            cache_tag=config.cache_tag,
-        )
+        parts = memory_parts(config, clock, self.ffmpeg, threads, opened, store)
         super().__init__(config, clock, engine=Engine(parts))
         self.signer = Signer(config.key or _KEY, config.salt or _SALT, base)
         self._clock = clock
@@ -117,12 +105,42 @@ class MemoryProxy(AudioProxy):
         return self._clients[-1]
 
     def flush(self) -> None:
-        """Let all happen that is under way: renders, responses, and the storing of variants."""
+        """Finish the renders, responses and write-backs that are under way."""
         for _ in range(_STEPS):
             self._clock.advance(_STEP)
-            self._threads.run_all()
+            self._threads.run()
             for client in self._clients:
                 client.flush()
+
+
+def memory_parts(
+    config: Config,
+    clock: IReactorTime,
+    spawner: Any,
+    threads: FakeThreads,
+    sources: SourceStore,
+    store: VariantStore | None,
+    space: AnonymousSpace | None = None,
+) -> Parts:
+    """Return the parts of an engine around doubles.
+
+    :param spawner: has the method ``spawnProcess`` of a reactor.
+    :param space: for renders that the store does not take.
+    """
+    launcher = Launcher(spawner, clock, {})
+    return Parts(
+        limits=config.limits,
+        clock=clock,
+        threads=threads.in_thread,
+        space=space or AnonymousSpace(),
+        disks=DiskMonitor({}, clock, threads.in_thread),
+        metrics=Metrics(),
+        starter=WarmStarter(launcher.starter, {}, is_wanted=False),
+        programs=_FakePrograms(launcher, "ffmpeg", "ffprobe"),
+        sources=sources,
+        store=store,
+        cache_tag=config.cache_tag,
+    )
 
 
 class FakeFfmpeg:
@@ -211,28 +229,45 @@ class _Child:
 class _FakePrograms(Programs):
     """Programs that nobody has to examine."""
 
-    async def probe_missing(self) -> list[str]:
+    async def probe_unusable(self) -> list[str]:
+        return []
+
+    async def probe_missing_features(self) -> list[str]:
         return []
 
     async def probe_resampler(self) -> str:
         return SOXR
 
 
-class _Threads:
-    """Calls that run when a test flushes the proxy: one may wait for the output of a child."""
+class FakeThreads:
+    """Threads whose calls run only when a test lets them: one may wait for the output of a child.
+
+    :ivar waiting: the number of queued calls.
+    """
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[Deferred[Any], Callable[[], Any]]] = []
+        self._work: list[tuple[Deferred[Any], Callable[[], Any]]] = []
 
-    def run(self, work: Callable[[], T]) -> Deferred[T]:
+    @property
+    def waiting(self) -> int:
+        """The number of queued calls."""
+        return len(self._work)
+
+    def in_thread(self, work: Callable[[], T]) -> Deferred[T]:
+        """Queue a call and return a Deferred of its result; cancellation does not stop the call."""
         done: Deferred[T] = Deferred()
-        self._waiting.append((done, work))
+        self._work.append((done, work))
         return done
 
-    def run_all(self) -> None:
-        while self._waiting:
-            done, work = self._waiting.pop(0)
-            execute(work).chainDeferred(done)
+    def run(self) -> None:
+        """Run all queued calls, including those that they queue."""
+        while self._work:
+            self.run_next()
+
+    def run_next(self) -> None:
+        """Run the call that was queued first."""
+        done, work = self._work.pop(0)
+        execute(work).chainDeferred(done)
 
 
 class _Source(OpenLocalSource):

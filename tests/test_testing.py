@@ -72,6 +72,8 @@ class MemoryProxyTests(SynchronousTestCase):
         root.putChild(b"audio", self.proxy.resource)
         client = self.proxy.client(root)
         self.successResultOf(self.proxy.startService())
+        self.proxy.flush()
+        self.assertEqual([], self.proxy.ffmpeg.commands)
         getting = client.get(self.proxy.signer.url(TONE))
         self.proxy.flush()
         self.assertEqual(200, self.successResultOf(getting).code)

@@ -14,9 +14,9 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.blocking_calls import BlockingCalls
+from audioproxy.testing import FakeThreads
 from audioproxy.variants.scratch_folder import NamedFile
 from tests.support.processes import open_descriptors
-from tests.support.threads import FakeThreads
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -14,8 +14,8 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from audioproxy.concurrency import threads
 from audioproxy.concurrency.threads import await_uncancelled, bounded, run_detached, thread_per_call
+from audioproxy.testing import FakeThreads
 from tests.support.service import PATIENCE, TEST_PATIENCE, reactor
-from tests.support.threads import FakeThreads
 
 
 def refuse(work: object) -> Any:

@@ -38,9 +38,9 @@ from audioproxy.process.decoder import Decoder
 from audioproxy.process.ffmpeg import Ffmpeg, open_pipe
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.waveforms import Waveforms
+from audioproxy.testing import FakeThreads
 from tests.support.processes import FakeSpawner, open_descriptors, opened_since
 from tests.support.stores import FakeSourceFile
-from tests.support.threads import FakeThreads
 from tests.support.waveforms import Frames, frames_of, noisy_frames, parse_waveform, render_waveform
 
 STEREO = WaveformSpec(8000, 2, 2, 2, 16, "dat")

@@ -14,6 +14,7 @@ from audioproxy.media.lengths.mpeg_frame import FrameHeader
 from audioproxy.media.reading import SourceLength
 from audioproxy.media.seek_point import SeekPoint
 from audioproxy.render.seek_points import SeekPoints
+from audioproxy.testing import FakeThreads
 from tests.media.lengths.test_mp3 import MPEG_1, frames, tagged
 from tests.media.lengths.test_wavpack import wavpack
 from tests.media.seeking.test_frames import ac3, adts, counted, eac3, mp3
@@ -21,7 +22,6 @@ from tests.support.audio import options_of
 from tests.support.http import Log
 from tests.support.probes import Probe
 from tests.support.stores import FakeSource
-from tests.support.threads import FakeThreads
 
 KIB = 1024
 #: Frames of 1024 samples: three minutes, and seven seconds.

@@ -20,13 +20,13 @@ from audioproxy.media.lengths.headers import OutputForm
 from audioproxy.render import job as job_module
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.write_back import RenderStorage
+from audioproxy.testing import FakeThreads
 from audioproxy.variants.files import FileVariantStore, variant_path
 from audioproxy.variants.stored_file import read_trailer
 from tests.observe.test_metrics import Counts
 from tests.render.harness import Client, RenderHarness
 from tests.render.test_render import RenderCase
 from tests.support.processes import FakeChild
-from tests.support.threads import FakeThreads
 
 # Seconds that the file store allows a disk to create a file and to commit it.
 CREATE, COMMIT = 10, 120

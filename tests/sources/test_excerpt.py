@@ -22,10 +22,10 @@ from audioproxy.media.seek_point import SeekPoint
 from audioproxy.sources import excerpt
 from audioproxy.sources.excerpt import open_excerpt
 from audioproxy.sources.interfaces import SourceFile
+from audioproxy.testing import FakeThreads
 from tests.support.http import Log
 from tests.support.processes import open_descriptors, opened_since
 from tests.support.stores import FakeSource
-from tests.support.threads import FakeThreads
 
 KIB = 1024
 #: Bytes that differ from place to place.

@@ -15,10 +15,10 @@ from audioproxy.sources.blocks import BLOCK
 from audioproxy.sources.far_file import FarFile, Reader
 from audioproxy.sources.far_source import LAST_BYTES, START_BYTES, FarSource
 from audioproxy.sources.fetch import MOST_PATIENCE, Busy, Part
+from audioproxy.testing import FakeThreads
 from tests.sources.test_far_file import CONTENT, FarFileCase
 from tests.sources.test_far_source import FarSourceCase, look
 from tests.support.far_versions import FakeStream, FakeVersion
-from tests.support.threads import FakeThreads
 
 MIB = 1024 * 1024
 

@@ -22,11 +22,11 @@ from audioproxy.errors import NoSuchSource, NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import LocalSource
 from audioproxy.media.inputs import Input, local_input
 from audioproxy.sources.local import LocalSources, OpenLocalSource
+from audioproxy.testing import FakeThreads
 from tests.support.folders import short_folder
 from tests.support.http import Log
 from tests.support.processes import open_descriptors
 from tests.support.strategies import DETERMINISTIC
-from tests.support.threads import FakeThreads
 
 NOBODY = 65534
 

@@ -8,22 +8,10 @@ from typing import Any
 from twisted.internet.task import Clock
 
 from audioproxy.config import Config
-from audioproxy.engine import Engine, Parts
-from audioproxy.files.disk_space import DiskMonitor
-from audioproxy.observe.metrics import Metrics
-from audioproxy.process.programs import Programs
-from audioproxy.process.spawn import Launcher
-from audioproxy.process.warm_starter import WarmStarter
-from tests.support.processes import FakeSpawner, find_soxr
+from audioproxy.engine import Engine
+from audioproxy.testing import FakeThreads, memory_parts
+from tests.support.processes import FakeSpawner
 from tests.support.stores import Calls, FakeSources, FakeStore
-from tests.support.threads import FakeThreads
-
-
-class FakePrograms(Programs):
-    """ffmpeg with soxr, which nothing has to find out."""
-
-    async def probe_resampler(self) -> str:
-        return await find_soxr()
 
 
 class FakeEngine(Engine):
@@ -50,7 +38,6 @@ class FakeEngine(Engine):
         self.threads = FakeThreads()
         self.fallback_scratch_space: Any = FakeStore()
         store, clock = FakeStore(self.calls), Clock()
-        launcher = Launcher(self.spawner, clock, {})
         config = Config(
             allow_insecure=True,
             max_src_bytes=max_source,
@@ -62,18 +49,7 @@ class FakeEngine(Engine):
             render_timeout=timeout,
             probe_timeout=10,
         )
-        super().__init__(
-            Parts(
-                limits=config.limits,
-                clock=clock,
-                threads=self.threads.in_thread,
-                space=self.fallback_scratch_space,
-                disks=DiskMonitor({}, clock, self.threads.in_thread),
-                metrics=Metrics(),
-                starter=WarmStarter(launcher.starter, {}, is_wanted=False),
-                programs=FakePrograms(launcher, "ffmpeg", "ffprobe"),
-                store=store if has_store else None,
-                sources=FakeSources(sizes or {}, self.calls),
-            )
-        )
+        sources, stored = FakeSources(sizes or {}, self.calls), store if has_store else None
+        doubles = self.spawner, self.threads, sources, stored, self.fallback_scratch_space
+        super().__init__(memory_parts(config, clock, *doubles))
         self.store: Any = store

@@ -12,8 +12,6 @@ from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from audioproxy.media.conversion import SOXR
-
 
 def open_descriptors() -> set[str]:
     """Return the open descriptors of this process, each with its target."""
@@ -31,11 +29,6 @@ def opened_since(before: set[str]) -> set[str]:
     Descriptors of an earlier test may be closed meanwhile, when the garbage collector visits it.
     """
     return open_descriptors() - before
-
-
-async def find_soxr() -> str:
-    """Return the resampler of a complete ffmpeg."""
-    return SOXR
 
 
 class FakePipe:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.defer import CancelledError
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.threads import FakeThreads
+from audioproxy.testing import FakeThreads
 
 
 class FakeThreadsTests(SynchronousTestCase):

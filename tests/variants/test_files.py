@@ -26,6 +26,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.errors import UpstreamUnavailable
 from audioproxy.files.scratch_files import AnonymousFile, ScratchFile
+from audioproxy.testing import FakeThreads
 from audioproxy.variants import files as files_module
 from audioproxy.variants.files import FileVariantStore, StoredFile
 from audioproxy.variants.interfaces import NoRoom, Unwritable
@@ -36,7 +37,6 @@ from tests.support.consumers import FakeConsumer
 from tests.support.processes import open_descriptors
 from tests.support.stores import RECORD
 from tests.support.strategies import DETERMINISTIC
-from tests.support.threads import FakeThreads
 
 HEADERS = VariantHeaders("audio/mpeg", "public, max-age=31536000, immutable, no-transform")
 

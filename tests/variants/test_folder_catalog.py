@@ -11,13 +11,13 @@ from typing import Any
 from twisted.internet.defer import Deferred, execute
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.testing import FakeThreads
 from audioproxy.variants.catalog import CatalogBusy, Entry, Pace, Verdict
 from audioproxy.variants.folder_catalog import FolderCatalog, exclusive_prune
 from audioproxy.variants.usage import StoreUsage
 from tests.sources.test_local import as_unprivileged_user
 from tests.support.folders import short_folder
 from tests.support.processes import open_descriptors
-from tests.support.threads import FakeThreads
 from tests.support.variants import StoredVariant, neighbors
 
 ONE, TWO = StoredVariant.of(), StoredVariant.of(options="f:opus")

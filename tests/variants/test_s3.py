@@ -30,6 +30,7 @@ from audioproxy.s3 import objects
 from audioproxy.s3.errors import Busy, Denied, Missing, StoreError, WrongEndpoint
 from audioproxy.s3.objects import ObjectStore
 from audioproxy.s3.signing import MAX_PRESIGN_SECONDS
+from audioproxy.testing import FakeThreads
 from audioproxy.variants import s3 as s3_module
 from audioproxy.variants.interfaces import VariantChanged
 from audioproxy.variants.record import METADATA_PREFIX, VariantRecord
@@ -39,7 +40,6 @@ from tests.support.consumers import FakeConsumer
 from tests.support.http import Log
 from tests.support.processes import open_descriptors
 from tests.support.stores import RECORD
-from tests.support.threads import FakeThreads
 from tests.support.variants import StoredVariant
 from tests.support.wire import (
     ClientCase,

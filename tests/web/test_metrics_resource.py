@@ -12,10 +12,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.files.disk_space import DiskMonitor
 from audioproxy.server.channel import ProxySite
+from audioproxy.testing import FakeThreads
 from audioproxy.web.metrics_resource import MetricsResource, exposition
 from tests.observe.test_metrics import Counts, read
 from tests.support.http import Connection, Log, ResourceHarness, Response
-from tests.support.threads import FakeThreads
 
 PATH = b"/f:mp3/plain/local://a.mp3"
 
