@@ -81,7 +81,8 @@ class AudioStream:
     :ivar first_time_stamp: of the first packet, in the unit of the container.
     :ivar start: seconds from the zero of the container's time to the first sample.
     :ivar streams: the number of audio streams.
-    :ivar marked: the number, from 1 on, of one that is marked as default in place of the first.
+    :ivar marked: the number, from 1 on, of the stream that is marked as default; None for the first
+        one, and without a mark.
     """
 
     codec: str

@@ -14,7 +14,7 @@ from threading import Condition, Thread
 
 # Bytes of lines that wait for the reader of the log (D68).
 _LIMIT = 8 << 20
-# After a loss, lines are accepted again from here, so that one line tells of thousands.
+# Bytes below which lines are accepted again after a loss, so that one line reports thousands.
 _ACCEPTED_AGAIN = _LIMIT // 2
 # Bytes that are written at once: the default capacity of a pipe.
 _MOST_AT_ONCE = 64 * 1024

@@ -163,8 +163,8 @@ class ProxyChannel(HookedChannel):
     def requestDone(self, request: Any) -> None:
         """Wait for the next request, or start with the next pipelined one.
 
-        That one waits for a later turn of the reactor where the client does not receive its
-        responses, or several requests were answered in a row.
+        A pipelined request waits for a later turn of the reactor where the client does not receive
+        its responses, or several requests were answered in a row.
         """
         self._pipelined_bytes = 0
         self._in_a_row += 1

@@ -395,7 +395,7 @@ class WatchTests(SynchronousTestCase):
         self.assertEqual(6, self.output.size)
 
     def test_reader_that_cancels(self) -> None:
-        """A reader that leaves while it is told of new bytes may cancel the render."""
+        """A reader that leaves while it is notified of new bytes may cancel the render."""
         watching = self.watch()
         leave = self.output.follow(lambda: watching.cancel())
         self.spawner.last.write_stdout(b"audio")
