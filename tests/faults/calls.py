@@ -24,7 +24,7 @@ _SOURCE = Path(__file__).with_name("calls.c")
 KINDS = (
     *("open", "read", "pread", "write", "pwrite", "fsync", "rename", "link", "unlink", "mkdir"),
     *("rmdir", "truncate", "stat", "statfs", "flock", "opendir", "mmap", "socket", "connect"),
-    *("bind", "accept", "send", "recv", "sendfile", "dup", "spawn"),
+    *("bind", "accept", "send", "recv", "sendfile", "dup", "spawn", "create"),
 )
 OBJECTS = ("path", "file", "folder", "socket", "pipe", "other")
 
@@ -93,7 +93,7 @@ class Page:
     """The control page of one process, in a file."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = path = path.resolve()
         path.write_bytes(bytes(_SIZE))
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), _SIZE)
