@@ -81,11 +81,7 @@ class Node:
         self._past = self.log
         self.process = Process()
         self.scraped = 0
-        bug = self._environment.get("SOAK_BUG")
-        program = (
-            f"from tests.soak.bugs import inject\ninject({bug!r})\n{TWISTD}" if bug else TWISTD
-        )
-        program = _LITTLE_SPACE + program
+        program = _LITTLE_SPACE + TWISTD
         # One node that checks ffmpeg is enough: a check takes as long as several renders.
         program = program if self.name == "a" else WITHOUT_FFMPEG_CHECK + program
         command = (sys.executable, "-c", program, "--nodaemon", "--pidfile=", "audioproxy")
