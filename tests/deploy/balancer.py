@@ -46,7 +46,7 @@ def installed(program: str, variable: str = "") -> str:
     """Return the path of a program that tests need.
 
     :param variable: the program's environment variable; ``AUDIOPROXY_HAPROXY`` for haproxy, if
-        omitted. ``make test`` sets the variables of programs that it installs.
+        omitted. ``make test-more`` sets the variables of programs that it installs.
     :raises SkipTest: if the program is missing.
     :raises AssertionError: if the program is missing although its variable is "required".
     """
