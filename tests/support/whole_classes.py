@@ -19,28 +19,39 @@ from twisted.trial.unittest import SynchronousTestCase
 
 _TESTS = Path(__file__).parents[1]
 
-#: Folders, modules and classes of `make test-more`, the longest first: they take long, need
-#: programs that no other test needs, or test what is beside the package.
+#: Folders, modules and classes of `make test-more`, those that take longest first.
 MORE = (
+    # Browsers, load, the files of deploy/ and examples/, and what is beside the package.
     "tests.browser",
+    "tests.bench",
+    "tests.test_pages_live",
     "tests.soak",
     "tests.deploy",
-    "tests.bench",
+    # Comparisons of every format, option and container, sample by sample.
+    "tests.media.test_ways_live",
+    "tests.media.test_samples_live",
+    "tests.media.test_places_live",
+    "tests.media.test_odd_sources_live",
+    "tests.media.test_irregular_live",
+    "tests.media.test_waveform_parts_live",
+    "tests.media.test_tagged_live",
+    "tests.media.lengths.test_confirmed_live",
+    "tests.render.test_irregular_live",
+    "tests.render.test_deadline_live",
+    "tests.test_service_processes_live.TwoNodeTests",
+    "tests.test_upgrading_live",
+    "tests.test_install_live",
     "tests.examples",
     "tests.handover",
     "tests.fuzz",
-    "tests.test_pages_live",
-    "tests.test_upgrading_live",
-    "tests.test_install_live",
+    # Programs that read audio files, and other languages.
+    "tests.media.test_readers_live",
     "tests.urls.test_clients_live",
     "tests.urls.test_signing_examples_live",
     "tests.urls.test_signing_page_live",
     "tests.urls.test_urls_live",
-    # External readers of audio files.
-    "tests.media.test_readers_live",
-    # It builds the site.
+    # These load every module.
     "tests.test_docs",
-    # It loads every module.
     "tests.test_suite",
 )
 
