@@ -159,6 +159,14 @@ class RefusedStartTests(TapCase):
             (error,) = self.texts(process, "error")
             self.assertRegex(error, rf"\Aaudioproxy: TMPDIR: .*{folder} \({reason}.*; set")
 
+    async def test_missing_ssl_cert_file(self) -> None:
+        """A missing SSL_CERT_FILE is refused if https sources are allowed."""
+        missing = {"SSL_CERT_FILE": "/nowhere.pem"}
+        (line,) = await self.refusal(AP_SOURCE_ALLOWLIST="a.test", **missing)
+        self.assertRegex(line, r"\ASSL_CERT_FILE: .*No such file")
+        # If no host is allowed, no certificate is ever verified.
+        await self.twistd(**missing).port()
+
     async def test_stopped_while_it_asks(self) -> None:
         """SIGTERM during the check of a bucket ends the start with status 0 and without errors."""
         with socket.create_server(("127.0.0.1", 0)) as silent:
