@@ -99,7 +99,7 @@ browsers: system-ffmpeg dev browser engines #: play the player in Chromium, Fire
 	    tests.browser.test_engines tests.browser.test_redirects
 	$(BIN)/python -m bench.browsers
 
-proxies: system-ffmpeg dev haproxy nginx varnish proxy-servers #: run nodes behind seven proxies and two of Node, and write the tables of docs/proxies.md
+proxies: system-ffmpeg dev haproxy nginx proxy-servers #: run nodes behind seven proxies and two of Node, and write the tables of docs/proxies.md
 	$(BIN)/python -m tests.deploy.torn_streams
 	AUDIOPROXY_HAPROXY=required AUDIOPROXY_NGINX=required AUDIOPROXY_PROXIES=required \
 	    $(BIN)/python $(TRIAL) -j$(JOBS) tests.deploy.test_proxies tests.deploy.other_proxies
@@ -289,20 +289,13 @@ varnish:
 	@[ -n "$$(ls /usr/lib*/varnish/vmods/libvmod_xkey.so /usr/lib*/*/varnish/vmods/libvmod_xkey.so 2>/dev/null)" ] || \
 	    tools/system-package varnish-modules
 
-# For tests only: proxies, and clients that do not notice a stream that breaks off. The Caddy of Debian 12 and 13
-# is older than that of PyPI.
-proxy-servers: build/bin/caddy-debian build/bin/node $(VENV)/.proxies $(PROXY_MODULES)/.package-lock.json
-	@for program in apache2 lighttpd hitch; do \
+# For tests only: proxies. The Caddy of Debian 12 and 13 is older than that of PyPI.
+proxy-servers: build/bin/node $(VENV)/.proxies $(PROXY_MODULES)/.package-lock.json
+	@for program in apache2 lighttpd; do \
 	    PATH=$$PATH:/usr/sbin command -v $$program >/dev/null || tools/system-package --stopped $$program || exit; \
 	done
 	@[ -e /usr/lib/lighttpd/mod_openssl.so ] || tools/system-package --stopped lighttpd-mod-openssl
-	@[ -n "$$(ls /usr/lib/*/vlc/plugins/access/libhttp_plugin.so 2>/dev/null)" ] || tools/system-package vlc-plugin-base
-	@for program in curl/curl mpv/mpv cvlc/vlc-bin php/php-cli lwp-request/libwww-perl; do \
-	    command -v $${program%/*} >/dev/null || tools/system-package $${program#*/} || exit; \
-	done
-
-build/bin/caddy-debian:
-	tools/unpacked-program caddy usr/bin/caddy $@
+	@command -v curl >/dev/null || tools/system-package curl
 
 # @fastify/http-proxy needs Node 20, and Debian 12 has 18.
 build/bin/node: | node $(VENV)/.dev
