@@ -594,12 +594,15 @@ def convert(source: bytes, *words: str, name: str = "out") -> bytes:
     return convert_all(source, {name: " ".join(words)})[name]
 
 
-def convert_all(source: bytes, forms: Mapping[str, str], more: str = "") -> dict[str, bytes]:
+def convert_all(
+    source: bytes, forms: Mapping[str, str], more: str = "", given: str = ""
+) -> dict[str, bytes]:
     """Convert a source to several forms with one run of ffmpeg; return the outputs by name.
 
     :param forms: ffmpeg options by name; a name's extension sets the container if the options do
         not.
     :param more: options that add another input.
+    :param given: options of a source whose format ffmpeg does not detect.
     """
 
     def make() -> dict[str, bytes]:
@@ -610,7 +613,7 @@ def convert_all(source: bytes, forms: Mapping[str, str], more: str = "") -> dict
             assert ended.returncode == 0, ended.stderr
             return {name: Path(path).read_bytes() for name, path in paths.items()}
 
-    opened = [*_OPEN, "-i", "file:/dev/fd/3", *more.split()]
+    opened = [*_OPEN, *given.split(), "-i", "file:/dev/fd/3", *more.split()]
     named = [word for form in forms.items() for word in form]
     return keep(FFMPEG, [*opened, *named], make, source)
 
