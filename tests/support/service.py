@@ -32,7 +32,7 @@ from tests.support.children import child_processes, command_line, is_linked
 from tests.support.http import KEY, SALT, Response, ResponseReader
 from tests.support.preloaded import PROJECT
 from tests.support.programs import FFMPEG
-from tests.support.servers import RUNNING
+from tests.support.sounds import keep
 
 reactor: Any = _reactor
 
@@ -193,10 +193,28 @@ def signed(rest: str) -> bytes:
 
 def generate_audio(path: Path, *words: str) -> Path:
     """Generate a file with ffmpeg's own synthesizers."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    command = [FFMPEG, "-nostdin", "-v", "error", "-y", *words, "-bitexact", str(path)]
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=PATIENCE)
+    generate_all(path.parent, {path.name: words})
     return path
+
+
+def generate_all(folder: Path, outputs: Mapping[str, Sequence[str]], *inputs: str) -> None:
+    """Generate files in a folder with one run of ffmpeg.
+
+    :param outputs: the options of each file, by name.
+    """
+
+    def make() -> dict[str, bytes]:
+        command = [FFMPEG, *opened]
+        for name, words in outputs.items():
+            command += [*words, "-bitexact", str(folder / name)]
+        subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=PATIENCE)
+        return {name: (folder / name).read_bytes() for name in outputs}
+
+    folder.mkdir(parents=True, exist_ok=True)
+    opened = ["-nostdin", "-v", "error", "-y", *inputs]
+    named = [word for name, words in outputs.items() for word in (*words, name)]
+    for name, content in keep(FFMPEG, [*opened, *named], make).items():
+        (folder / name).write_bytes(content)
 
 
 @cache
@@ -226,7 +244,7 @@ def children(pid: int | None = None) -> list[int]:
 
 def all_children(pid: int | None = None) -> list[int]:
     """Return a process's children, with its fork servers and those that wait for a request."""
-    return [child for child in child_processes(pid or os.getpid()) if child not in RUNNING]
+    return child_processes(pid or os.getpid())
 
 
 def encoders(pid: int | None = None) -> list[int]:
