@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from twisted.internet.error import ProcessDone
 from twisted.internet.protocol import ProcessProtocol
+from twisted.python.failure import Failure
 
 from audioproxy.media.inputs import (
     MAP_DESCRIPTOR,
@@ -126,7 +128,7 @@ class LinkedProgram:
     def __init__(self, cells: CellStarter, program: str, limits: Limits) -> None:
         """Start the server, and wait until the program is linked."""
         self._cells, self._program, self._limits = cells, program, limits
-        self._server = ForkServer(lambda _: None, lambda *_: None)
+        self._server = ForkServer(lambda _: None, lambda *_: None, PATIENCE)
         self._server.start(self._spawn, cells.library, cells.server_command(program, limits))
 
     def _spawn(
@@ -167,7 +169,7 @@ class LinkedProgram:
         """End the server."""
         pid = self._server.pid
         self._server.kill("closed")
-        self._server._control.close()
+        self._server.processEnded(Failure(ProcessDone(0)))
         assert pid is not None
         os.waitpid(pid, 0)
         # The child that it has forked ahead.
