@@ -626,8 +626,9 @@ class CommitTests(StoreCase):
         (self.root / ".usage").symlink_to("elsewhere")
         self.commit(b"abc")
         self.assertEqual((b"abc", [KEY]), (self.read(), self.files()))
-        ledger = "the store's ledger failed, and was removed: Too many levels of symbolic links: .usage"
-        self.assertEqual([ledger], [formatEvent(event) for event in log.events])
+        said = [formatEvent(event) for event in log.events]
+        self.assertEqual(1, len(said))
+        self.assertRegex(said[0], r"\Athe store's ledger failed, and was removed: .+: \.usage\Z")
 
     def test_nearly_full(self) -> None:
         """A disk that is almost full gives no scratch file, although an empty file would fit."""
