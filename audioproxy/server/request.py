@@ -69,7 +69,7 @@ class ProxyRequest(SendfileRequest):
         That includes headers and the framing of chunks, so the number may be a little too small.
         """
         self.sentLength = max(0, self.sentLength - count_unsent(self.channel.transport))
-        Request.connectionLost(self, reason)  # type: ignore[no-untyped-call]
+        Request.connectionLost(self, reason)
 
     def reject(self, refusal: Refusal) -> None:
         self.clientproto = b"HTTP/1.1"
