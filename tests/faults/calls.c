@@ -99,6 +99,11 @@ int faults_open(const char *path) {
     return 1;
 }
 
+/* Begin to count. */
+void faults_arm(void) {
+    if (page) page->armed = 1;
+}
+
 static void in_child(void) {
     page = NULL;
     record = -1;

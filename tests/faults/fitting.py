@@ -58,8 +58,9 @@ class Fault:
     step: Step
     number: int
 
-    def __str__(self) -> str:
-        return f"{fault_name(self.number)} at {self.step}"
+    @property
+    def name(self) -> str:
+        return fault_name(self.number)
 
     @property
     def is_harmless(self) -> bool:
