@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from twisted.internet.defer import Deferred, gatherResults
 
@@ -71,9 +71,12 @@ class FaultCase(ServiceCase):
     """
 
     at_a_time = 2
+    place = "folder"
     format = "f:mp3"
 
     _numbers = count(1)
+    #: The reports of all classes.
+    reports: ClassVar[list[Report]] = []
 
     def new_page(self) -> Page:
         page = Page(self.store / f"page-{next(self._numbers)}")
@@ -93,14 +96,14 @@ class FaultCase(ServiceCase):
             "TMPDIR": str(self.store),
             **self.store_variables(store),
         }
-        environ = self.environment(**variables)
+        environ: Any = self.environment(**variables)
         command = (sys.executable, "-c", _NODE, *_TWISTD_WORDS)
         process = self.spawn(*command, path=str(self.root), **environ)
         return Node(process, page, await process.port(), store)
 
     async def new_forks(self) -> Forks:
         page = self.new_page()
-        environ = {**self.environment(), "LD_PRELOAD": page.variables["LD_PRELOAD"]}
+        environ: Any = {**self.environment(), "LD_PRELOAD": page.variables["LD_PRELOAD"]}
         command = (sys.executable, "-m", "tests.faults.forks")
         process = self.spawn(*command, path=str(self.root), **environ)
         return Forks(process, page, self.new_store())
@@ -126,6 +129,7 @@ class FaultCase(ServiceCase):
             self.assertEqual([], found.texts)
 
         report = Report(name)
+        self.reports.append(report)
         subjects = [await prepared() for _ in range(self.at_a_time)]
         steps = set()
         for _ in range(_SEEN):
@@ -149,7 +153,22 @@ class FaultCase(ServiceCase):
                     subject = await prepared()
 
         await gatherResults([Deferred.fromCoroutine(work(each)) for each in subjects])
+        self.assertEqual([], report.findings)
         return report
+
+    async def fail_miss(self, choose: Choice = list) -> Report:
+        return await self.each_fault(
+            f"MISS, {self.place}, {self.format}", self.miss, self.new_node, choose
+        )
+
+    async def fail_hit(self, choose: Choice = list) -> Report:
+        return await self.each_fault(f"HIT, {self.place}", self.hit, self.new_node, choose)
+
+    async def fail_prune(self, choose: Choice = list) -> Report:
+        return await self.each_fault("prune", self.prune, self.new_forks, choose)
+
+    async def fail_start(self, choose: Choice = list) -> Report:
+        return await self.each_fault("start", self.start_node, self.new_forks, choose)
 
     # Requests
 
@@ -175,9 +194,7 @@ class FaultCase(ServiceCase):
     stored_file: bytes | None = None
     right: bytes | None = None
 
-    async def request(
-        self, node: Node, name: str, fault: Fault | None, found: Findings
-    ) -> None:
+    async def request(self, node: Node, name: str, fault: Fault | None, found: Findings) -> None:
         path = signed(self.rest(name))
         node.page.arm(*(() if fault is None else (fault.step, fault.number)))
         response = await get(node.port, path)
@@ -195,7 +212,7 @@ class FaultCase(ServiceCase):
         """Check that the next response is right, and soon a HIT."""
         states = []
 
-        async def is_hit() -> bool:
+        async def is_hit() -> Any:
             response = await get(port, path)
             here = Findings()
             judge(response, self.right or b"", None, here, "")
@@ -267,7 +284,7 @@ class FaultCase(ServiceCase):
         found.check(status == 0, f"the next prune has status {status}")
         check()
 
-    async def start(self, forks: Forks, fault: Fault | None, found: Findings) -> None:
+    async def start_node(self, forks: Forks, fault: Fault | None, found: Findings) -> None:
         """Start a node on a folder with a variant."""
         variables = {"TMPDIR": str(self.store), **self.store_variables(forks.store)}
         environ = self.environment(**variables)
@@ -301,6 +318,14 @@ class FaultCase(ServiceCase):
 
 class BucketFaultCase(FaultCase, RemoteCase):
     """Base class of tests that fail the calls of nodes with buckets."""
+
+    place = "bucket"
+
+    async def new_node(self) -> Node:
+        node = await super().new_node()
+        # Connections that are kept.
+        node.spare = 8
+        return node
 
     def store_variables(self, store: Path) -> dict[str, str]:
         return {}

@@ -47,7 +47,7 @@ def _start(*words: str) -> int:
         _library.faults_arm()
         read_options(options)
 
-    tap.Options.postOptions = post_options  # type: ignore[method-assign]
+    tap.Options.postOptions = post_options  # type: ignore[assignment,method-assign]
     # Finished renders are kept for a second, for which each run would wait.
     registry._LINGER = 0.01
     sys.argv = ["twistd", *words]
@@ -73,7 +73,7 @@ def _run(program: str, words: list[str], environ: dict[str, str], page: str, out
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1 if end.code else 0
     except BaseException:
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
     finally:
         # Those of twistd drain the log, and set another status.
         atexit._run_exitfuncs()
