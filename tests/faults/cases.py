@@ -153,7 +153,8 @@ class FaultCase(ServiceCase):
                     subject = await prepared()
 
         await gatherResults([Deferred.fromCoroutine(work(each)) for each in subjects])
-        self.assertEqual([], report.findings)
+        if report.findings:
+            self.fail(f"{report.findings[0]}\nThese are {len(report.findings)} findings.")
         return report
 
     async def fail_miss(self, choose: Choice = list) -> Report:

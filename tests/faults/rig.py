@@ -65,11 +65,12 @@ class Report:
         if found.texts and not any(call.name.endswith(OUTPUT) for call in failed):
             what = "; ".join(found.texts)
             where = failed[0] if failed else fault.step
-            self.findings.append(f"{self.name}, {fault.name} at {where}: {what}\n{lines}")
+            self.findings.append(f"{self.name}, {fault.name} at {where}: {what}\n{lines[-4000:]}")
 
     def __str__(self) -> str:
         numbers = f"{self.calls:5} calls {self.faults:5} faults {self.runs:5} injected"
-        return f"{self.name:32} {numbers} {len(self.findings):4} findings"
+        firsts = [finding.partition("\n")[0] for finding in self.findings]
+        return "\n".join([f"{self.name:26} {numbers} {len(firsts):4} findings", *firsts])
 
 
 class Subject(Protocol):
