@@ -8,9 +8,7 @@ by fsync(2) of it, a name by fsync(2) of its folder. Of everything else, any par
 - A name may be the old or the new one, whatever other names are; but a rename loses no file.
 
 `Disk` follows a record of changes, and yields such states. `check_state` puts one into a folder,
-and opens it as a store. The command records nodes under load, and checks each prefix of the record:
-
-    python -m tests.faults.power [--seed N] [--share N]
+and opens it as a store.
 """
 
 from __future__ import annotations
@@ -217,9 +215,11 @@ class Disk:
         ]
         newest = {(folder, name): versions[-1][0] for folder, name, versions in pending}
         oldest = {(folder, name): versions[0][0] for folder, name, versions in pending}
+        before = {(folder, name): versions[-2][0] for folder, name, versions in pending}
         for how in ("none", "all", "zeros", "first", "torn"):
             yield self._state(newest, how, random)
-        yield self._state(oldest, "all", random)
+        for chosen in (before, oldest):
+            yield self._state(chosen, "all", random)
         # Which scratch files are there is of little interest.
         others = [each for each in pending if not each[0].is_scratch]
         scratch = [each for each in pending if each[0].is_scratch]
@@ -344,10 +344,11 @@ def is_variant(path: str) -> bool:
 
 # What a store makes of it
 
-_CALLS = BlockingCalls(Clock(), execute)
+#: Blocking calls run at once in the same thread.
+CALLS = BlockingCalls(Clock(), execute)
 
 
-def _result(work: Any) -> Any:
+def result_of(work: Any) -> Any:
     """Return the result of a coroutine that waits for nothing."""
     outcome: list[Any] = []
     Deferred.fromCoroutine(work).addBoth(outcome.append)
@@ -366,9 +367,9 @@ def check_state(root: Path, state: State, allowed: Mapping[str, set[bytes | None
             (root / path).mkdir()
         else:
             (root / path).write_bytes(data)
-    store = FileVariantStore(str(root), _CALLS, _CALLS, Clock().seconds, 10**9)
+    store = FileVariantStore(str(root), CALLS, CALLS, Clock().seconds, 10**9)
     try:
-        _result(store.open())
+        result_of(store.open())
     except Exception as error:
         return [f"the store does not open: {error}"]
     try:
@@ -382,15 +383,15 @@ def _check_variants(
 ) -> Iterator[str]:
     catalog = FolderCatalog(str(root), execute, 1)
     for key, files in allowed.items():
-        found = _result(store.lookup(key))
+        found = result_of(store.lookup(key))
         if found is None:
             if None not in files:
                 yield "a variant is lost whose write-back has ended"
             continue
         data = found.read(0, found.size)
         found.close()
-        entry = _result(catalog.find(key))
-        if _result(catalog.check(entry, Pace(None))).verdict is not Verdict.GOOD:
+        entry = result_of(catalog.find(key))
+        if result_of(catalog.check(entry, Pace(None))).verdict is not Verdict.GOOD:
             yield "a torn variant is served"
         elif files == {None}:
             yield "a removed variant is back"
@@ -409,10 +410,10 @@ def _check_upkeep(root: Path, store: FileVariantStore) -> Iterator[str]:
     total = sum(path.stat().st_size for path in root.glob("??/*") if path.is_file())
     if status or store.usage.read() != total:
         yield f"the ledger states {store.usage.size} bytes of {total} after a count ({status})"
-    scratch = _result(store.create())
+    scratch = result_of(store.create())
     os.write(scratch.descriptor, b"new")
-    _result(store.commit(_NEW_KEY, scratch, 3, VariantHeaders("audio/mpeg", "no-store"), RECORD))
-    if (found := _result(store.lookup(_NEW_KEY))) is None:
+    result_of(store.commit(_NEW_KEY, scratch, 3, VariantHeaders("audio/mpeg", "no-store"), RECORD))
+    if (found := result_of(store.lookup(_NEW_KEY))) is None:
         yield "a new variant is not stored"
     else:
         found.close()
