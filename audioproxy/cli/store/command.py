@@ -15,7 +15,6 @@ from audioproxy.cli.arguments import add_concurrency, add_quiet
 from audioproxy.cli.env_file import load_config
 from audioproxy.cli.exit_status import BUSY, FAILURE, INTERRUPTED, SUCCESS, UsageError
 from audioproxy.cli.output import Output, progress_bar
-from audioproxy.cli.reactor import run
 from audioproxy.concurrency.threads import thread_per_call
 from audioproxy.config import Config
 from audioproxy.engine import BootError, Engine, build
@@ -149,7 +148,7 @@ class StoreCommand(ABC):
         try:
             with self.out.bar:
                 # The report counts what the engine would log for each source.
-                run(open_and_work, LogLevel.error)
+                self.arguments.run(open_and_work, LogLevel.error)
         except KeyboardInterrupt:
             interrupted = True
         except BrokenPipeError:
