@@ -205,6 +205,9 @@ class Disk:
     def states(self, random: Random, most: int) -> Iterator[State]:
         """Yield states that a power cut may leave now: the simplest, and some others.
 
+        The first one is what processes see, which a crash of all of them leaves, too. The second
+        one lacks the last change of each name.
+
         :param most: of those with one name that is an exception, and of those by chance.
         """
         pending = [
@@ -216,10 +219,10 @@ class Disk:
         newest = {(folder, name): versions[-1][0] for folder, name, versions in pending}
         oldest = {(folder, name): versions[0][0] for folder, name, versions in pending}
         before = {(folder, name): versions[-2][0] for folder, name, versions in pending}
-        for how in ("none", "all", "zeros", "first", "torn"):
-            yield self._state(newest, how, random)
-        for chosen in (before, oldest):
+        for chosen in (newest, before, oldest):
             yield self._state(chosen, "all", random)
+        for how in ("none", "zeros", "first", "torn"):
+            yield self._state(newest, how, random)
         # Which scratch files are there is of little interest.
         others = [each for each in pending if not each[0].is_scratch]
         scratch = [each for each in pending if each[0].is_scratch]
@@ -447,7 +450,7 @@ def check_record(
     """Check the states after each change of a record.
 
     :param most: states of each kind of exceptions after one change.
-    :param share: check one of so many states, by chance.
+    :param share: check the first two states, and of the others one of so many, by chance.
     """
     random, report, seen = Random(seed), Report(), set[int]()
     history, disk = History(changes, promises), Disk()
@@ -457,9 +460,9 @@ def check_record(
             report.prefixes += 1
             allowed = {key: history.allowed(key, prefix) for key in history.keys}
             rules = hash(frozenset((key, frozenset(files)) for key, files in allowed.items()))
-            for state in disk.states(random, most):
+            for number, state in enumerate(disk.states(random, most)):
                 known = hash((rules, frozenset(state.items())))
-                if known in seen or random.randrange(share):
+                if known in seen or (number > 1 and random.randrange(share)):
                     continue
                 seen.add(known)
                 report.states += 1

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
-import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ClassVar
 
-from twisted.internet.defer import Deferred, execute
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent
-from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.concurrency.threads import ThreadRunner
 from audioproxy.engine import parts as engine_module
 from audioproxy.service import AudioProxy
-from audioproxy.variants import files as files_module
-from audioproxy.variants.files import FileVariantStore
-from audioproxy.variants.response_headers import VariantHeaders
 from tests.render.test_failures_live import (
     QUEUE_DEPTH,
     ScriptedEncoderCase,
@@ -31,7 +26,6 @@ from tests.render.test_failures_live import (
 from tests.support.http import Log
 from tests.support.processes import open_descriptors
 from tests.support.service import (
-    PATIENCE,
     Client,
     counter_increases,
     fetch,
@@ -43,12 +37,6 @@ from tests.support.service import (
     until_hit,
     until_scraped,
 )
-from tests.support.stores import RECORD
-
-HEADERS = VariantHeaders("audio/mpeg", "no-store")
-
-#: Blocking calls run at once in the same thread.
-SYNCHRONOUS_CALLS = BlockingCalls(Clock(), execute)
 
 
 class KillTests(ScriptedEncoderCase):
@@ -97,62 +85,6 @@ class KillTests(ScriptedEncoderCase):
             self.assertEqual(b"MISS", head["x-audio-proxy"])
 
 
-class ForkTests(SynchronousTestCase):
-    """Other processes, which are killed (D40)"""
-
-    DATA = b"x" * 100_000
-
-    def setUp(self) -> None:
-        self.root = Path(self.mktemp()).absolute()
-        self.root.mkdir()
-
-    def open(self) -> FileVariantStore:
-        """Open a store."""
-        store = FileVariantStore(str(self.root), SYNCHRONOUS_CALLS, SYNCHRONOUS_CALLS)
-        self.successResultOf(Deferred.fromCoroutine(store.open()))
-        return store
-
-    def test_every_step(self) -> None:
-        """After a crash at any step, the store has the whole variant or none; boot cleans up."""
-        for call in ("open", "pwrite", "fsync", "close", "mkdir", "rename"):
-            for after in (False, True):
-                self.setUp()
-                process = os.fork()
-                if not process:
-                    try:
-                        self.store_until_killed(call, after)
-                    finally:
-                        os._exit(1)
-                status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-                self.assertEqual(-signal.SIGKILL, status)
-                store = self.open()
-                found = self.successResultOf(Deferred.fromCoroutine(store.lookup("ab" * 32)))
-                step = call, after
-                self.assertEqual(step == ("rename", True), found is not None, step)
-                if found is not None:
-                    self.assertEqual(self.DATA, found.read(0, found.size))
-                    found.close()
-                self.assertEqual([], scratch_files(self.root))
-                self.assertEqual(2, len(list((self.root / ".scratch").iterdir())))
-                store.close_now()
-
-    def store_until_killed(self, call: str, after: bool) -> None:
-        """Store a variant, and kill this process just before or after a system call."""
-        store = self.open()
-        scratch = self.successResultOf(Deferred.fromCoroutine(store.create()))
-        os.write(scratch.descriptor, self.DATA)
-        real = getattr(os, call)
-
-        def kill_self(*arguments: Any) -> None:
-            if after:
-                real(*arguments)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        setattr(os, call, kill_self)
-        storing = store.commit("ab" * 32, scratch, len(self.DATA), HEADERS, RECORD)
-        Deferred.fromCoroutine(storing)
-
-
 class HungDiskTests(ScriptedEncoderCase):
     """A disk that suddenly hangs on writes"""
 
@@ -166,8 +98,7 @@ class HungDiskTests(ScriptedEncoderCase):
         self.disk_clock = Clock()
         self.disk_calls: list[Deferred[Any]] = []
         self.patch(engine_module, "BlockingCalls", self.make_blocking_calls)
-        self.log = Log()
-        self.addCleanup(self.log.start())
+        self.log = Log(self)
 
     def make_blocking_calls(self, _: object, in_thread: ThreadRunner, *most: int) -> BlockingCalls:
         """Return the runner of the store's calls, and record those that have not returned."""
@@ -191,25 +122,37 @@ class HungDiskTests(ScriptedEncoderCase):
     def start(self, **settings: Any) -> AudioProxy:
         """Start a service in this process; it stops even if the disk still hangs."""
         service = super().start(**settings)
-        self.addCleanup(self.exceed_commit_timeout)
+        self.addCleanup(self.exceed_timeout)
         # The script in the place of ffmpeg runs without a cell, of which a line warns.
         self.log.events.clear()
         return service
 
-    def exceed_commit_timeout(self) -> None:
+    def exceed_timeout(self) -> None:
         """Advance the clock past the timeout of a running write-back."""
-        self.disk_clock.advance(files_module._COMMIT_TIMEOUT)
+        self.disk_clock.advance(3600)
 
-    def messages(self, level: LogLevel) -> list[str]:
-        """Return the messages logged at a level, with numbers and digests replaced by N."""
-        events = [event for event in self.log.events if event["log_level"] is level]
+    def hang(self) -> Callable[[], None]:
+        """Let each write-back wait for the lock of the ledger; return what ends that."""
+        ledger = os.open(self.store / ".usage", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        fcntl.flock(ledger, fcntl.LOCK_EX)
+        waiting = [ledger]
+
+        def respond() -> None:
+            while waiting:
+                os.close(waiting.pop())
+
+        self.addCleanup(respond)
+        return respond
+
+    def warnings(self) -> list[str]:
+        """Return the logged warnings, with numbers and digests replaced by N."""
+        events = [event for event in self.log.events if event["log_level"] is LogLevel.warn]
         return [re.sub(r"\b([0-9a-f]{64}|\d+)\b", "N", formatEvent(event)) for event in events]
 
-    async def start_hanging(self) -> tuple[threading.Event, AudioProxy, set[str]]:
-        """Hang each fsync during a render; require that clients are served, stored or not.
+    async def test_write_that_hangs(self) -> None:
+        """While a write hangs, clients are served, and a shutdown does not wait for it (D39).
 
-        :returns: the event that ends the hang, the service, and the descriptors that were open
-            before.
+        Once the disk responds again, renders are stored again, and nothing is left.
         """
         service = self.start(max_concurrency=2)
         port, hit = service.port, target("good", "aac")
@@ -220,15 +163,7 @@ class HungDiskTests(ScriptedEncoderCase):
         open_before = open_descriptors()
         client: Client = await send(port, target("steady", "aac"))
         await until(lambda: client.response, "the headers")
-        encoder = await until_stopped()
-        gate, real = threading.Event(), os.fsync
-        self.addCleanup(gate.set)
-
-        def hang(descriptor: int) -> None:
-            gate.wait(PATIENCE)
-            real(descriptor)
-
-        self.patch(os, "fsync", hang)
+        encoder, respond = await until_stopped(), self.hang()
         os.kill(encoder, signal.SIGCONT)
         for state, each in (b"MISS", client), (b"COALESCED", None):
             response = await (each or await send(port, target("steady", "aac"))).end()
@@ -238,77 +173,33 @@ class HungDiskTests(ScriptedEncoderCase):
             self.assertEqual(b"HIT", (await fetch(port, hit, method))["x-audio-proxy"])
         for path in (b"/health", b"/ready"):
             self.assertEqual(200, (await fetch(port, path)).status)
-        self.exceed_commit_timeout()
-        self.assertEqual(1, len(self.messages(LogLevel.warn)))
+        self.exceed_timeout()
         other_response = await fetch(port, target("good", "flac"))
         self.assertEqual((200, True), (other_response.status, other_response.complete))
         counted = counter_increases(before, await scrape(service.metrics_port))
         self.assertEqual(2, counted["variant_store_write_failures_total"])
-        return gate, service, open_before
-
-    async def test_sync_that_hangs(self) -> None:
-        """While an fsync hangs, clients are served, and a shutdown does not wait for it (D39)."""
-        gate, service, _ = await self.start_hanging()
-        await service.stopService()
-        self.assertFalse(gate.is_set())
-        self.assertEqual(
-            [
-                "write-back of N failed: no response for N seconds",
-                "the store accepts no file, so a render is not stored: an earlier call has not"
-                " returned",
-            ],
-            self.messages(LogLevel.warn),
+        timed_out = "write-back of N failed: no response for N seconds"
+        refused = (
+            "the store accepts no file, so a render is not stored: an earlier call has not returned"
         )
-        self.assertEqual([], self.log.errors)
+        self.assertEqual([timed_out, refused], self.warnings())
 
-    async def test_sync_that_hung(self) -> None:
-        """Once a disk that hung responds again, renders are stored again, and nothing is left."""
-        gate, service, open_before = await self.start_hanging()
-        gate.set()
+        respond()
         # As long as the last call of the late write-back has not returned, nothing is stored.
         await self.until_returned()
         await until(lambda: not scratch_files(self.store), "the scratch files to go")
         states = []
         for _ in range(2):
-            response = await fetch(service.port, target("good", "wav"))
+            response = await fetch(port, target("good", "wav"))
             states.append(response["x-audio-proxy"])
             await self.until_returned()
         self.assertEqual([b"MISS", b"HIT"], states)
         await until(lambda: open_descriptors() <= open_before, "descriptors to be closed")
-        await service.stopService()
-        self.assertEqual([], self.log.errors)
 
-    async def test_open_that_hangs(self) -> None:
-        """While the opening of a stored variant hangs, everything else is served.
-
-        No file of a variant is opened on the reactor thread before a thread has read it.
-        """
-        path = target("good", "aac")
-        first = self.start()
-        await fetch(first.port, path)
-        expected = await until_hit(first.port, path)
-        await first.stopService()
-        gate, hanging, real = threading.Event(), threading.Event(), os.open
-        self.addCleanup(gate.set)
-
-        def hang(name: Any, *words: Any, **options: Any) -> int:
-            if re.search(r"/[0-9a-f]{64}$", str(name)):
-                self.assertIsNot(threading.current_thread(), threading.main_thread())
-                hanging.set()
-                gate.wait(PATIENCE)
-            return real(name, *words, **options)
-
-        patched = self.patch(os, "open", hang)
-        port = self.start().port
-        clients = [await send(port, path) for _ in range(3)]
-        await until(hanging.is_set, "the lookup to hang")
-        for other in (b"/health", b"/ready"):
-            self.assertEqual(200, (await fetch(port, other)).status)
-        self.assertEqual([None] * 3, [client.response for client in clients])
-        gate.set()
-        for client in clients:
-            response = await client.end()
-            self.assertEqual((b"HIT", expected.body), (response["x-audio-proxy"], response.body))
-        patched.restore()
-        self.assertEqual(b"HIT", (await fetch(port, path))["x-audio-proxy"])
+        self.hang()
+        await fetch(port, target("good", "mp3"))
+        stopping = service.stopService()
+        self.exceed_timeout()
+        await stopping
+        self.assertEqual([timed_out, refused, timed_out], self.warnings())
         self.assertEqual([], self.log.errors)

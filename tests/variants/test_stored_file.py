@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.variants import stored_file
 from audioproxy.variants.stored_file import WarmKeys
 
 
@@ -43,8 +42,8 @@ class WarmKeysTests(SynchronousTestCase):
 
     def test_many(self) -> None:
         """The number of keys is limited; the oldest one is forgotten."""
-        self.patch(stored_file, "_MOST_KEYS", 2)
+        warm = WarmKeys(most=2)
         for key in ("a", "b", "c"):
-            self.warm.add(key, 100, 100)
-        found = [self.warm.has(key, 101) for key in ("a", "b", "c")]
+            warm.add(key, 100, 100)
+        found = [warm.has(key, 101) for key in ("a", "b", "c")]
         self.assertEqual([False, True, True], found)
