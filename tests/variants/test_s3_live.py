@@ -15,7 +15,6 @@ from audioproxy import service as service_module
 from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.sources import S3Source
-from audioproxy.s3 import objects
 from audioproxy.service import BootError
 from audioproxy.variants import s3 as s3_module
 from audioproxy.variants.record import METADATA_PREFIX, VariantRecord, digest_of
@@ -174,8 +173,6 @@ class MultipartTests(RemoteCase):
         self.put("long.flac", long_flac())
         # Small parts in place of the default of 4 GiB.
         self.patch(s3_module, "S3VariantStore", partial(S3VariantStore, part_size=PART_SIZE))
-        self.patch(s3_module, "RETRY_DELAY", 0.01)
-        self.patch(objects, "RETRY_DELAY", 0.01)
         store = self.relay()
         service = await self.boot(variant_s3=self.s3(store))
         path = self.url("long.flac", f"{LARGE}/dl:a.wav")

@@ -12,7 +12,6 @@ from audioproxy.concurrency.deadlines import ProgressTimeout
 from audioproxy.http_client import bodies as bodies_module
 from audioproxy.render import registry as registry_module
 from audioproxy.s3 import objects
-from audioproxy.variants import s3 as s3_module
 from tests.support.http import Log, Response
 from tests.support.remote import (
     HOLD,
@@ -41,7 +40,6 @@ class OutageCase(RemoteCase):
 
     async def setUp(self) -> None:
         await super().setUp()
-        self.patch(s3_module, "RETRY_DELAY", 0.01)
         self.patch(objects, "RETRY_DELAY", 0.01)
         self.patch(registry_module, "_LINGER", 0.05)
         self.log = Log(self)
