@@ -39,7 +39,13 @@ from tests.support.processes import open_descriptors
 from tests.support.stores import RECORD
 from tests.support.strategies import DETERMINISTIC
 
-HEADERS = VariantHeaders("audio/mpeg", "public, max-age=31536000, immutable, no-transform")
+#: The headers of a variant, as a trailer has them.
+FIELDS = {
+    "content_type": "audio/mpeg",
+    "cache_control": "public, max-age=31536000, immutable, no-transform",
+    "content_disposition": None,
+}
+HEADERS = VariantHeaders(**FIELDS)
 
 
 def key_of(text: str) -> str:
@@ -137,11 +143,11 @@ class RoundTripTests(StoreCase):
         """The headers are in the file too, with the file name of ``dl`` (D10)."""
         longest = f"attachment; filename=\"{'_' * 255}\"; filename*=UTF-8''{'%C3' * 255}"
         for disposition in ("attachment; filename*=UTF-8''%C3%A9", longest):
-            headers = HEADERS._replace(content_disposition=disposition)
-            self.commit(b"abc", headers=headers)
+            headers = {**FIELDS, "content_disposition": disposition}
+            self.commit(b"abc", headers=VariantHeaders(**headers))
             self.assertEqual(3, self.found().size)
             fields = json.loads(self.path().read_bytes().removeprefix(b"abc")[:-16])
-            self.assertEqual(headers._asdict(), {name: fields[name] for name in headers._fields})
+            self.assertLessEqual(headers.items(), fields.items())
 
     def test_reads(self) -> None:
         """Any range of a variant can be read, and no byte after its end; it is closed once."""
@@ -172,7 +178,7 @@ class RoundTripTests(StoreCase):
 
         The bytes may be those of a stored file.
         """
-        headers = HEADERS._replace(content_disposition=disposition)
+        headers = VariantHeaders(**{**FIELDS, "content_disposition": disposition})
         for _ in range(2):
             self.commit(data, headers=headers)
             self.assertEqual(self.read(), data)
@@ -212,7 +218,7 @@ class TrailerTests(StoreCase):
             ({"later": [1], **RECORD.texts(), "sha256": "b" * 64}, RECORD.stored),
             ({**RECORD.texts(), **damaged}, None),
         ):
-            fields = {"size": 3, **HEADERS._asdict(), **others}
+            fields = {"size": 3, **FIELDS, **others}
             data = json.dumps(fields).encode()
             footer = struct.pack(">II8s", len(data), zlib.crc32(data), b"APVARNT1")
             self.commit(b"xyz")
@@ -374,8 +380,8 @@ class DamageTests(StoreCase):
 
     def setUp(self) -> None:
         super().setUp()
-        headers = HEADERS._replace(content_disposition='attachment; filename="a.mp3"')
-        self.commit(self.DATA, headers=headers)
+        headers = {**FIELDS, "content_disposition": 'attachment; filename="a.mp3"'}
+        self.commit(self.DATA, headers=VariantHeaders(**headers))
         self.whole = self.path().read_bytes()
 
     def verdict(self, content: bytes) -> bool:
