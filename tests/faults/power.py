@@ -73,15 +73,17 @@ class File:
     def kept(self, how: str, random: Random) -> bytes:
         """Return what a power cut may leave: ``none`` or ``all`` of the writes, or others.
 
-        With ``zeros``, new blocks are missing. With ``first``, the first writes are there. With
-        ``torn``, each block is there by chance.
+        With ``zeros``, new blocks are missing, and with ``tail`` all blocks but the last one. With
+        ``first``, the first writes are there. With ``torn``, each block is there by chance.
         """
         if how == "none" or not self._pending:
             return self._synced
         if how == "all":
             return bytes(self.now)
-        if how == "zeros":
-            return self._synced[: len(self.now)].ljust(len(self.now), b"\0")
+        if how in ("zeros", "tail"):
+            size = len(self.now)
+            start = size if how == "zeros" else max(0, size - 1) // _BLOCK * _BLOCK
+            return self._synced[:start].ljust(start, b"\0") + self.now[start:]
         content = bytearray(self._synced)
         for offset, data in self._pending[: random.randint(0, len(self._pending))]:
             if how == "first" or data is None:
@@ -221,7 +223,7 @@ class Disk:
         before = {(folder, name): versions[-2][0] for folder, name, versions in pending}
         for chosen in (newest, before, oldest):
             yield self._state(chosen, "all", random)
-        for how in ("none", "zeros", "first", "torn"):
+        for how in ("none", "zeros", "tail", "first", "torn"):
             yield self._state(newest, how, random)
         # Which scratch files are there is of little interest.
         others = [each for each in pending if not each[0].is_scratch]
@@ -360,10 +362,13 @@ def result_of(work: Any) -> Any:
     return outcome[0]
 
 
-def check_state(root: Path, state: State, allowed: Mapping[str, set[bytes | None]]) -> list[str]:
+def check_state(
+    root: Path, state: State, allowed: Mapping[str, set[bytes | None]], *, is_crash: bool = False
+) -> list[str]:
     """Put a state into a folder, open it as a store, and return what is wrong.
 
     :param allowed: of each key, the whole files that it may have, and None if it may have none.
+    :param is_crash: no change is lost, as after a crash of all processes.
     """
     for path, data in state.items():
         if data is None:
@@ -376,6 +381,8 @@ def check_state(root: Path, state: State, allowed: Mapping[str, set[bytes | None
     except Exception as error:
         return [f"the store does not open: {error}"]
     try:
+        if is_crash and (store.usage.read() or 0) < _total(root) and store.usage.size is not None:
+            return ["the ledger states too few bytes after a crash"]
         return [*_check_variants(root, store, allowed), *_check_upkeep(root, store)]
     finally:
         store.close_now()
@@ -410,7 +417,7 @@ def _check_upkeep(root: Path, store: FileVariantStore) -> Iterator[str]:
         yield "scratch files are left after the start"
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         status = prune_child(str(root), str(10**9))
-    total = sum(path.stat().st_size for path in root.glob("??/*") if path.is_file())
+    total = _total(root)
     if status or store.usage.read() != total:
         yield f"the ledger states {store.usage.size} bytes of {total} after a count ({status})"
     scratch = result_of(store.create())
@@ -420,6 +427,10 @@ def _check_upkeep(root: Path, store: FileVariantStore) -> Iterator[str]:
         yield "a new variant is not stored"
     else:
         found.close()
+
+
+def _total(root: Path) -> int:
+    return sum(path.stat().st_size for path in root.glob("??/*"))
 
 
 @dataclass(slots=True)
@@ -461,14 +472,14 @@ def check_record(
             allowed = {key: history.allowed(key, prefix) for key in history.keys}
             rules = hash(frozenset((key, frozenset(files)) for key, files in allowed.items()))
             for number, state in enumerate(disk.states(random, most)):
-                known = hash((rules, frozenset(state.items())))
+                known = hash((rules, not number, frozenset(state.items())))
                 if known in seen or (number > 1 and random.randrange(share)):
                     continue
                 seen.add(known)
                 report.states += 1
                 root = Path(place, "store")
                 root.mkdir()
-                for finding in set(check_state(root, state, allowed)):
+                for finding in set(check_state(root, state, allowed, is_crash=not number)):
                     report.findings[finding] += 1
                     where = f"change {prefix}: {changed.change.name} {changed.path}"
                     report.first.setdefault(finding, where)

@@ -6,7 +6,6 @@ import time
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import quote
 
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SkipTest
@@ -17,7 +16,6 @@ from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.sources import S3Source
 from audioproxy.service import BootError
 from audioproxy.variants import s3 as s3_module
-from audioproxy.variants.record import METADATA_PREFIX, VariantRecord, digest_of
 from audioproxy.variants.s3 import S3VariantStore
 from tests.support.http import MEDIA_CACHE_CONTROL, Response
 from tests.support.remote import (
@@ -90,27 +88,6 @@ class StoredTests(RemoteCase):
         )
         self.assertEqual(key, key_of(misses[1]))
         self.assertEqual(404, (await fetch(other.port, self.url("a.flac", "f:wav"))).status)
-
-    async def test_long_names(self) -> None:
-        """Variants with long names in CJK letters are stored, and found by their source (D58).
-
-        Beside a long name of a download, the source is recorded as its digest alone.
-        """
-        name = "/".join(["\u9332\u97f3" * 30] * 3)
-        source = S3Source(self.sources, name.encode())
-        self.put(name, short_flac())
-        service = await self.boot()
-        for options, kept in (("f:opus", True), ("f:opus/dl:" + quote("\u97f3" * 85), False)):
-            path = self.url(name, options)
-            miss = await fetch(service.port, path)
-            hit = await until_hit(service.port, path)
-            self.assertEqual(body_and_headers(miss), body_and_headers(hit))
-            found = self.server.get(self.variants, key_of(miss)).headers
-            texts = {line.removeprefix(METADATA_PREFIX): text for line, text in found.items()}
-            record = VariantRecord.read(texts)
-            assert record is not None
-            self.assertEqual(digest_of(source), record.source_sha256)
-            self.assertEqual(source.address if kept else None, record.source)
 
 
 class ProxyTests(RemoteCase):
