@@ -1,16 +1,13 @@
-"""Variant store in a bucket: stored objects, hits in proxy mode and hits in redirect mode."""
+"""Variant store in a bucket: stored objects, uploads in parts, and hits in redirect mode."""
 
 from __future__ import annotations
 
-import time
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SkipTest
 
-from audioproxy import service as service_module
 from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.sources import S3Source
@@ -30,7 +27,6 @@ from tests.support.service import (
     fetch,
     long_flac,
     short_flac,
-    until,
     until_hit,
 )
 from tests.support.wire import Request
@@ -81,6 +77,8 @@ class StoredTests(RemoteCase):
             self.assertEqual(miss.body, hit.body)
             if path is not paths[-1]:  # its max-age counts down
                 self.assertEqual(body_and_headers(miss), body_and_headers(hit))
+        part = await fetch(other.port, paths[0], range=b"bytes=100-1099")
+        self.assertEqual((206, misses[0].body[100:1100]), (part.status, part.body))
         self.assertIn(b"filename*=UTF-8''%C3%A9t%C3%A9", misses[0]["content-disposition"] or b"")
         key = cache_key(
             VariantOptions(f="peaks", ch=1, pk_bits=16, pk_fmt="dat", pts=9),
@@ -88,54 +86,6 @@ class StoredTests(RemoteCase):
         )
         self.assertEqual(key, key_of(misses[1]))
         self.assertEqual(404, (await fetch(other.port, self.url("a.flac", "f:wav"))).status)
-
-
-class ProxyTests(RemoteCase):
-    """Hits in proxy mode (AP_SERVE_MODE=proxy)."""
-
-    async def test_hit(self) -> None:
-        """A hit sends a lookup and a read to the store, and nothing to the source.
-
-        HEAD of a hit returns the headers of GET, ignores Range and does not read the object.
-        Ranges get 206 with the right bytes.
-        """
-        self.put("a.flac", short_flac())
-        source, store = self.relay(), self.relay()
-        service = await self.boot(source_s3=self.s3(source), variant_s3=self.s3(store))
-        path = self.url("a.flac", "f:mp3/dl:a.mp3")
-
-        async def request(method: bytes = b"GET", **headers: bytes) -> Response:
-            return await fetch(service.port, path, method, x_request_id=b"same", **headers)
-
-        miss = await request()
-        await until_hit(service.port, path)
-        body, size = miss.body, len(miss.body)
-        source.requests.clear()
-        store.requests.clear()
-        hit = await request()
-        self.assertEqual(
-            [("GET", "bytes=0-0"), ("GET", f"bytes=0-{size - 1}")],
-            [(received.method, received.headers["range"]) for received in store.requests],
-        )
-        self.assertEqual((200, True), (hit.status, hit.complete))
-        self.assertEqual(body_and_headers(miss), body_and_headers(hit))
-        self.assertEqual((b"HIT", b"bytes"), (hit["x-audio-proxy"], hit["accept-ranges"]))
-        self.assertEqual(b"%d" % size, hit["content-length"])
-        head = await request(b"HEAD", range=b"bytes=0-9")
-        self.assertEqual((200, b""), (head.status, head.body))
-        self.assertEqual(hit.headers_without_date, head.headers_without_date)
-        self.assertEqual("bytes=0-0", store.requests[-1].headers["range"])
-        self.assertEqual((3, []), (len(store.requests), source.requests))
-        for sent, start, stop in (
-            (b"bytes=100-1099", 100, 1100),
-            (b"bytes=-5", size - 5, size),
-            (b"bytes=10-99999999", 10, size),
-        ):
-            part = await request(range=sent, if_range=miss["etag"] or b"")
-            self.assertEqual((206, True, body[start:stop]), (part.status, part.complete, part.body))
-            self.assertEqual(b"bytes %d-%d/%d" % (start, stop - 1, size), part["content-range"])
-            self.assertEqual(b"%d" % (stop - start), part["content-length"])
-            self.assertEqual(body_and_headers(miss)[1:], body_and_headers(part)[1:])
 
 
 class MultipartTests(RemoteCase):
@@ -227,15 +177,3 @@ class RedirectTests(RemoteCase):
         self.assertEqual((302, b"%d" % len(miss.body)), (head.status, head["content-length"]))
         self.assertEqual((b"no-store", b"bytes"), (head["cache-control"], head["accept-ranges"]))
         self.assertEqual(200, self.server.fetch((head["location"] or b"").decode()).status)
-
-    async def test_exp(self) -> None:
-        """Presigned URLs expire no later than ``exp``, and the store refuses them afterwards."""
-        now = int(time.time())
-        self.patch(service_module, "time", SimpleNamespace(time=lambda: now + 0.9))
-        port, _ = await self.start_with_variant("f:mp3", presign_ttl=100)
-        for left, expires in ((101, 100), (99, 99), (1, 1)):
-            hit = await fetch(port, self.url("a.flac", f"exp:{now + left}"))
-            self.assertEqual((302, b"no-store"), (hit.status, hit["cache-control"]), left)
-            location = (hit["location"] or b"").decode()
-            self.assertIn(f"X-Amz-Expires={expires}&", location)
-        await until(lambda: self.server.fetch(location).status == 403, "the URL to expire")
