@@ -25,7 +25,7 @@ class PowerTests(SynchronousTestCase):
         load = StoreLoad(base)
         load.run_steps()
         changes = load.changes
-        report = check_record(changes, load.promises, share=4)
+        report = check_record(changes, load.promises, share=8)
         self.assertEqual({}, report.findings, str(report))
         unsynced = [
             # What changes nothing.
@@ -34,6 +34,6 @@ class PowerTests(SynchronousTestCase):
             else each
             for each in changes
         ]
-        report = check_record(unsynced, load.promises, share=8)
+        report = check_record(unsynced, load.promises, share=16)
         lost, back = "a variant is lost whose write-back has ended", "a removed variant is back"
         self.assertLessEqual({lost, back}, set(report.findings))
