@@ -101,7 +101,7 @@ class NamedFileTests(DescriptorCase):
 
 
 class ScratchFolderTests(DescriptorCase):
-    """`ScratchFolder`; `tests.faults.test_power_live` has what dead processes have left."""
+    """`ScratchFolder`; `tests.variants.test_crash_live` has those of other processes."""
 
     def open(self) -> ScratchFolder:
         """Open another scratch folder in the same parent."""
@@ -128,6 +128,18 @@ class ScratchFolderTests(DescriptorCase):
             for made in files:
                 made.close()
             self.assertRaises(OSError, folder.create)
+
+    def test_leftovers(self) -> None:
+        """Boot removes what dead processes left: locks, folders or both (D40)."""
+        self.parent.mkdir()
+        for name, parts in {"a": "lf", "b": "l", "c": "lf", "d": "f"}.items():
+            if "l" in parts:
+                (self.parent / f"{name}.lock").touch()
+            if "f" in parts:
+                (self.parent / name).mkdir()
+                (self.parent / name / "file").write_bytes(b"left")
+        self.open().close()
+        self.assertEqual(os.listdir(self.parent), [])
 
     def test_lock_goes_away(self) -> None:
         """Boot tolerates that another boot removes an abandoned lock at the same time."""
