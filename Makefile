@@ -123,8 +123,9 @@ soak: system-ffmpeg dev ## run nodes under load and faults; SECONDS=120 SEED=1
 handover: system-ffmpeg dev #: replace the service ten times under load; SECONDS=120 is how long slow clients take
 	SECONDS=$(SECONDS) $(BIN)/python $(TRIAL) tests.handover.long
 
-faults: system-ffmpeg compiler dev #: fail each system call of a request, a prune and a start once with each error
+faults: system-ffmpeg compiler dev #: fail each system call of a request, a prune and a start once, and cut the power after each change
 	$(BIN)/python $(TRIAL) tests.faults.every_step
+	$(BIN)/python -m tests.faults.store_load
 
 bench: system-ffmpeg ffmpeg nginx wrk dev ## measure, and write the figures into the pages; ROUNDS=5
 	$(BIN)/python -m bench --rounds $(ROUNDS)
