@@ -28,6 +28,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from audioproxy.files.whole_transfers import read_up_to, write_whole
 from audioproxy.variants.interfaces import NoRoom
 
 _NAME = ".usage"
@@ -52,7 +53,7 @@ class _Ledger:
 
     def set(self, size: int | None, added: int) -> None:
         text = "unknown" if size is None else str(max(0, size))
-        os.pwrite(self.descriptor, f"{text:>{_WIDTH}} {added:>{_WIDTH}}\n".encode("ascii"), 0)
+        write_whole(self.descriptor, f"{text:>{_WIDTH}} {added:>{_WIDTH}}\n".encode("ascii"), 0)
         self.size, self.added = size, added
 
     def subtract(self, size: int) -> None:
@@ -154,7 +155,7 @@ class StoreUsage:
             return
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            entry = _ENTRY.fullmatch(os.pread(descriptor, _LENGTH, 0))
+            entry = _ENTRY.fullmatch(read_up_to(descriptor, _LENGTH, 0))
             size = int(entry[1]) if entry and entry[1].isdigit() else None
             ledger = _Ledger(descriptor, size, int(entry[2]) if entry else 0)
             try:

@@ -37,6 +37,7 @@ from tests.support.consumers import FakeConsumer
 from tests.support.processes import open_descriptors
 from tests.support.stores import RECORD
 from tests.support.strategies import DETERMINISTIC
+from tests.support.transfers import Transfers
 
 HEADERS = VariantHeaders("audio/mpeg", "public, max-age=31536000, immutable, no-transform")
 
@@ -305,6 +306,17 @@ class BoundTests(StoreCase):
         self.assertEqual([None, None, self.failureResultOf(committing, NoRoom).value], outcomes)
         scratch.close()
         self.assertEqual(sorted([".usage", KEY, key_of("b")]), self.files())
+
+    def test_short_transfers(self) -> None:
+        """Short reads and writes are repeated, for variants as for the ledger."""
+        data, transfers = bytes(range(200)), Transfers(self)
+        transfers.most = 7
+        self.use(1_000_000)
+        self.commit(data)
+        self.assertEqual(self.path().stat().st_size, self.store.usage.size)
+        self.use(1_000_000)
+        self.assertEqual(self.path().stat().st_size, self.store.usage.size)
+        self.assertEqual(data, self.found().read(0, 999))
 
     def test_unusable_ledger(self) -> None:
         """A ledger that cannot be changed is refused at boot, with a bound and without one."""
@@ -748,8 +760,8 @@ class SlowDiskTests(StoreCase):
     def test_truncated_meanwhile(self) -> None:
         """A small file that becomes shorter during its lookup is not a variant."""
         real = os.pread
-        self.patch(os, "pread", lambda fd, size, at: real(fd, size, at)[: size if at else 2])
         self.commit(bytes(9000), key_of("b"))
+        self.patch(os, "pread", lambda fd, size, at: real(fd, size if at > 2 else 2 - at, at))
         self.assertIsNone(self.load(key_of("b")))
 
     def test_slow(self) -> None:
