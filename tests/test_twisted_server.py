@@ -191,11 +191,8 @@ class ChannelTests(SynchronousTestCase):
     def connect(self, channel: type[HTTPChannel]) -> Any:
         """Return a new channel with an in-memory transport."""
         site = Site(Late(), reactor=reactor, timeout=None)
-        site.protocol = channel  # type: ignore[assignment]
-        protocol: Any = site.buildProtocol(None)
-        # Twisted wraps a channel until the protocol is negotiated.
-        protocol._channel = channel()  # type: ignore[no-untyped-call]
-        made = protocol._channel
+        made: Any = channel()  # type: ignore[no-untyped-call]
+        made.factory, made.timeOut = site, None
         made.site, made.requestFactory = site, site.requestFactory
         made.makeConnection(StringTransport())
         return made

@@ -16,6 +16,7 @@ from unittest import mock
 
 from audioproxy.cli.main import build_parser, main
 from audioproxy.urls import Signer
+from tests.support import preloaded
 from tests.support.service import PATIENCE, PROJECT
 
 KEY, SALT = bytes(range(32)), b"\xfa\x11"
@@ -77,5 +78,5 @@ def run_program(
 
 def run_command(*words: str, environment: Mapping[str, str]) -> RunResult:
     """Run the command in a process of its own to its end."""
-    program = (sys.executable, "-m", "audioproxy.cli.main")
-    return run_program(*program, *words, environment=environment)
+    environment = {"PYTHONPATH": str(PROJECT), **environment}
+    return RunResult(*preloaded.run((*preloaded.COMMAND, *words), environment, PATIENCE))
