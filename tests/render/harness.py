@@ -31,9 +31,9 @@ HEADERS = VariantHeaders("audio/mpeg", "public, max-age=31536000, immutable, no-
 
 #: What an encoder writes, by format: a header, into which the service writes the length, and audio.
 ENCODED = {
-    "flac": b"fLaC" + bytes(60) + b"audio",
-    "mp3": b"ID3\4\0\0\0\0\0\4TAGSaudio",
-    "wav": b"RIFF____WAVEfmt " + bytes(20) + b"data____" + bytes(90) + b"audio",
+    "flac": b"fLaC" + bytes(38) + b"audio" * 20,
+    "mp3": b"ID3\4\0\0\0\0\0\4TAGS" + b"audio" * 20,
+    "wav": b"RIFF____WAVEfmt " + bytes(20) + b"data____" + b"audio" * 30,
 }
 
 
