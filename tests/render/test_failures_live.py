@@ -16,9 +16,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import LogLevel, formatEvent
 from twisted.trial.unittest import SkipTest
 
-from audioproxy.engine import parts as engine_module
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR
-from audioproxy.process import child as child_module
 from audioproxy.service import AudioProxy
 from tests.support.http import Log
 from tests.support.processes import open_descriptors
@@ -121,8 +119,8 @@ def target(source: str, form: str, more: str = "") -> bytes:
     return signed(f"/f:{form}{more}/plain/local://{source}.flac")
 
 
-class JumpingClock:
-    """The reactor's time, which a test can set forward."""
+class JumpingReactor:
+    """The reactor, whose time a test can set forward."""
 
     def __init__(self) -> None:
         self._ahead = 0.0
@@ -135,6 +133,9 @@ class JumpingClock:
         self._calls = [call for call in self._calls if call.active()]
         self._calls.append(reactor.callLater(delay, work, *words))
         return self._calls[-1]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(reactor, name)
 
     def jump(self, seconds: float) -> None:
         """Set the time forward; timers that are due then run in their order."""
@@ -222,8 +223,8 @@ TIMEOUTS = (
     RenderEnd("frozen", "peaks", 504, "render_timeout", TOO_LONG),
     RenderEnd("slow", "peaks", 504, "render_timeout", TOO_LONG),
 )
-#: Timeout of renders in seconds, to which the test sets the clock forward.
-RENDER_TIMEOUT = 100
+#: Timeout of renders, to which a test sets the time forward, and of a child that gets SIGTERM.
+RENDER_TIMEOUT, KILL_DELAY = 100, 2
 
 
 class FailureTests(ScriptedEncoderCase):
@@ -248,7 +249,7 @@ class FailureTests(ScriptedEncoderCase):
     def setUp(self) -> None:
         super().setUp()
         self.log = Log(self)
-        self.clock = JumpingClock()
+        self.reactor = JumpingReactor()
 
     async def start_render(self, port: int, end: RenderEnd) -> Client:
         """Start a render, wait until its encoder stops, and continue the encoder."""
@@ -271,7 +272,7 @@ class FailureTests(ScriptedEncoderCase):
         self.log.events.clear()
         clients = [await self.start_render(service.port, end) for end in ends]
         if ends is TIMEOUTS:
-            self.clock.jump(RENDER_TIMEOUT)
+            self.reactor.jump(RENDER_TIMEOUT)
         for client, end in zip(clients, ends, strict=True):
             response = await client.end()
             self.assertEqual(end.status, response.status, end)
@@ -283,7 +284,7 @@ class FailureTests(ScriptedEncoderCase):
                 torn = b"\r\n0\r\n\r\n" if end.code else b"HTTP/1.1 5"
                 self.assertNotIn(torn, client.received)
         if ends is TIMEOUTS:
-            self.clock.jump(child_module._TERM_GRACE)
+            self.reactor.jump(KILL_DELAY)
         after = await self.until_idle(service)
         expected = sum((Counter(end.counts()) for end in ends), Counter[str]())
         self.assertEqual(expected, without_scrapes(counter_increases(before, after)))
@@ -306,7 +307,6 @@ class FailureTests(ScriptedEncoderCase):
         A child that does not exit is terminated. A render succeeds even if its encoder leaves a
         process that holds the pipes open. No descriptor leaks, and the service renders again.
         """
-        self.patch(engine_module, "monotonic_clock", lambda _: self.clock)
         service = await self.start_service(
             max_concurrency=len(TIMEOUTS),
             max_variant_bytes=1_000_000,
