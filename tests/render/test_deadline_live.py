@@ -93,7 +93,6 @@ class DeadlineTests(ServiceCase):
         """
         service = self.start(render_timeout=RENDER_TIMEOUT, max_src_bytes=4_000_000_000)
         for options, book in (
-            ("f:aac", "book"),
             ("f:mp3/t:3600:72000", "book"),
             ("f:peaks/norm:ebu", "book"),
             ("f:opus", "odd"),
