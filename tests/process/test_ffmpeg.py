@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import (
+    DiskFailed,
     DiskFull,
     IrregularSource,
     MemoryExceeded,
@@ -61,7 +62,7 @@ FAILURES = (
     (b"av_interleaved_write_frame(): File too large\nError closing file", 1, None, OutputTooLarge),
     (b"Error closing file pipe:1: File too large\n", 0, None, OutputTooLarge),
     # The output lacks its end, although ffmpeg 5 exits with 0 (D35).
-    *((text, 0, None, DiskFull if b"No space" in text else RenderFailed) for text in END_LOST),
+    *((text, 0, None, DiskFull if b"No space" in text else DiskFailed) for text in END_LOST),
     (SILENCE_LOST, 0, None, MemoryExceeded),
 )
 

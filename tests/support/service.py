@@ -455,8 +455,10 @@ class ServiceCase(TestCase):
     :cvar checks_ffmpeg: whether services check ffmpeg at boot, which takes longer than most tests.
     :ivar root: the folder of the sources.
     :ivar store: the folder of the variants.
+    :ivar reactor: that of the services.
     """
 
+    reactor: Any = reactor
     timeout = TEST_PATIENCE
     checks_ffmpeg: ClassVar[bool] = False
 
@@ -511,7 +513,7 @@ class ServiceCase(TestCase):
 
     def new_service(self, **settings: Any) -> AudioProxy:
         """Return a service; it stops at the end of the test at the latest."""
-        service = AudioProxy(self.config(**settings), reactor, listens=True)
+        service = AudioProxy(self.config(**settings), self.reactor, listens=True)
         self.addCleanup(service.stopService)
         if not self.checks_ffmpeg:
             # A service examines a program again if it was replaced.
