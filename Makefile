@@ -153,8 +153,6 @@ coverage: system-ffmpeg dev ## require full branch coverage of grammar and media
 	$(BIN)/coverage report
 
 fuzz: dev ## feed random input to every parser; SECONDS=120
-	@$(BIN)/pip install --quiet --disable-pip-version-check atheris || \
-	    echo 'atheris is not available for this Python; fuzzing with Hypothesis alone.'
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 ffmpeg: ## build an audio-only ffmpeg in build/ffmpeg/bin

@@ -1,16 +1,18 @@
-"""Corpus: seeds (valid and nearly valid inputs), dictionary words, and Hypothesis strategies."""
+"""Seeds (valid and nearly valid inputs), the words that spoil them, and Hypothesis strategies."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.fuzz.fixture import SETUP_BYTES
-from tests.fuzz.headers import DATE_WORD, TAG_WORD
+from tests.fuzz.fixture import DEFAULT, SETTINGS, Setup
+from tests.fuzz.headers import DATE_WORD, SIZES, TAG_WORD
 from tests.fuzz.lengths import CONTAINERS
-from tests.fuzz.stored import BODY, RECORD, WHOLE
+from tests.fuzz.reports import HOST, NOTICES, QUERY, USER
+from tests.fuzz.stored import BODY, RECORD, WHOLE, sealed
 from tests.media.lengths import (
     test_flac,
     test_lossless,
@@ -102,12 +104,10 @@ REQUESTS = (
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     b"GET /\r\n\r\n",
 )
-#: Input bytes that select the first value of each setting of `FuzzFixture`.
-DEFAULT_SETUP = bytes(SETUP_BYTES)
 
 
-def _setup(choice: int, chosen: int) -> bytes:
-    return bytes(chosen if each == choice else 0 for each in range(SETUP_BYTES))
+def _setup(name: str, value: object) -> Setup:
+    return tuple({**dict(zip(SETTINGS, DEFAULT, strict=True)), name: value}.values())
 
 
 _EACH = b"".join(
@@ -116,16 +116,16 @@ _EACH = b"".join(
     for path in (PATHS[0], b"insecure/info/plain/local://a")
 )
 CONVERSATIONS = (
-    *(DEFAULT_SETUP + each for each in REQUESTS),
-    *(_setup(choice, one) + _EACH for choice in range(SETUP_BYTES) for one in range(1, 5)),
-    *(_setup(2, 1) + request(b"GET", _TAGGED, line) for line in _LINES),
+    *((DEFAULT, each) for each in REQUESTS),
+    *((_setup(name, value), _EACH) for name, values in SETTINGS.items() for value in values[1:]),
+    *((_setup("stored", "0123456789abcdef"), request(b"GET", _TAGGED, line)) for line in _LINES),
     # A malformed request once was pipelined behind a render, and got two responses.
-    DEFAULT_SETUP + b"GT 3 HTTP/1.1\r\nt:\r\n\r\n" + request(b"GET", _TAGGED) + b"e\r\n",
+    (DEFAULT, b"GT 3 HTTP/1.1\r\nt:\r\n\r\n" + request(b"GET", _TAGGED) + b"e\r\n"),
 )
 
 RANGES = tuple(
-    bytes([size]) + header
-    for size in (0, 4)
+    (size, header)
+    for size in (0, 1000)
     for header in (
         *b"bytes=0-9|bytes=5-|bytes=-5|bytes=-0|bytes=10-9|bytes=9-10|bytes= 1-2 ".split(b"|"),
         *b"bytes=0-1,3-4|items=0-1|bytes=-|bytes=999-1000|bytes=1000-".split(b"|"),
@@ -155,32 +155,36 @@ _FORMAT = {
 }
 _ANSWER = {"streams": [{"codec_type": "video", "disposition": {"attached_pic": 1}}, _STREAM]}
 PROBES = (
-    bytes(2) + json.dumps(_ANSWER | {"format": _FORMAT}, indent=4).encode(),
-    bytes([1, 1]) + json.dumps(_ANSWER | {"format": _FORMAT}, indent=4).encode(),
-    bytes(2) + json.dumps(_ANSWER | {"format": {"size": "9" * 20}}).encode(),
+    (False, b"", json.dumps(_ANSWER | {"format": _FORMAT}, indent=4).encode()),
+    (True, NOTICES[1], json.dumps(_ANSWER | {"format": _FORMAT}, indent=4).encode()),
+    (False, b"", json.dumps(_ANSWER | {"format": {"size": "9" * 20}}).encode()),
     # Nesting that once was too deep for the parser.
-    bytes(2) + b"[" * 9999,
+    (False, b"", b"[" * 9999),
 )
 
 DIAGNOSTICS = (
-    b"[https @ 0x55]\nuser\nhost.example\nX-Amz-Date=1\nInvalid data found",
-    b"file:/dev/fd/3: Invalid argument",
-    b"https://a:b@c/d?e f\r\nNo space left on device",
+    (b"[https @ 0x55]\nInvalid data found", "user", "host.example", "X-Amz-Date=1"),
+    (b"file:/dev/fd/3: Invalid argument", "", "", ""),
+    (b"https://a:b@c/d?e f\r\nNo space left on device", "", "", ""),
     # Once a quote ended the query of a URL, and the first @ ended its userinfo.
-    b"opening\nuser\nh\n'\nfailed",
-    b"opening\n@\nh\nq\nfailed",
+    (b"opening\nfailed", "user", "h", "'"),
+    (b"opening\nfailed", "@", "h", "q"),
 )
 
 FILES = (
-    b"\1\0\0\0",
-    b"\1\2\0\1",
-    b"\1\2\x10\1" + b"9",
-    bytes([1, *divmod(WHOLE.index(b"mpeg"), 256), 1]) + b"x",
-    b"\2" + RECORD,
-    b'\2{"size": 1e999}',
-    b'\2{"size": %d, "content_type": 5, "cache_control": "\xc3\xa9"}' % len(BODY),
-    b"\2" + b"[" * 3000,
-    b"\0APVARNT1",
+    (WHOLE, False),
+    (WHOLE[:512] + WHOLE[513:], False),
+    (WHOLE.replace(b"mpeg", b"xpeg"), False),
+    (b"APVARNT1", False),
+    *(
+        (sealed(BODY, record), True)
+        for record in (
+            RECORD,
+            b'{"size": 1e999}',
+            b'{"size": %d, "content_type": 5, "cache_control": "\xc3\xa9"}' % len(BODY),
+            b"[" * 3000,
+        )
+    ),
 )
 
 URL_WORDS = (
@@ -239,10 +243,7 @@ _SOURCES = {
     "mpc8": test_musepack.musepack(),
     "matroska": b"\x1a\x45\xdf\xa3\x81\0\x18\x53\x80\x67\x89" + bytes(9),
 }
-#: Sources, each after the byte that chooses its container.
-AUDIO_FILES = tuple(
-    bytes((number,)) + _SOURCES[probe.container] for number, probe in enumerate(CONTAINERS)
-)
+AUDIO_FILES = tuple((probe, _SOURCES[probe.container]) for probe in CONTAINERS)
 CONTAINER_WORDS = (
     *(b"RIFF RF64 BW64 WAVE data ds64 fmt FORM AIFF COMM SSND caff desc fLaC OggS".split()),
     *(b"moov trak mdia hdlr soun edts elst stts moof Xing Info VBRI LAME TAG ID3".split()),
@@ -279,7 +280,7 @@ def paths() -> st.SearchStrategy[bytes]:
     return spoiled(PATHS, URL_WORDS) | _paths() | junk().map(lambda text: b"insecure/" + text)
 
 
-def conversations() -> st.SearchStrategy[bytes]:
+def conversations() -> st.SearchStrategy[tuple[Setup, bytes]]:
     """Draw the setup of a service and the bytes sent on a connection."""
     requests = spoiled(REQUESTS, (*HTTP_WORDS, *URL_WORDS)) | st.sampled_from(REQUESTS)
     built = st.builds(
@@ -289,12 +290,48 @@ def conversations() -> st.SearchStrategy[bytes]:
         st.sampled_from(_LINES),
     )
     sent = st.lists(requests | built, min_size=1, max_size=4).map(b"".join)
-    setup = st.binary(min_size=SETUP_BYTES, max_size=SETUP_BYTES)
-    return st.builds(bytes.__add__, setup, sent | st.binary(max_size=80))
+    setup = st.tuples(*map(st.sampled_from, SETTINGS.values()))
+    return st.tuples(setup, sent | st.binary(max_size=80))
 
 
-def probes() -> st.SearchStrategy[bytes]:
-    """Draw output in the format of ffprobe, with values of any type."""
+def conditions() -> st.SearchStrategy[bytes]:
+    """Draw values of If-None-Match and If-Range."""
+    return spoiled(CONDITIONS, HEADER_WORDS) | st.binary(max_size=60)
+
+
+def ranges() -> st.SearchStrategy[tuple[int, bytes]]:
+    """Draw the size of a variant, and a Range header."""
+    headers = spoiled([header for _, header in RANGES], HEADER_WORDS)
+    return st.tuples(st.sampled_from(SIZES), headers | st.binary(max_size=60))
+
+
+def diagnostics() -> st.SearchStrategy[tuple[bytes, str, str, str]]:
+    """Draw a diagnostic, and the userinfo, the host and the query of a URL."""
+    text = spoiled([data for data, *_ in DIAGNOSTICS], TEXT_WORDS) | st.binary(max_size=60)
+    parts = (st.text(allowed, max_size=9) for allowed in (USER, HOST, QUERY))
+    return st.tuples(text, *parts)
+
+
+def audio_files() -> st.SearchStrategy[tuple[Any, bytes]]:
+    """Draw a probe result, and a source."""
+    data = spoiled(list(_SOURCES.values()), CONTAINER_WORDS) | st.binary(max_size=60)
+    spoiled_ones = st.sampled_from(AUDIO_FILES).flatmap(
+        lambda pair: st.tuples(st.just(pair[0]), spoiled([pair[1]], CONTAINER_WORDS))
+    )
+    return spoiled_ones | st.tuples(st.sampled_from(CONTAINERS), data)
+
+
+def stored_files() -> st.SearchStrategy[tuple[bytes, bool]]:
+    """Draw files of a store: any bytes, a spoiled one, or any record with its right checksum."""
+    records = spoiled([RECORD], JSON_WORDS) | st.binary(max_size=60)
+    files = spoiled([WHOLE], [*JSON_WORDS, b""]) | st.binary(max_size=60)
+    return st.tuples(files, st.just(False)) | st.tuples(
+        records.map(lambda record: sealed(BODY, record)), st.just(True)
+    )
+
+
+def probes() -> st.SearchStrategy[tuple[bool, bytes, bytes]]:
+    """Draw whether output of ffprobe was cut off, its stderr, and JSON with values of any type."""
     numbers = st.integers() | st.floats() | st.integers(0, 10**20).map(str)
     values = st.recursive(
         st.none() | st.booleans() | numbers | st.text(max_size=9) | st.just("N/A"),
@@ -312,6 +349,5 @@ def probes() -> st.SearchStrategy[bytes]:
         broken(_FORMAT) | values,
         streams,
     )
-    return st.builds(bytes.__add__, st.binary(min_size=2, max_size=2), whole) | spoiled(
-        PROBES, JSON_WORDS
-    )
+    outputs = whole | spoiled([output for *_, output in PROBES], JSON_WORDS)
+    return st.tuples(st.booleans(), st.sampled_from(NOTICES), outputs)
