@@ -8,10 +8,10 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterable
 
-from audioproxy import __version__
+import audioproxy
+import twisted
 from tests.soak.run import Outcome
 from tests.support.service import PATIENCE
-from twisted import __version__ as twisted_version
 
 _MOST = 20
 
@@ -91,13 +91,11 @@ def _conditions(outcome: Outcome) -> list[tuple[str, str]]:
         ["ffmpeg", "-version"], capture_output=True, check=True, timeout=PATIENCE
     )
     return [
-        ("audioproxy", __version__),
-        ("Twisted", twisted_version),
+        ("audioproxy", audioproxy.__version__),
+        ("Twisted", twisted.__version__),
         ("Python", platform.python_version()),
         ("ffmpeg", ffmpeg.stdout.decode().split()[2]),
         ("CPUs", str(os.cpu_count())),
         ("clients", f"{parameters.clients}, and {parameters.idle} idle connections"),
-        ("AP_RENDER_TIMEOUT", str(parameters.timeout)),
-        ("AP_PROBE_TIMEOUT", str(parameters.probe_timeout)),
         ("seed", str(parameters.seed)),
     ]
