@@ -74,9 +74,8 @@ class Node:
         self._past = self.log
         self.process = Process()
         self.scraped = 0
-        program = _IDLE_SOON + TWISTD
-        # One node that checks ffmpeg is enough: a check takes as long as several renders.
-        program = program if self.name == "a" else WITHOUT_FFMPEG_CHECK + program
+        # A check of ffmpeg takes as long as several renders.
+        program = WITHOUT_FFMPEG_CHECK + _IDLE_SOON + TWISTD
         command = (sys.executable, "-c", program, "--nodaemon", "--pidfile=", "audioproxy")
         environ = {
             "PATH": os.environ["PATH"],
