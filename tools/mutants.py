@@ -18,6 +18,7 @@ from collections import Counter
 from contextlib import chdir
 from pathlib import Path
 
+from mutmut.mutation.diff_apply import get_diff_for_mutant
 from mutmut.mutation.file_mutation import mutate_file_contents
 from mutmut.utils.format_utils import get_mutant_name
 
@@ -125,7 +126,8 @@ def main() -> None:
             print(output[-2000:])
         for name in sorted(chosen):
             if found.get(name) not in ("killed", "timeout"):
-                print(f"\n{mutmut(folder, 'show', name)}", flush=True)
+                with chdir(folder):
+                    print(f"\n{name}: {found.get(name)}\n{get_diff_for_mutant(name)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from tests.support.service import (
     children,
     encoders,
     fetch,
-    reactor,
+    start_process,
 )
 
 # Nodes keep blocks of remote sources for seconds, so that they become idle soon.
@@ -81,7 +81,6 @@ class Node:
             "PATH": os.environ["PATH"],
             "HOME": str(self._base),
             "PYTHONPATH": str(PROJECT),
-            "PYTHONDONTWRITEBYTECODE": "1",
             "TMPDIR": str(self.temporary),
             "AP_KEY": KEY.hex(),
             "AP_SALT": SALT.hex(),
@@ -92,7 +91,7 @@ class Node:
             "AP_LOG_LEVEL": "info",
             **self._environment,
         }
-        reactor.spawnProcess(self.process, command[0], command, environ, path=str(self._base))
+        start_process(self.process, command, environ, str(self._base))
         self.port = await self.process.port()
         self._metrics_port = await self.process.metrics_port()
         self.up = True
