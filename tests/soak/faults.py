@@ -156,7 +156,7 @@ class Faults:
         for _ in range(_TRIES):
             request = random_variant(self._rig, chance, cold=True)
             record = await self._rig.request(self._rig.a, request, "after a store fault")
-            # A request that got no render slot proves nothing about the store.
+            # A request that got no render slot proves nothing.
             if record.status == 200:
                 path = stored_path(self._rig.store, request)
                 if not await wait_for(path.exists, PATIENCE):

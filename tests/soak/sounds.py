@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.support.service import generate_audio
 
 TONE, SPEECH, LONG = "tone.flac", "speech.wav", "long.flac"
-NOISE, STUMP, FILM, MISSING = "noise.mp3", "stump.flac", "film.mkv", "missing.flac"
+NOISE, MISSING = "noise.mp3", "missing.flac"
 
 _WARBLE = "aevalsrc='{}':s={}:d={}"
 
@@ -31,11 +31,6 @@ class Sounds:
         # silent.
         _make(root / LONG, "0.3*sin(300*2*PI*t+9*sin(5*t))|0.3*sin(2111*2*PI*t)", 44100, long)
         (root / NOISE).write_bytes(random.Random(7).randbytes(50_000))
-        # The signature of a FLAC, followed by audio data: the header between them is missing.
-        (root / STUMP).write_bytes(b"fLaC" + (root / TONE).read_bytes()[3000:9000])
-        picture = ("-f", "lavfi", "-i", "testsrc=duration=1:size=64x64:rate=5")
-        sound = ("-f", "lavfi", "-i", "sine=duration=1")
-        generate_audio(root / FILM, *picture, *sound, "-c:v", "mpeg4")
 
     def path(self, source: str) -> Path:
         """Return the path of a source."""
