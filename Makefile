@@ -123,9 +123,9 @@ soak: system-ffmpeg dev ## run nodes under load and faults; SECONDS=120 SEED=1
 handover: system-ffmpeg dev #: replace the service ten times under load; SECONDS=120 is how long slow clients take
 	SECONDS=$(SECONDS) $(BIN)/python $(TRIAL) tests.handover.long
 
-mutants: dev #: mutate pure modules, and list the mutants that their unit tests do not detect; SAMPLE=300 SEED=1
+mutants: dev #: mutate pure modules, and list the mutants that their unit tests do not detect; SCOPES=grammar SAMPLE=300
 	@$(BIN)/pip install --quiet --disable-pip-version-check 'mutmut==3.8.*'
-	$(BIN)/python tools/mutants.py --seed $(SEED) $(SAMPLE:%=--sample %)
+	$(BIN)/python tools/mutants.py --seed $(SEED) $(SAMPLE:%=--sample %) $(SCOPES)
 
 bench: system-ffmpeg ffmpeg nginx wrk dev ## measure, and write the figures into the pages; ROUNDS=5
 	$(BIN)/python -m bench --rounds $(ROUNDS)

@@ -1,14 +1,13 @@
 """Mutate pure parts of the package with mutmut, and print the mutants that no test detects.
 
 Each mutant is run with the unit tests of its folder alone. mutmut changes the bodies of functions
-without decorators: tables, dataclass fields and properties stay as they are. A repeated run tests
-only what has changed; remove build/mutants for a new one.
+without decorators: tables, dataclass fields and properties stay as they are, and so does what a
+module does when it is imported. A repeated run tests only what has changed.
 """
 
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import random
 import re
 import shutil
@@ -19,23 +18,25 @@ from contextlib import chdir
 from pathlib import Path
 
 from mutmut.mutation.diff_apply import get_diff_for_mutant
-from mutmut.mutation.file_mutation import mutate_file_contents
-from mutmut.utils.format_utils import get_mutant_name
 
 ROOT = Path(__file__).parent.parent
 
-# The modules of a scope, and the folders or modules with their tests.
+#: Folders, each with its modules, which are tested by the modules of the same folder in tests/.
 SCOPES = {
-    "grammar": (("grammar/*",), ("grammar",)),
-    "web": (("web/response_plan.py", "web/conditions.py"), ("web",)),
-    "variants": (("variants/*",), ("variants",)),
-    "media": (("media/*",), ("media",)),
+    "grammar": ("*.py",),
+    "web": ("conditions.py", "response_plan.py"),
+    "variants": ("*.py",),
+    "media": ("*.py",),
+    "media/command": ("*.py",),
+    "media/lengths": ("*.py",),
+    "media/seeking": ("*.py",),
 }
 CONFIG = """\
 [mutmut]
 source_paths = audioproxy
 only_mutate =
     {modules}
+do_not_mutate = audioproxy/{scope}/*/*
 pytest_add_cli_args_test_selection =
     {tests}
 pytest_add_cli_args =
@@ -62,72 +63,60 @@ def pytest_collection_modifyitems(items):
 
 def prepare(folder: Path, scope: str) -> None:
     """Create a folder with the package, the tests and the configuration of one scope."""
-    folder.mkdir(parents=True, exist_ok=True)
     for name in ("audioproxy", "tests"):
-        for each in (folder / name, folder / "mutants" / name):
-            if name == "tests" or each.parent == folder:
-                shutil.rmtree(each, ignore_errors=True)
+        shutil.rmtree(folder / name, ignore_errors=True)
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("node_modules"))
-    patterns, folders = SCOPES[scope]
-    tests = [
-        str(path.relative_to(ROOT))
-        for each in folders
-        for path in sorted((ROOT / "tests" / each).rglob("test_*.py"))
-        if not path.stem.endswith("_live")
-    ]
-    modules = [f"audioproxy/{pattern}" for pattern in patterns]
-    lines = "\n    ".join
+    shutil.rmtree(folder / "mutants/tests", ignore_errors=True)
+    tests = (ROOT / "tests" / scope).glob("test_*.py")
+    chosen = [str(path.relative_to(ROOT)) for path in tests if not path.stem.endswith("_live")]
+    modules = [f"audioproxy/{scope}/{name}" for name in SCOPES[scope]]
+    listed = {"modules": "\n    ".join(modules), "tests": "\n    ".join(sorted(chosen))}
+    (folder / "setup.cfg").write_text(CONFIG.format(scope=scope, **listed))
     (folder / "tests/conftest.py").write_text(CONFTEST)
-    (folder / "setup.cfg").write_text(CONFIG.format(modules=lines(modules), tests=lines(tests)))
-
-
-def names_of(folder: Path, scope: str) -> list[str]:
-    """Return the names of all mutants of a scope, in order."""
-    names = []
-    # mutmut reads its configuration in the working directory.
-    with chdir(folder):
-        for path in sorted(Path("audioproxy").rglob("*.py")):
-            if any(fnmatch.fnmatch(str(path), f"audioproxy/{each}") for each in SCOPES[scope][0]):
-                made = mutate_file_contents(str(path), path.read_text()).mutant_names
-                names += [get_mutant_name(path, name) for name in made]
-    return names
 
 
 def mutmut(folder: Path, *words: str) -> str:
     """Run mutmut and return its output."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "mutmut", *words], cwd=folder, stdout=subprocess.PIPE, text=True
-    )
-    return ended.stdout
+    command = [sys.executable, "-m", "mutmut", *words]
+    output = subprocess.STDOUT
+    return subprocess.run(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=output, text=True
+    ).stdout
+
+
+def results(folder: Path) -> dict[str, str]:
+    """Return the result of each mutant by its name."""
+    listed = mutmut(folder, "results", "--all", "1")
+    return dict(re.findall(r"^    (\S+): (.+)$", listed, re.MULTILINE))
 
 
 def main() -> None:
-    """Run the scopes."""
+    """Run the scopes, and print the score and the survivors of each."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("scopes", nargs="*", choices=[[], *SCOPES], metavar="SCOPE")
+    parser.add_argument("scopes", nargs="*", help=f"of {', '.join(SCOPES)}; all by default")
     parser.add_argument("--sample", type=int, help="mutants of each scope; all by default")
     parser.add_argument("--seed", type=int, default=1, help="which mutants a sample has")
     given = parser.parse_args()
     for scope in given.scopes or SCOPES:
-        folder = ROOT / "build" / "mutants" / scope
+        folder = ROOT / "build/mutants" / scope.replace("/", "-")
         prepare(folder, scope)
-        names = names_of(folder, scope)
-        chosen = names
+        # mutmut makes the mutants, and ends: none of them has this name.
+        output = mutmut(folder, "run", "none")
+        chosen = names = sorted(results(folder))
         if given.sample is not None and given.sample < len(names):
             chosen = random.Random(given.seed).sample(names, given.sample)
-        print(f"{scope}: {len(names)} mutants, {len(chosen)} of them run", flush=True)
-        output = mutmut(folder, "run", "--max-children", "1", *(chosen if chosen != names else []))
-        found = dict(
-            re.findall(r"^    (\S+): (.+)$", mutmut(folder, "results", "--all", "1"), re.M)
-        )
-        results = Counter(found.get(name, "not checked") for name in chosen)
-        print(f"{scope}: {dict(results)}", flush=True)
-        if results["not checked"]:
-            print(output[-2000:])
+        print(f"\n# {scope}: {len(names)} mutants, {len(chosen)} of them run", flush=True)
+        if chosen:
+            output = mutmut(
+                folder, "run", "--max-children", "1", *(chosen if chosen != names else ())
+            )
+        found = results(folder)
+        counts = Counter(found[name] for name in chosen)
+        print(f"{dict(counts)}\n{output[-2000:] if counts['not checked'] or not chosen else ''}")
         for name in sorted(chosen):
-            if found.get(name) not in ("killed", "timeout"):
+            if found[name] not in ("killed", "timeout"):
                 with chdir(folder):
-                    print(f"\n{name}: {found.get(name)}\n{get_diff_for_mutant(name)}", flush=True)
+                    print(f"\n{name}: {found[name]}\n{get_diff_for_mutant(name)}", flush=True)
 
 
 if __name__ == "__main__":
