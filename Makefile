@@ -45,7 +45,7 @@ QUICK_FILES = $(sort $(shell find tests -name 'test_*.py' ! -name '*_live.py' \
 
 .PHONY: help help-all install dev ffmpeg system-ffmpeg cell compiler node browser browsers webkit engines player haproxy nginx varnish cache-servers proxy-servers promtool systemd gpodder names readers languages utilities test-packages radosgw swift run demo \
     check ci-root lint format types docs coverage test test-more quick test-deploy caches proxies test-ceph test-rclone test-swift \
-    test-ffmpeg matrix soak handover faults bench deadlines quality wrk fuzz container outdated screenshots clean
+    test-ffmpeg matrix soak handover faults mutants bench deadlines quality wrk fuzz container outdated screenshots clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
@@ -127,6 +127,10 @@ faults: system-ffmpeg compiler dev #: fail each system call of a request, a prun
 	$(BIN)/python $(TRIAL) tests.faults.every_step
 	$(BIN)/python -m tests.faults.store_load
 
+mutants: dev #: mutate pure modules, and list the mutants that their unit tests do not detect; SCOPES=grammar SAMPLE=300
+	@$(BIN)/pip install --quiet --disable-pip-version-check 'mutmut==3.8.*'
+	$(BIN)/python tools/mutants.py --seed $(SEED) $(SAMPLE:%=--sample %) $(SCOPES)
+
 bench: system-ffmpeg ffmpeg nginx wrk dev ## measure, and write the figures into the pages; ROUNDS=5
 	$(BIN)/python -m bench --rounds $(ROUNDS)
 
@@ -166,8 +170,6 @@ coverage: dev test ## run `make test`, and require full branch coverage of gramm
 	$(BIN)/coverage report
 
 fuzz: dev ## feed random input to every parser; SECONDS=120
-	@$(BIN)/pip install --quiet --disable-pip-version-check atheris || \
-	    echo 'atheris is not available for this Python; fuzzing with Hypothesis alone.'
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 ffmpeg: ## build an audio-only ffmpeg in build/ffmpeg/bin

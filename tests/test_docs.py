@@ -346,8 +346,6 @@ class FigureTests(SynchronousTestCase):
         """Speeds and ratios stand between marks alone; other text links to them."""
         texts = {name: BLOCK.sub("", text) for name, text in PAGES.items()}
         texts |= {"README": BLOCK.sub("", README), "NEWS": (ROOT / "NEWS.md").read_text()}
-        # The report of `make soak`, a copy of its output.
-        texts["long-tests"] = texts["long-tests"].partition("This is the report of one run:")[0]
         for name, text in texts.items():
             prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
             self.assertEqual([], SPEED.findall(prose), name)
