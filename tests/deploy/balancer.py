@@ -275,14 +275,6 @@ class HAProxy(Balancer):
 
         await until(settled, f"{states}")
 
-    async def sessions(self, name: str) -> int:
-        """Return how many requests HAProxy has open at a node."""
-        return int((await self._statistics())[name]["scur"])
-
-    async def retried(self, name: str) -> int:
-        """Return how often HAProxy has retried requests to a node; retries go to another node."""
-        return int((await self._statistics())[name]["wretr"])
-
     async def _statistics(self) -> dict[str, dict[str, str]]:
         assert self._process is not None, "the balancer was not started"
         if self._process.code is not None:

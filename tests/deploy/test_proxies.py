@@ -47,6 +47,7 @@ SPELLINGS = {
 }
 
 STATUSES = (429, 500, 502, 503, 504)
+PATH = signed("/f:mp3/enc/a")
 
 
 class ProxyCase(ScriptedEncoderCase):
@@ -313,6 +314,30 @@ class HAProxyTests(ProxyTests, ProxyCase):
         checking = self.spawn(installed("haproxy"), "-c", "-V", "-f", str(path))
         self.assertEqual(0, await checking.end())
         self.assertEqual("Configuration file is valid\n", checking.stdout + checking.stderr)
+
+    async def test_not_ready(self) -> None:
+        """A node that is not ready gets no request, and gets those of its URLs when it is again."""
+        proxy = await self.put_in_front()
+        owner = (await fetch(proxy.port, PATH))["x-name"]
+        (node,) = [each for each in self.nodes if each.name.encode() == owner]
+        for is_ready, state in ((False, "DOWN"), (True, "UP")):
+            node.is_ready = is_ready
+            await proxy.until_state(**{node.name: state})
+            self.assertEqual(is_ready, owner == (await fetch(proxy.port, PATH))["x-name"])
+
+    async def test_killed(self) -> None:
+        """Requests of a node that is killed before its responses go to another one."""
+        proxy = await self.put_in_front(lambda connection: None)
+        clients = [await send(proxy.port, PATH) for _ in range(3)]
+        await until(lambda: len(self.connections) == 3, "the requests")
+        (killed,) = [node for node in self.nodes if node.connections]
+        for node in self.nodes:
+            node.respond = echo
+        await killed.stop()
+        for client in clients:
+            response = await client.end()
+            self.assertEqual((200, True), (response.status, response.complete))
+            self.assertNotEqual(killed.name.encode(), response["x-name"])
 
     async def test_cdn(self) -> None:
         """The line for CDNs keeps them from storing the stream of a render (D62)."""
