@@ -44,8 +44,7 @@ class Cache:
 
     async def start(self) -> None:
         """Start the cache, and return when it forwards requests; it may print no warning."""
-        command = (*parent_death_prefix(), self.path, *self.arguments())
-        reactor.spawnProcess(self.process, command[0], command, env=self.environment())
+        self.spawn(self.process, *self.arguments())
 
         async def is_ready() -> bool:
             if self.process.code is not None:
@@ -75,9 +74,11 @@ class Cache:
         """Return the arguments of the program."""
         raise NotImplementedError
 
-    def environment(self) -> dict[str, str]:
-        """Return the environment of the program."""
-        return {"PATH": os.environ["PATH"]}
+    def spawn(self, process: Process, *words: str) -> None:
+        """Start the program."""
+        command = (*parent_death_prefix(), self.path, *words)
+        environ = {"PATH": os.environ["PATH"]}
+        reactor.spawnProcess(process, command[0], command, env=environ)
 
     def write(self, name: str, text: str) -> Path:
         """Write a file into the folder."""
@@ -174,49 +175,6 @@ class Squid(Cache):
     async def start(self) -> None:
         """Create the folders of the cache first."""
         creating = Process()
-        command = (self.path, "-N", "-z", "-f", f"{self.folder}/squid.conf")
-        reactor.spawnProcess(creating, command[0], command, env=self.environment())
+        self.spawn(creating, "-N", "-z", "-f", f"{self.folder}/squid.conf")
         await creating.end()
         await super().start()
-
-
-class TrafficServer(Cache):
-    """Traffic Server with its defaults, besides what it needs to run in a folder of its own."""
-
-    program = "traffic_server"
-
-    def configure(self) -> None:
-        (self.folder / "cache").mkdir()
-        (self.folder / "log").mkdir()
-        layout = {
-            **dict.fromkeys(("prefix", "sysconfdir", "localstatedir", "runtimedir"), self.folder),
-            **dict.fromkeys(("datadir", "cachedir"), self.folder / "cache"),
-            "logdir": self.folder / "log",
-            "exec_prefix": "/usr",
-            "bindir": "/usr/bin",
-            "sbindir": "/usr/sbin",
-            "includedir": "/usr/include",
-            "libdir": "/usr/lib/trafficserver",
-            "libexecdir": "/usr/lib/trafficserver/modules",
-        }
-        self.write("runroot.yaml", "".join(f"{key}: {value}\n" for key, value in layout.items()))
-        self.write(
-            "records.config",
-            f"CONFIG proxy.config.http.server_ports STRING {self.port}:ip-in=127.0.0.1\n"
-            "CONFIG proxy.config.reverse_proxy.enabled INT 1\n"
-            # It keeps the user of the test.
-            "CONFIG proxy.config.admin.user_id STRING #-1\n"
-            "CONFIG proxy.config.log.logging_enabled INT 0\n",
-        )
-        self.write("storage.config", f"{self.folder}/cache 64M\n")
-        self.write("remap.config", f"map / http://127.0.0.1:{self.node}/\n")
-        self.write(
-            "ip_allow.yaml",
-            "ip_allow: [{apply: in, ip_addrs: 127.0.0.1, action: allow, methods: ALL}]\n",
-        )
-
-    def arguments(self) -> tuple[str, ...]:
-        return ()
-
-    def environment(self) -> dict[str, str]:
-        return {**super().environment(), "TS_RUNROOT": f"{self.folder}/runroot.yaml"}

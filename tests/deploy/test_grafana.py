@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,6 @@ from tests.support.service import PROJECT
 
 DASHBOARD = json.loads((PROJECT / "deploy/grafana/audioproxy.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-
-# Columns of Grafana's grid.
-WIDTH = 24
 
 #: The values with which Grafana replaces its variables.
 VALUES = {"__rate_interval": "1m", "job": "audioproxy", "instance": "a:9568|b:9568"}
@@ -38,14 +34,6 @@ def expressions() -> dict[str, str]:
 def variables(value: Any) -> Iterator[str]:
     """Yield the variables that a part of the dashboard uses."""
     yield from re.findall(r"\$\{?(\w+)", json.dumps(value))
-
-
-def overlap(one: dict[str, int], other: dict[str, int]) -> bool:
-    """Return whether two positions share a cell of the grid."""
-    return all(
-        max(one[start], other[start]) < min(one[start] + one[size], other[start] + other[size])
-        for start, size in (("x", "w"), ("y", "h"))
-    )
 
 
 class ExpressionTests(SynchronousTestCase):
@@ -125,24 +113,6 @@ class PanelTests(SynchronousTestCase):
         for panel in PANELS:
             for alert in re.findall(r"AudioProxy\w+", panel["description"]):
                 self.assertIn(alert, rules("alert"), panel["title"])
-
-    def test_ids(self) -> None:
-        """All panels, and all expressions of a panel, have different identifiers."""
-        ids = [panel["id"] for panel in DASHBOARD["panels"]]
-        self.assertEqual(len(ids), len(set(ids)))
-        for panel in PANELS:
-            letters = [target["refId"] for target in panel["targets"]]
-            self.assertEqual(len(letters), len(set(letters)), panel["title"])
-
-    def test_places(self) -> None:
-        """No two panels overlap, and all are within the grid."""
-        for one, other in combinations(DASHBOARD["panels"], 2):
-            self.assertFalse(
-                overlap(one["gridPos"], other["gridPos"]), f"{one['title']}, {other['title']}"
-            )
-        for panel in DASHBOARD["panels"]:
-            place = panel["gridPos"]
-            self.assertTrue(place["x"] >= 0 and place["x"] + place["w"] <= WIDTH, panel["title"])
 
     def test_data_source(self) -> None:
         """Every panel and the annotation use the selected data source, whatever its name is."""
