@@ -64,7 +64,8 @@ def rows(page: str, first: str) -> list[list[str]]:
     tables = re.findall(r"(?:^\|.*\n?)+", PAGES[page], re.MULTILINE)
     (table,) = [table for table in tables if table.startswith(f"| {first} |")]
     return [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("|"))]
+        for line in table.splitlines()[2:]
     ]
 
 
