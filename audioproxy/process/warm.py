@@ -93,6 +93,11 @@ class WarmProgram:
         return shutil.which(self.program) or self.program
 
     @property
+    def server(self) -> int | None:
+        """The process ID of the server that forks; None without one."""
+        return None if self._current is None else self._current.pid
+
+    @property
     def cpu_seconds(self) -> float:
         """What linking has taken; 0 without a server."""
         return 0.0 if self._current is None else self._current.cpu_seconds

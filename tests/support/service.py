@@ -516,8 +516,8 @@ class ServiceCase(TestCase):
         if not self.checks_ffmpeg:
             # A service examines a program again if it was replaced.
             programs = service.engine.programs
-            programs._examined = EXAMINED.get(programs.ffmpeg, programs._examined)
-            self.addCleanup(lambda: EXAMINED.update({programs.ffmpeg: programs._examined}))
+            programs.examined = EXAMINED.get(programs.ffmpeg, programs.examined)
+            self.addCleanup(lambda: EXAMINED.update({programs.ffmpeg: programs.examined}))
         return service
 
     def start(self, **settings: Any) -> AudioProxy:

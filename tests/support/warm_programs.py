@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from audioproxy.process.child import Child, Exit
 from audioproxy.process.child_limits import ChildLimits, Limits
 from audioproxy.process.find_starter import BINARY
 from audioproxy.process.spawn import Launcher
-from audioproxy.process.starters import Spawn, Starter
+from audioproxy.process.starters import Spawn
 from audioproxy.process.warm import WarmProgram
 from audioproxy.process.warm_starter import WarmStarter, warm_starter
 from tests.support.processes import open_descriptors, opened_since
@@ -38,15 +39,14 @@ ENVIRONMENT = {"LC_ALL": "C"}
 _LIMITS = ChildLimits(1 << 30)
 
 
-class RecordingStarter:
+@dataclass(frozen=True, slots=True)
+class RecordingStarter(CellStarter):
     """Starter of children without a server.
 
     :ivar commands: what it has started.
     """
 
-    def __init__(self, starter: Starter) -> None:
-        self.commands: list[Sequence[str]] = []
-        self._starter = starter
+    commands: list[Sequence[str]] = field(default_factory=list)
 
     def start(
         self,
@@ -58,14 +58,17 @@ class RecordingStarter:
     ) -> None:
         """Start a child, and note its command line."""
         self.commands.append(command)
-        self._starter.start(spawn, protocol, command, descriptors, limits)
+        CellStarter.start(self, spawn, protocol, command, descriptors, limits)
 
 
 def connect(program: str, binary: Path = BINARY) -> tuple[WarmStarter, Launcher]:
     """Return a starter that is not open, with one program, and a launcher that uses it."""
-    cells = CellStarter(str(binary), {program: ConfinedProgram.of(program)})
-    warm = warm_starter(cells, reactor, ENVIRONMENT, _LIMITS.of_child(PATIENCE, None))
-    warm._cold = RecordingStarter(cells)  # type: ignore[assignment]
+    return connect_to(RecordingStarter(str(binary), {program: ConfinedProgram.of(program)}))
+
+
+def connect_to(cold: CellStarter) -> tuple[WarmStarter, Launcher]:
+    """Return `connect`'s values for the programs of a starter."""
+    warm = warm_starter(cold, reactor, ENVIRONMENT, _LIMITS.of_child(PATIENCE, None))
     return warm, Launcher(reactor, reactor, ENVIRONMENT, warm, _LIMITS)
 
 
@@ -99,7 +102,8 @@ class WarmCase(TestCase):
         """
         before = open_descriptors()
         self.program = program
-        self.starter, self.launcher = connect(program, binary)
+        self.cells = RecordingStarter(str(binary), {program: ConfinedProgram.of(program)})
+        self.starter, self.launcher = connect_to(self.cells)
 
         async def close() -> None:
             await self.starter.close()
@@ -136,13 +140,12 @@ class WarmCase(TestCase):
 
     def cold_launcher(self) -> Launcher:
         """Return a launcher that uses no server."""
-        return Launcher(reactor, reactor, ENVIRONMENT, self.starter._cold, _LIMITS)
+        return Launcher(reactor, reactor, ENVIRONMENT, self.cells, _LIMITS)
 
     @property
     def cold(self) -> list[Sequence[str]]:
         """What was started without a server."""
-        starter: Any = self.starter._cold
-        return starter.commands  # type: ignore[no-any-return]
+        return self.cells.commands
 
     async def waiting(self, child: Child) -> int:
         """Wait until a child waits; return its process ID. It is killed at the end of the test."""
@@ -164,14 +167,13 @@ class WarmCase(TestCase):
 
 def server_of(warm: WarmProgram) -> int | None:
     """Return the process ID of the server in use."""
-    return None if warm._current is None else warm._current.pid
+    return warm.server
 
 
 def running_server(warm: WarmProgram) -> int:
     """Return the process ID of the server in use, which there has to be."""
-    pid = server_of(warm)
-    assert pid is not None, warm.obstacle
-    return pid
+    assert warm.server is not None, warm.obstacle
+    return warm.server
 
 
 def warnings(events: Sequence[Any]) -> list[str]:
