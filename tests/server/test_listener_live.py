@@ -9,6 +9,8 @@ import socket
 import stat
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest import skipUnless
 
 from twisted.internet.endpoints import UNIXClientEndpoint, connectProtocol
@@ -17,7 +19,6 @@ from twisted.internet.tcp import Port
 from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
-from audioproxy.server import listener as listener_module
 from audioproxy.server.channel import ProxySite
 from audioproxy.server.connections import NEW_CONNECTION_GRACE
 from audioproxy.server.listener import Listener, is_live
@@ -123,15 +124,16 @@ class ListenerTests(TestCase):
         self.assertEqual("kept", file.read_text())
 
     async def test_unix_at_once(self) -> None:
-        """While a service looks for a listener and binds the path, another one is refused."""
+        """While a service binds a path, and before it, another one is refused."""
         folder = short_folder(self)
         locked = []
 
-        def look(path: str) -> bool:
+        def listen(*words: Any) -> Any:
             locked.append(not is_lockable(folder))
-            return is_live(path)
+            return reactor.listenUNIX(*words)
 
-        self.patch(listener_module, "is_live", look)
+        self.listener = Listener(SimpleNamespace(listenUNIX=listen), self.harness.site)
+        self.addCleanup(self.listener.close_now)
         self.listener.open_unix(str(folder / "socket"))
         self.assertEqual(([True], True), (locked, is_lockable(folder)))
         descriptor = os.open(folder, os.O_RDONLY)
