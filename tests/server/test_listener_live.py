@@ -201,7 +201,7 @@ class ListenerTests(TestCase):
         self.listener = Listener(reactor, self.harness.site)
         self.addCleanup(self.listener.close_now)
         port = self.listener.open(0)
-        first = await send(port, self.harness.path(MISS), connection=b"close")
+        first = await send(port, self.harness.path(MISS))
         await until(lambda: self.harness.renders.running, "the request")
         second = await send(port, b"/health")
         await until(lambda: not self.is_accepting(port), "the port to pause")

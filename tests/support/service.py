@@ -29,7 +29,7 @@ from audioproxy.process.programs import ProgramsMonitor
 from audioproxy.service import AudioProxy
 from tests.support import preloaded
 from tests.support.children import child_processes, command_line, is_linked
-from tests.support.http import KEY, SALT, Response, ResponseReader
+from tests.support.http import KEY, SALT, Response, ResponseReader, write_request
 from tests.support.preloaded import PROJECT
 from tests.support.programs import FFMPEG
 from tests.support.sounds import keep
@@ -156,12 +156,12 @@ async def send(
     client: Any = None,
     **headers: bytes,
 ) -> Any:
-    """Connect and send a request; underscores in header names become hyphens."""
+    """Connect and send a request; see `write_request`."""
     client = client or Client(method)
     await connectProtocol(TCP4ClientEndpoint(reactor, "127.0.0.1", port), client)
-    lines = [b"%s %s HTTP/1.1" % (method, target), b"Host: localhost", b"Connection: close"]
-    lines += [name.replace("_", "-").encode() + b": " + text for name, text in headers.items()]
-    client.transport.write(b"\r\n".join([*lines, b"", b""]))  # type: ignore[union-attr]
+    client.transport.write(  # type: ignore[union-attr]
+        write_request(target, method, **{"connection": b"close", **headers})
+    )
     return client
 
 
