@@ -185,15 +185,21 @@ class BodyTests(ConnectionCase):
         self.assert_ends(connection, 5, abort=True)
 
     def test_small(self) -> None:
-        """A body of up to 64 KiB is read and dropped, and the connection stays open."""
+        """A body of up to 64 KiB, of any kind, is read and dropped; the connection stays open."""
+        form = b"Content-Length: 3\r\nContent-Type: "
         for head, *parts in (
             (b"Content-Length: 65536", b"x" * 60_000, b"x" * 5536),
             (b"Transfer-Encoding: chunked", b"8000\r\n%b\r\n" % bytes(0x8000), b"0\r\n\r\n"),
+            (form + b"application/x-www-form-urlencoded", b"a=b"),
+            (form + b"multipart/form-data; boundary=x", b"--x"),
         ):
-            connection = self.send(head, *parts)
-            connection.send_raw(HEALTH)
-            self.assertEqual([200, 200], [response.status for response in responses_of(connection)])
-            self.assertEqual(DATA, connection.response.body)
+            for method, status in ((b"GET", 200), (b"POST", 404)):
+                connection = self.send(head, *parts, method=method)
+                connection.send_raw(HEALTH)
+                statuses = [response.status for response in responses_of(connection)]
+                self.assertEqual([status, 200], statuses, head)
+                if method == b"GET":
+                    self.assertEqual(DATA, connection.response.body)
 
     def test_too_long(self) -> None:
         """A body over 64 KiB is a 400, with other methods a 404, and closes (Errors, 404)."""

@@ -120,9 +120,6 @@ class PlanTests(SynchronousTestCase):
             (dated(STORED, 61), date, 200),
             (STORED, date, 200),
             (dated(STORED, -1), b"Fri, 15 Jan 2027 08:00:01 GMT", 200),
-            (dated(STORED), b"Friday, 15-Jan-27 07:59:00 GMT", 200),
-            (dated(STORED), b"Fri Jan 15 07:59:00 2027", 200),
-            (dated(STORED), b"W/" + request().tag, 200),
         ):
             sent = plan(found, range=b"bytes=10-19", if_range=condition)
             byte_range = (10, 20) if status == 206 else (0, 100)
