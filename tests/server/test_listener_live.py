@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import skipUnless
 
-from twisted.internet.endpoints import UNIXClientEndpoint, connectProtocol
 from twisted.internet.error import ConnectError
 from twisted.internet.tcp import Port
 from twisted.logger import formatEvent
@@ -83,14 +82,6 @@ class ListenerTests(TestCase):
             await until(lambda: not len(self.harness.site.connections), "the connection to close")
             listener.close_now()
 
-    async def connect(self, path: str) -> Client:
-        """Send a request to a Unix socket."""
-        client = Client(b"GET")
-        await connectProtocol(UNIXClientEndpoint(reactor, path), client)
-        request = b"GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        client.transport.write(request % self.harness.path(STORED))  # type: ignore[union-attr]
-        return client
-
     async def test_unix(self) -> None:
         """A Unix socket serves its user and group; one that nobody listens on is replaced."""
         folder = short_folder(self)
@@ -104,12 +95,12 @@ class ListenerTests(TestCase):
         mode = os.lstat(path).st_mode
         self.assertTrue(stat.S_ISSOCK(mode))
         self.assertEqual(0o660, stat.S_IMODE(mode))
-        response = await (await self.connect(path)).end()
+        response = await fetch(path, self.harness.path(STORED))
         self.assertEqual((200, data), (response.status, response.body))
         self.assertTrue(is_live(path))
         error = self.assertRaises(OSError, Listener(reactor, self.harness.site).open_unix, path)
         self.assertEqual(errno.EADDRINUSE, error.errno)
-        response = await (await self.connect(path)).end()
+        response = await fetch(path, self.harness.path(STORED))
         self.assertEqual(200, response.status)
         await self.listener.close()
         self.assertEqual([], os.listdir(folder))

@@ -198,7 +198,7 @@ def write_request(
     **headers: bytes | list[bytes],
 ) -> bytes:
     """Return the bytes of a request without a body; underscores in names become hyphens."""
-    lines = [b" ".join((method, target, version)), b"Host: proxy.example"]
+    lines = [b" ".join((method, target, version)), b"Host: localhost"]
     for name, given in headers.items():
         for value in given if isinstance(given, list) else [given]:
             lines.append(name.replace("_", "-").encode() + b": " + value)

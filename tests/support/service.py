@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar
 
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
+from twisted.internet.endpoints import TCP4ClientEndpoint, UNIXClientEndpoint, connectProtocol
 from twisted.internet.error import ConnectionDone, ProcessDone
 from twisted.internet.protocol import ProcessProtocol, Protocol
 from twisted.internet.task import deferLater
@@ -150,24 +150,33 @@ class Client(Protocol):
 
 
 async def send(
-    port: int,
+    where: int | str | Any,
     target: bytes,
     method: bytes = b"GET",
     client: Any = None,
     **headers: bytes,
 ) -> Any:
-    """Connect and send a request; see `write_request`."""
+    """Connect and send a request; see `write_request`. By default, it closes the connection.
+
+    :param where: a port, the path of a Unix socket, or an endpoint.
+    """
     client = client or Client(method)
-    await connectProtocol(TCP4ClientEndpoint(reactor, "127.0.0.1", port), client)
+    if isinstance(where, int):
+        where = TCP4ClientEndpoint(reactor, "127.0.0.1", where)
+    elif isinstance(where, str):
+        where = UNIXClientEndpoint(reactor, where)
+    await connectProtocol(where, client)
     client.transport.write(  # type: ignore[union-attr]
         write_request(target, method, **{"connection": b"close", **headers})
     )
     return client
 
 
-async def fetch(port: int, target: bytes, method: bytes = b"GET", **headers: bytes) -> Response:
+async def fetch(
+    where: int | str, target: bytes, method: bytes = b"GET", **headers: bytes
+) -> Response:
     """Send a request and return the whole response."""
-    return await (await send(port, target, method, **headers)).end()
+    return await (await send(where, target, method, **headers)).end()
 
 
 async def until_hit(port: int, path: bytes) -> Response:
