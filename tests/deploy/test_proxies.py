@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
-from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from twisted.trial.unittest import SynchronousTestCase
 
 from bench.blocks import BLOCK
@@ -29,7 +28,7 @@ from tests.deploy.proxies import PROXIES, Envoy
 from tests.deploy.torn_streams import COMPLETE, PAGE, ROWS, SCRIPTS
 from tests.render.test_failures_live import ScriptedEncoderCase, target, until_stopped
 from tests.support.authority import Authority
-from tests.support.service import PROJECT, Client, fetch, reactor, send, signed, until
+from tests.support.service import PROJECT, Client, fetch, send, signed, until
 from tests.support.wire import chunk, reply
 from tests.test_docs import rows
 
@@ -270,13 +269,9 @@ class ProxyTests:
         if stated == "no" or self.kind.version() < since:
             return
         proxy = await self.put_in_front(lambda connection: None, number=1)
-        client: Client = await connectProtocol(
-            TCP4ClientEndpoint(reactor, "127.0.0.1", proxy.port), Client()
-        )
-        # As a browser, without "Connection: close".
-        client.transport.write(  # type: ignore[union-attr]
-            b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % signed("/f:mp3/enc/queued")
-        )
+        # As a browser does.
+        target = signed("/f:mp3/enc/queued")
+        client: Client = await send(proxy.port, target, connection=b"keep-alive")
         await until(lambda: self.connections, "the request")
         (waiting,) = self.connections
         await client.leave()
