@@ -13,7 +13,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.matrix.places import seeks
 from tests.matrix.regions import FORMS, SECONDS, WHOLE, Region, find_wrong, sources, wholes
 from tests.media.seeking.test_frames import read
-from tests.media.seeking.test_ogg import damage
 from tests.support.audio import (
     Sound,
     convert,
@@ -29,6 +28,8 @@ from tests.support.audio import (
     render_each,
     write_wav,
 )
+from tests.support.mpeg import ID3
+from tests.support.ogg import damage
 from tests.support.service import ServiceCase, fetch, signed
 from tests.support.strategies import DETERMINISTIC
 
@@ -61,9 +62,8 @@ class RegionTests(SynchronousTestCase):
 
         ffmpeg itself finds Ogg behind a tag, and decodes it from its start.
         """
-        tag = b"ID3\4\0\0\0\0\0\5hello"
         for name in ("vorbis.ogg", "a.opus", "variable.mp3", "adts.aac", "surround.wv"):
-            source, region = tag + sources()[name], Region(9123, 456)
+            source, region = ID3 + sources()[name], Region(9123, 456)
             self.assertIs(seeks(source), not name.endswith(("ogg", "opus")), name)
             heard = read_wav(render(source, region.text))
             self.assertEqual(heard, region.part(wholes()[name]), name)

@@ -20,8 +20,6 @@ from audioproxy.media.command.decoding import open_source
 from audioproxy.media.ffprobe import probe_arguments
 from audioproxy.media.inputs import Input
 from audioproxy.media.lengths.wav import MUCH_SPACE
-from tests.media.lengths.test_pcm import chunk, wav
-from tests.media.lengths.test_sphere import sphere
 from tests.media.test_tagged_live import tag
 from tests.support.audio import (
     Sound,
@@ -42,6 +40,7 @@ from tests.support.audio import (
     write_wav,
 )
 from tests.support.programs import FFMPEG, FFPROBE
+from tests.support.riff import chunk, sphere, wav
 from tests.support.service import ServiceCase, fetch, signed
 
 RATE = 48000

@@ -11,7 +11,6 @@ import numpy as np
 from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SkipTest
 
-from tests.media.lengths.test_flac import crc
 from tests.media.lengths.test_headers_live import stated_samples
 from tests.support.audio import (
     Sound,
@@ -24,6 +23,7 @@ from tests.support.audio import (
     tone,
     write_wav,
 )
+from tests.support.flac import crc
 from tests.support.http import Response
 from tests.support.programs import FFMPEG
 from tests.support.service import ServiceCase, fetch, signed

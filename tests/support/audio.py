@@ -65,7 +65,7 @@ from audioproxy.media.lengths.containers import read_length, run_reader
 from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.loudness import LoudnessParser, Measurement
 from audioproxy.media.probe import Check, Probe
-from audioproxy.media.reading import SourceLength
+from audioproxy.media.reading import Reader, SourceLength
 from audioproxy.media.samples import check_samples, examine_start, probe_samples
 from audioproxy.media.seek_point import DEPENDING_ON_START, SeekPoint
 from audioproxy.media.signatures import TAG_DEMUXER, identify, may_be_misdetected
@@ -247,6 +247,11 @@ def run_in_memory(
         result: T = ended.value
         return result
     raise AssertionError("a read from memory does not wait")
+
+
+def search(reader: Reader[T], source: bytes) -> T | None:
+    """Return the result of a reader of a source in memory; None where it is malformed."""
+    return run_in_memory(lambda read: run_reader(read, len(source), reader), source)
 
 
 @cache

@@ -15,7 +15,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.waveform import SAMPLE
-from tests.media.command.test_seek_live import add_gapless_tag
 from tests.media.lengths.test_headers_live import stated_samples
 from tests.support.audio import (
     Sound,
@@ -36,6 +35,7 @@ from tests.support.audio import (
     tone,
     write_wav,
 )
+from tests.support.mp4 import add_gapless_tag
 
 RATE = 48000
 SECONDS = 7

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-import struct
 import sys
 from collections.abc import Container, Mapping
 from functools import cache
@@ -16,7 +15,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions, IrregularSource
 from tests.matrix.places import PLACES, find_difference, find_differences, region, seeks
-from tests.media.lengths.test_mp4 import box
 from tests.support.audio import (
     Sound,
     convert_all,
@@ -33,6 +31,7 @@ from tests.support.audio import (
     render_once,
     write_wav,
 )
+from tests.support.mp4 import add_gapless_tag
 
 RATE = 44100
 # Seconds of a source, and a place near its end.
@@ -249,19 +248,6 @@ def gapless() -> dict[str, bytes]:
     """Return m4a files with and without an edit list, of whole packets: 1024 samples ahead."""
     forms = {"tag.m4a": f"{AAC} -bitexact -use_editlist 0", "edit.m4a": f"{AAC} -bitexact"}
     return convert_all(write_wav(noise(RATE, PACKETS * 1024)), forms)
-
-
-def add_gapless_tag(source: bytes, text: str) -> bytes:
-    """Return an m4a file with the tag ``iTunSMPB`` at its end."""
-    data = box(b"data", struct.pack(">II", 1, 0), text.encode())
-    mean = box(b"mean", bytes(4), b"com.apple.iTunes")
-    item = box(b"----", mean, box(b"name", bytes(4), b"iTunSMPB"), data)
-    handler = box(b"hdlr", bytes(8), b"mdirappl", bytes(9))
-    tags = box(b"udta", box(b"meta", bytes(4), handler, box(b"ilst", item)))
-    at = source.index(b"moov") - 4
-    size = int.from_bytes(source[at : at + 4], "big")
-    assert at + size == len(source), "the tag moves no audio"
-    return source[:at] + struct.pack(">I", size + len(tags)) + source[at + 4 :] + tags
 
 
 class GaplessTests(SynchronousTestCase):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from functools import cache
 
@@ -12,8 +12,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import InvalidOptions
 from audioproxy.media.described import describe, is_doubtful
 from audioproxy.media.info_document import SourceInfo
-from tests.media.lengths.test_flac import crc
-from tests.media.lengths.test_pcm import chunk
 from tests.support.audio import (
     convert_all,
     noise,
@@ -23,6 +21,8 @@ from tests.support.audio import (
     run_in_memory,
     write_wav,
 )
+from tests.support.ogg import edit, ended, granule, moved
+from tests.support.riff import chunk
 
 SECONDS = 4
 CODECS = {
@@ -31,7 +31,6 @@ CODECS = {
     "vorbis": "-c:a libvorbis -f ogg",
     "speex": "-c:a libspeex -ar 16000 -ac 1 -f ogg",
 }
-_LAST = 4
 
 
 @cache
@@ -40,69 +39,9 @@ def streams() -> dict[str, bytes]:
     return convert_all(write_wav(noise(48000, SECONDS * 48000)), CODECS)
 
 
-def pages(file: bytes) -> Iterator[bytearray]:
-    """Yield the pages of an Ogg file."""
-    at = 0
-    while at < len(file):
-        header = 27 + file[at + 26]
-        size = header + sum(file[at + 27 : at + header])
-        yield bytearray(file[at : at + size])
-        at += size
-
-
-def edit(file: bytes, change: Callable[[list[bytearray]], list[bytearray]]) -> bytes:
-    """Return an Ogg file with other pages, and with their right checksums."""
-    changed = change(list(pages(file)))
-    for page in changed:
-        page[22:26] = bytes(4)
-        page[22:26] = crc(bytes(page), 0x04C11DB7, 32)[::-1]
-    return b"".join(changed)
-
-
-def granule(page: bytearray) -> int:
-    return int(struct.unpack_from("<q", page, 6)[0])
-
-
-def set_granule(page: bytearray, value: int) -> None:
-    struct.pack_into("<q", page, 6, value)
-
-
-def shifted(file: bytes, by: int) -> bytes:
-    """Return a file whose positions count from an earlier start."""
-
-    def shift(listed: list[bytearray]) -> list[bytearray]:
-        for page in listed:
-            if granule(page) > 0:
-                set_granule(page, granule(page) + by)
-        return listed
-
-    return edit(file, shift)
-
-
 def cut(file: bytes, before: int) -> bytes:
     """Return a file without the pages of audio that end before a position."""
-
-    def drop(listed: list[bytearray]) -> list[bytearray]:
-        return [page for page in listed if granule(page) <= 0 or granule(page) > before]
-
-    return edit(file, drop)
-
-
-def ended(file: bytes, position: Callable[[int, int], int], *, mark: bool = True) -> bytes:
-    """Return a file with another position of its last page.
-
-    :param position: returns it, by those of the last page and of the page before.
-    :param mark: the page is marked as the last one.
-    """
-
-    def end(listed: list[bytearray]) -> list[bytearray]:
-        before, last = listed[-2:]
-        set_granule(last, position(granule(last), granule(before)))
-        if not mark:
-            last[5] &= ~_LAST
-        return listed
-
-    return edit(file, end)
+    return edit(file, lambda pages: [p for p in pages if not 0 < granule(p) <= before])
 
 
 def describe_source(source: bytes) -> SourceInfo:
@@ -143,7 +82,7 @@ class PositionTests(SynchronousTestCase):
         sources = {}
         for codec, file in streams().items():
             rate = 16000 if codec == "speex" else 48000
-            sources[f"shifted {codec}"] = shifted(file, 562_500 * rate)
+            sources[f"shifted {codec}"] = moved(file, lambda *_, rate=rate: 562_500 * rate)
             if codec != "vorbis":
                 # ffmpeg decodes some of the first page of Vorbis without what precedes it.
                 sources[f"cut {codec}"] = cut(file, 2 * rate)
