@@ -221,7 +221,7 @@ _SOURCES = {
     "amr": b"#!AMR\n\x04" + bytes(12) + b"\x44" + bytes(5) + b"\x7c",
     "aac": b"\xff\xf1\x50\x80\x02\x1f\xfc" + bytes(9) + b"\xff\xf1\x50\x80\x02\x1f\xfc" + bytes(9),
     "iff": b"FORM\0\0\0\x008SVX" + riff.chunk(b"BODY", bytes(8), order=">I"),
-    "dsf": riff.dsf(8, 8192),
+    "dsf": riff.dsf(8, bytes(8192)),
     "wv": lossless.wavpack(3) + lossless.TAG,
     "tta": lossless.tta(),
     "ape": lossless.ape(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import struct
 from functools import cache
 
 import numpy as np
@@ -33,6 +32,7 @@ from tests.support.audio import (
     write_wav,
 )
 from tests.support.measures import correlation, level, peak, strength
+from tests.support.riff import dsf
 
 #: Arguments that convert a wav file to each kind of source.
 KINDS = {
@@ -60,14 +60,6 @@ def recordings() -> dict[str, bytes]:
     flac = found["streamed flac"]
     unstated = (int.from_bytes(flac[18:26], "big") >> 36 << 36).to_bytes(8, "big")
     return {**found, "streamed flac": flac[:18] + unstated + flac[26:]}
-
-
-def dsd(count: int) -> bytes:
-    """Return a DSF file of one channel with a number of random bytes, in whole blocks."""
-    form = (b"fmt ", 52, 1, 0, 1, 1, 2_822_400, 1, count * 8, 4096, 0)
-    body = struct.pack("<4sQIIIIIIQII", *form) + struct.pack("<4sQ", b"data", 12 + count)
-    body += random.Random(1).randbytes(count)
-    return struct.pack("<4sQQQ", b"DSD ", 28, 28 + len(body), 0) + body
 
 
 def faded(whole: Sound, fade_in: int, fade_out: int) -> Samples:
@@ -299,7 +291,7 @@ class QualityTests(SynchronousTestCase):
         Without ``bd`` the depth is the source's or the nearest that the format supports. A source
         without a bit depth gives 16 bits (Format and encoding options, 1), and DSD 24 (D69).
         """
-        short = noise(8000, 400)
+        short, bits = noise(8000, 400), random.Random(1).randbytes(4096 * 16)
         requested = {f"f:{form}/bd:{bits}": bits for form in ("wav", "flac") for bits in (16, 24)}
         rows = (
             ("8", write_wav(short, "8"), 8, 16, 16),
@@ -307,7 +299,7 @@ class QualityTests(SynchronousTestCase):
             ("32f", write_wav(short, "32f"), 32, 32, 24),
             ("24 in FLAC", convert(write_wav(short, "24"), KINDS["flac"]), 24, 24, 24),
             ("mp3", recordings()["mp3"], None, 16, 16),
-            ("DSD", dsd(4096 * 16), 8, 24, 24),
+            ("DSD", dsf(8 * len(bits), bits, channels=1), 8, 24, 24),
         )
         texts = ("f:wav", "f:flac", PLAIN, *requested)
         rendered = render_each((source, texts) for _, source, *_ in rows)
@@ -317,9 +309,9 @@ class QualityTests(SynchronousTestCase):
             found = {}
             for text, file in outputs.items():
                 # The header of wav, or that of FLAC.
-                bits = int.from_bytes(file[34:36], "little")
+                depth = int.from_bytes(file[34:36], "little")
                 is_wav = file[:4] == b"RIFF"
-                found[text] = bits if is_wav else (file[20] << 8 | file[21]) // 16 % 32 + 1
+                found[text] = depth if is_wav else (file[20] << 8 | file[21]) // 16 % 32 + 1
             self.assertEqual(depths, found, what)
 
     def test_bitrate(self) -> None:

@@ -25,12 +25,14 @@ def wav(*chunks: bytes, name: bytes = b"RIFF") -> bytes:
     return name + b"\xff\xff\xff\xffWAVE" + b"".join(chunks)
 
 
-def dsf(samples: int, data: int = 2 * 8192, name: bytes = b"DSD ") -> bytes:
-    """Return a DSF file of two channels, with a number of samples and bytes of them."""
-    form = struct.pack("<IIIIIIQII", 1, 0, 2, 2, 2822400, 1, samples, 4096, 0)
-    head = name + struct.pack("<QQQ", 28, 92 + data, 0)
+def dsf(
+    samples: int, data: bytes = bytes(2 * 8192), name: bytes = b"DSD ", channels: int = 2
+) -> bytes:
+    """Return a DSF file with a number of samples, and bytes of them."""
+    form = struct.pack("<IIIIIIQII", 1, 0, channels, channels, 2822400, 1, samples, 4096, 0)
+    head = name + struct.pack("<QQQ", 28, 92 + len(data), 0)
     head += b"fmt " + struct.pack("<Q", 52) + form
-    return head + b"data" + struct.pack("<Q", 12 + data) + bytes(data)
+    return head + b"data" + struct.pack("<Q", 12 + len(data)) + data
 
 
 def w64(*chunks: tuple[bytes, bytes]) -> bytes:

@@ -159,12 +159,13 @@ class InexactSeekTests(SynchronousTestCase):
         program = Path(self.mktemp())
         # Time stamps count from the requested place.
         program.write_text(
-            f"""#!{sys.executable}
+            f"""#!{sys.executable} -IS
 import os, sys
-words = sys.argv[1:]
-if "-ss" in words:
-    at = words.index("-ss")
-    words[at : at + 2] = ["-itsoffset", "{shift}", "-ss", str(float(words[at + 1]) + {shift})]
+words = []
+for word in sys.argv[1:]:
+    if word == "-ss":
+        words += ["-itsoffset", "{shift}"]
+    words.append(str(float(word) + {shift}) if words and words[-1] == "-ss" else word)
 os.execvp("ffmpeg", ["ffmpeg", *words])
 """
         )
@@ -177,16 +178,17 @@ os.execvp("ffmpeg", ["ffmpeg", *words])
         If decoding starts after the requested place, the source is decoded from its start.
         """
         text = region(PLACE)
-        for shift in (-0.5, 1, 1.15, 1.5):
-            program = self.ffmpeg(shift)
-            for name in ("a.wav", "a.flac", "aac.m4a", "alac.m4a"):
-                source = sources()[name]
-                if shift == 1.5:
-                    self.assertRaises(
-                        IrregularSource, render_once, source, [text], program, irregular=False
-                    )
-                output = render_all(source, [text], program)[text]
-                self.assertEqual(output, render(source, text), (name, shift))
+        files = {name: sources()[name] for name in ("a.wav", "a.flac", "aac.m4a", "alac.m4a")}
+        jobs = [(source, [text]) for source in files.values()]
+        expected = render_each(jobs)
+        for shift in (-0.5, 1, 1.15):
+            self.assertEqual(render_each(jobs, self.ffmpeg(shift)), expected, shift)
+        program = self.ffmpeg(1.5)
+        for (name, source), outputs in zip(files.items(), expected, strict=True):
+            self.assertRaises(
+                IrregularSource, render_once, source, [text], program, irregular=False
+            )
+            self.assertEqual(render_all(source, [text], program), outputs, name)
 
 
 class DamagedTests(SynchronousTestCase):

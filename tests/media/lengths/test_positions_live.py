@@ -22,7 +22,7 @@ from tests.support.audio import (
     write_wav,
 )
 from tests.support.ogg import edit, ended, granule, moved
-from tests.support.riff import chunk
+from tests.support.riff import chunk, dsf
 
 SECONDS = 4
 CODECS = {
@@ -112,10 +112,6 @@ class PositionTests(SynchronousTestCase):
         """DSD and 8SVX have a duration and a bit rate; a header from a pipe has no wrong one."""
         pattern = b"\x69" * 2 * 4096 * 86
         samples = len(pattern) * 4
-        form = struct.pack("<IIIIIIQII", 1, 0, 2, 2, 2_822_400, 1, samples, 4096, 0)
-        dsf = b"DSD " + struct.pack("<QQQ", 28, 92 + len(pattern), 0)
-        dsf += b"fmt " + struct.pack("<Q", 52) + form
-        dsf += b"data" + struct.pack("<Q", 12 + len(pattern)) + pattern
         speakers = chunk(b"CHNL", b"\0\2SLFTSRGT", order=">Q")
         rate = chunk(b"FS  ", struct.pack(">I", 2_822_400), order=">Q")
         coding = chunk(b"CMPR", b"DSD \x0enot compressed\0", order=">Q")
@@ -133,7 +129,7 @@ class PositionTests(SynchronousTestCase):
         at = aiff.index(b"SSND") + 4
         endless = endless[:at] + b"\x7f\xff\xff\xf0" + endless[at + 4 :]
         for name, source, seconds in (
-            ("dsf", dsf, samples / 2_822_400),
+            ("dsf", dsf(samples, pattern), samples / 2_822_400),
             ("dff", dff, samples / 2_822_400),
             ("8svx", voice, 2),
             ("aiff", endless, 2),
