@@ -24,7 +24,6 @@ from audioproxy.cli.env_file import read_keys
 from audioproxy.cli.exit_status import FAILURE, SUCCESS, UsageError
 from audioproxy.cli.fetcher import redact_url
 from audioproxy.cli.output import Output
-from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import read_lines
 from audioproxy.cli.verify import verify_url
 from audioproxy.config import Config
@@ -117,7 +116,7 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
         else:
             await check_all(reactor, environment, report, arguments.env_file)
 
-    run(work, LogLevel.error)
+    arguments.run(work, LogLevel.error)
     if not arguments.bucket:
         report_access(arguments.env_file, os.geteuid(), report)
     for result in check_urls(read_lines(arguments.urls), environment):

@@ -15,7 +15,6 @@ from audioproxy.cli.arguments import add_quiet
 from audioproxy.cli.env_file import load_config, make_signer
 from audioproxy.cli.exit_status import FAILURE, SUCCESS, UsageError
 from audioproxy.cli.output import Form, Output, progress_bar
-from audioproxy.cli.reactor import run
 from audioproxy.cli.sign import add_options_option, add_url_options, expiry
 from audioproxy.cli.url_input import read_lines
 from audioproxy.errors import Refusal
@@ -213,7 +212,7 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
             await meter.close()
 
     with bar:
-        run(work)
+        arguments.run(work)
     return FAILURE if report.failures else SUCCESS
 
 

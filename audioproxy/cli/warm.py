@@ -28,7 +28,6 @@ from audioproxy.cli.fetcher import (
     redact_url,
 )
 from audioproxy.cli.output import Output, format_bytes, format_count, progress_bar
-from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import standard_input
 from audioproxy.cli.warm_report import ReportingFetcher, probing_engine
 from audioproxy.concurrency.threads import ThreadRunner, thread_per_call
@@ -184,7 +183,7 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     stream = sys.stderr if reports else sys.stdout
     try:
         with output.bar:
-            run(work)
+            arguments.run(work)
     except KeyboardInterrupt:
         print(f"stopped: {progress.summary()}", file=stream)
         return INTERRUPTED
@@ -224,10 +223,13 @@ async def fetch_all(
 
 
 async def read_urls(
-    words: Iterable[str], in_thread: ThreadRunner, stdin: Callable[[], int]
+    words: Iterable[str],
+    in_thread: ThreadRunner,
+    stdin: Callable[[], int],
+    remembered: int = _REMEMBERED,
 ) -> AsyncIterator[str]:
     """Yield each URL once: the words, and for the word ``-`` the lines of the standard input."""
-    seen: FIFOCache[str, bool] = FIFOCache(_REMEMBERED)
+    seen: FIFOCache[str, bool] = FIFOCache(remembered)
     async for line in _read_lines(words, in_thread, stdin):
         if line and not line.startswith("#") and line not in seen:
             seen[line] = True

@@ -97,6 +97,17 @@ class Exit:
         return self.code == 0 and not self.overflowed
 
 
+def read_cpu_seconds(pid: int | None) -> float:
+    """Return the CPU time of a process, from proc_pid_stat(5); 0 where that is unknown."""
+    try:
+        # The program's name, in brackets, may contain anything. The state follows it.
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return 0.0
+    ticks = int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 @dataclass(eq=False)
 class Child:
     """A running child process. It is always reaped, whether it is awaited or stopped."""
@@ -107,6 +118,7 @@ class Child:
     keep_pattern: re.Pattern[bytes] | None = None
     on_spawn_failure: Callable[[], object] = lambda: None
     source: SourceFile | None = None
+    read_cpu_seconds: Callable[[int | None], float] = read_cpu_seconds
 
     def __post_init__(self) -> None:
         self.protocol = _ChildProtocol(self)
@@ -172,7 +184,7 @@ class Child:
         """Send TERM to the child, and KILL if it does not end in time."""
         if not self._reaped.fired and self._escalation is None:
             # The kernel forgets it when the child is reaped.
-            self._cpu_seconds = _read_cpu_seconds(self.protocol.pid)
+            self._cpu_seconds = self.read_cpu_seconds(self.protocol.pid)
             self._schedule_escalation(_TERM_GRACE, self.kill)
             self._signal("TERM")
 
@@ -251,7 +263,7 @@ class _ChildProtocol(ProcessProtocol):
 
     def __init__(self, child: Child) -> None:
         self._child = child
-        self._stdout = bytearray()
+        self.stdout = bytearray()
         self._overflowed = False
         self._stderr = _StderrTail(child.keep_pattern)
         self.exited = False
@@ -289,11 +301,11 @@ class _ChildProtocol(ProcessProtocol):
             pipe.doRead()
 
     def outReceived(self, data: bytes) -> None:
-        self._stdout += data
+        self.stdout += data
         limit = self._child.stdout_limit
-        if len(self._stdout) > limit:
+        if len(self.stdout) > limit:
             self._overflowed = True
-            del self._stdout[limit:]
+            del self.stdout[limit:]
         if self._overflowed and self.transport is not None:
             self._child.stop()
             # It may ignore the signal, and print on.
@@ -332,7 +344,7 @@ class _ChildProtocol(ProcessProtocol):
             Exit(
                 code=getattr(value, "exitCode", None),
                 signal=getattr(value, "signal", None),
-                stdout=bytes(self._stdout),
+                stdout=bytes(self.stdout),
                 stderr=self.stderr,
                 overflowed=self._overflowed,
                 status=self._stderr.status,
@@ -342,17 +354,6 @@ class _ChildProtocol(ProcessProtocol):
     def _close_pipes(self) -> None:
         if self.transport is not None:
             self.transport.loseConnection()
-
-
-def _read_cpu_seconds(pid: int | None) -> float:
-    """Return the CPU time of a process, from proc_pid_stat(5); 0 where that is unknown."""
-    try:
-        # The program's name, in brackets, may contain anything. The state follows it.
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return 0.0
-    ticks = int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _signal_group(pid: int, name: str) -> bool:

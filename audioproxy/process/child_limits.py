@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import resource
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from glob import glob
 from typing import TypeAlias
@@ -35,6 +35,19 @@ _LOADAVG = "/proc/loadavg"
 _CPU_GRACE = 5
 
 
+def count_threads(loadavg: str = _LOADAVG) -> int | None:
+    """Return the number of threads of all users, from proc_loadavg(5); None where unknown.
+
+    Where systemd hides that file (ProcSubset=pid), those of this user are visible. The kernel
+    compares RLIMIT_NPROC with the threads of the user. Those of root have no limit.
+    """
+    try:
+        with open(loadavg, "rb") as file:
+            return int(file.read().split()[3].split(b"/")[1])
+    except (OSError, ValueError, IndexError):
+        return len(glob("/proc/[0-9]*/task/*")) or None
+
+
 @dataclass(frozen=True, slots=True)
 class ChildLimits:
     """The limits of each child; setrlimit(2) describes them.
@@ -43,9 +56,11 @@ class ChildLimits:
     of the child's program, so it cannot escape them, however busy this process is.
 
     :ivar memory: bytes of heap, stacks and other private memory (RLIMIT_DATA).
+    :ivar count_threads: returns the number of threads that the kernel counts as the user's.
     """
 
     memory: int
+    count_threads: Callable[[], int | None] = count_threads
 
     def of_child(self, timeout: float, output_limit: int | None) -> Limits:
         """Return the limits of one child. A lower limit of this process stays in force.
@@ -67,7 +82,7 @@ class ChildLimits:
         }
         if output_limit is not None:
             values["fsize"] = (output_limit, output_limit)
-        if (threads := _count_threads()) is not None:
+        if (threads := self.count_threads()) is not None:
             # By default there is a render for each CPU, and all may start at the same moment.
             more = max(_LEAST_THREADS, 2 * cpus * (cpus + _THREADS_OF_FFMPEG))
             values["nproc"] = (threads + more, threads + more)
@@ -81,16 +96,3 @@ class ChildLimits:
 def resource_number(name: str) -> int:
     """Return the number of a resource for setrlimit(2), from its name in `Limits`."""
     return int(getattr(resource, f"RLIMIT_{name.upper()}"))
-
-
-def _count_threads() -> int | None:
-    """Return the number of threads of all users, from proc_loadavg(5); None where unknown.
-
-    Where systemd hides that file (ProcSubset=pid), those of this user are visible. The kernel
-    compares RLIMIT_NPROC with the threads of the user. Those of root have no limit.
-    """
-    try:
-        with open(_LOADAVG, "rb") as file:
-            return int(file.read().split()[3].split(b"/")[1])
-    except (OSError, ValueError, IndexError):
-        return len(glob("/proc/[0-9]*/task/*")) or None

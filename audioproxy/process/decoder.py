@@ -37,11 +37,13 @@ class DecoderPipe:
     """The read end of a decoder's stdout.
 
     :param ended: set when the child is dead. What it left behind may hold the pipe open.
+    :param poll_timeout: milliseconds without a byte after which a read checks for that.
     """
 
-    def __init__(self, pipe: RawIOBase, ended: Event) -> None:
+    def __init__(self, pipe: RawIOBase, ended: Event, poll_timeout: int = _POLL_TIMEOUT) -> None:
         self._pipe = pipe
         self._ended = ended
+        self._poll_timeout = poll_timeout
         self._poll = select.poll()
         self._poll.register(pipe, select.POLLIN)
         # Bytes from which there is no wait for more: a decoder waits where the pipe is full.
@@ -53,7 +55,7 @@ class DecoderPipe:
         """Read bytes into ``room`` and return their number; 0 at the end of the output."""
         while True:
             ended = self._ended.is_set()
-            if self._poll.poll(_POLL_TIMEOUT):
+            if self._poll.poll(self._poll_timeout):
                 available = fcntl.ioctl(self._pipe, termios.FIONREAD, bytes(_INT.size))
                 if _INT.unpack(available)[0] < min(len(room), self._plenty):
                     self._ended.wait(_FILLING)

@@ -66,15 +66,15 @@ def find_obstacle(program: str) -> str | None:
     return None
 
 
-def read_folders(pid: int | None) -> set[str]:
+def read_folders(pid: int | None, proc: str = "/proc") -> set[str]:
     """Return the folders of the libraries that a process has linked, from proc_pid_maps(5).
 
     :raises ValueError: where its children would have memory that can become code, or memory in
         common, or are those of an old library.
     """
     folders = set()
-    program = os.readlink(f"/proc/{pid}/exe")
-    for line in Path(f"/proc/{pid}/maps").read_text("utf-8", "surrogateescape").splitlines():
+    program = os.readlink(f"{proc}/{pid}/exe")
+    for line in Path(f"{proc}/{pid}/maps").read_text("utf-8", "surrogateescape").splitlines():
         _, rights, _, _, _, *path = line.split(maxsplit=5)
         if "wx" in rights:
             raise ValueError("a library needs memory that is writable and executable")

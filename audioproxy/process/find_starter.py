@@ -10,7 +10,7 @@ from pathlib import Path
 
 from audioproxy.process.cell import CellStarter, ConfinedProgram
 from audioproxy.process.child_limits import Limits
-from audioproxy.process.starters import Starter, UtilLinuxStarter, run_briefly
+from audioproxy.process.starters import TRIAL_TIMEOUT, Starter, UtilLinuxStarter, run_briefly
 
 #: The source of ``audioproxy-cell`` and of its library, and the path where the program is expected.
 #: The library is beside it. An upgrade may turn a link to another version while this one runs.
@@ -22,20 +22,30 @@ _WITH_FILES, _WITH_PORTS = 1, 4
 
 
 def find_starter(
-    programs: Iterable[str], limits: Limits, environment: Mapping[str, str]
+    programs: Iterable[str],
+    limits: Limits,
+    environment: Mapping[str, str],
+    *,
+    expected: Path | None = None,
+    timeout: float = TRIAL_TIMEOUT,
 ) -> tuple[Starter, list[str]]:
     """Return the best starter of this machine, and its shortcomings: sentences with a remedy each.
 
     This blocks while it tries the programs, in an environment without secrets (D45).
+
+    :param expected: the path of ``audioproxy-cell``, by default `BINARY`. If there is none, one in
+        the PATH takes its place.
+    :param timeout: seconds of each trial.
     """
-    binary = str(BINARY) if BINARY.exists() else shutil.which(BINARY.name)
-    versions = _query(binary) if binary is not None else None
+    expected = expected or BINARY
+    binary = str(expected) if expected.exists() else shutil.which(expected.name)
+    versions = _query(binary, timeout) if binary is not None else None
     if binary is None or versions is None:
-        starter = UtilLinuxStarter.find(limits)
+        starter = UtilLinuxStarter.find(limits, timeout)
         missing = (
-            f"{BINARY.name} is missing or does not run, so code in a decoder can do what this"
+            f"{expected.name} is missing or does not run, so code in a decoder can do what this"
             " user can; install gcc and libc6-dev, and build it:"
-            f" `cc -O2 -static -o {BINARY} {SOURCE} && {library_command(f'{BINARY}.so')}`"
+            f" `cc -O2 -static -o {expected} {SOURCE} && {library_command(f'{expected}.so')}`"
         )
         return starter, [missing, *starter.shortcomings]
     landlock, has_filters = versions
@@ -43,7 +53,7 @@ def find_starter(
     confined, unconfined = {}, []
     for program in programs:
         found = ConfinedProgram.of(program)
-        if _runs_in_cell(binary, program, found, landlock, limits, environment):
+        if _runs_in_cell(binary, program, found, landlock, limits, environment, timeout):
             confined[program] = found
         else:
             unconfined.append(program)
@@ -58,9 +68,9 @@ def library_command(library: str) -> str:
     return f"cc -O2 -shared -fPIC -o {library} {SOURCE}"
 
 
-def _query(binary: str) -> tuple[int, bool] | None:
+def _query(binary: str, timeout: float) -> tuple[int, bool] | None:
     """Return the version of Landlock (0 is none), and whether seccomp filters work."""
-    ended = run_briefly([binary, "-q"])
+    ended = run_briefly([binary, "-q"], timeout)
     try:
         landlock, filters = (ended.stdout if ended else b"").split()
         return int(landlock), filters == b"1"
@@ -94,6 +104,7 @@ def _runs_in_cell(
     landlock: int,
     limits: Limits,
     environment: Mapping[str, str],
+    timeout: float,
 ) -> bool:
     of_system = f"/usr/bin/{os.path.basename(program)}"
     if confined.is_script:
@@ -107,7 +118,7 @@ def _runs_in_cell(
 
     def fails(programs: Mapping[str, ConfinedProgram]) -> bool:
         command = CellStarter(binary, programs).command_line([program, "-version"], (), limits)
-        ended = run_briefly(command, environment)
+        ended = run_briefly(command, timeout, environment)
         return ended is not None and ended.returncode != 0
 
     # A program that is broken now, or too slow on a busy machine, keeps its cell.

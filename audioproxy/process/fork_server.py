@@ -42,9 +42,9 @@ WORDS = ["-version", " " * 8192]
 
 # The size of `request` in cell.c. Longer messages cannot be sent.
 _MOST_WORDS = 1 << 18
-# Seconds within which a server answers, for which everything else waits. It needs less than a
-# millisecond, as the child was forked before, but the machine may be busy.
-_ANSWER_TIMEOUT = 0.25
+#: Seconds within which a server answers, for which everything else waits. It needs less than a
+#: millisecond, as the child was forked before, but the machine may be busy.
+ANSWER_TIMEOUT = 0.25
 # What a child answers: its process ID. A server that cannot fork answers a negative errno.
 _ANSWER = struct.Struct("i")
 # The end of a server's stderr that is kept.
@@ -64,15 +64,20 @@ class ForkServer(ProcessProtocol):
     """The connection to a server, from its start until it is reaped.
 
     :ivar cpu_seconds: what linking took, once it is ready.
+    :ivar answer_timeout: seconds within which it answers; after that, it is lost.
     """
 
     def __init__(
-        self, ready: Callable[[ForkServer], object], ended: Callable[[ForkServer, str], object]
+        self,
+        ready: Callable[[ForkServer], object],
+        ended: Callable[[ForkServer, str], object],
+        answer_timeout: float = ANSWER_TIMEOUT,
     ) -> None:
         self._ready, self._ended = ready, ended
         self._output = self._errors = b""
         self._reason: str | None = None
         self.pid: int | None = None
+        self.answer_timeout = answer_timeout
         self.cpu_seconds = 0.0
 
     def start(self, spawn: Spawn, library: str, command: Sequence[str]) -> None:
@@ -116,7 +121,7 @@ class ForkServer(ProcessProtocol):
                 data = b"".join(os.fsencode(word) + b"\0" for word in request)
                 self._send(data, sent)
             # Without a child, nothing has the other end any more.
-            ours.settimeout(_ANSWER_TIMEOUT)
+            ours.settimeout(self.answer_timeout)
             try:
                 answer = ours.recv(_ANSWER.size)
             except OSError as error:

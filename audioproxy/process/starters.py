@@ -18,8 +18,8 @@ from twisted.internet.protocol import ProcessProtocol
 from audioproxy._twisted import own_process_group
 from audioproxy.process.child_limits import Limits
 
-# Seconds within which a program has to show that it works.
-_TIMEOUT = 10
+#: Seconds within which a program has to show that it works.
+TRIAL_TIMEOUT = 10.0
 
 #: Executes a command line. Descriptors are by their numbers in the child; "r" is a pipe from it.
 Spawn: TypeAlias = Callable[[ProcessProtocol, Sequence[str], Mapping[int, int | str]], object]
@@ -89,12 +89,12 @@ class UtilLinuxStarter(Starter):
     nice: str | None = None
 
     @classmethod
-    def find(cls, limits: Limits) -> UtilLinuxStarter:
+    def find(cls, limits: Limits, timeout: float = TRIAL_TIMEOUT) -> UtilLinuxStarter:
         """Return the programs that work: others may have the name of a needed one."""
         prlimit, setpriv = shutil.which("prlimit"), shutil.which("setpriv")
         return cls(
-            prlimit if _works(cls(prlimit=prlimit), limits) else None,
-            setpriv if _works(cls(setpriv=setpriv), limits) else None,
+            prlimit if _works(cls(prlimit=prlimit), limits, timeout) else None,
+            setpriv if _works(cls(setpriv=setpriv), limits, timeout) else None,
             shutil.which("nice"),
         )
 
@@ -119,17 +119,17 @@ class UtilLinuxStarter(Starter):
         return [*words, *command]
 
 
-def _works(starter: Starter, limits: Limits) -> bool:
-    ended = run_briefly(starter.command_line(["true"], (), limits))
+def _works(starter: Starter, limits: Limits, timeout: float) -> bool:
+    ended = run_briefly(starter.command_line(["true"], (), limits), timeout)
     return ended is not None and ended.returncode == 0
 
 
 def run_briefly(
-    command: Sequence[str], environment: Mapping[str, str] | None = None
+    command: Sequence[str], timeout: float, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes] | None:
-    """Return how a program ended: None after 10 seconds, status 127 where it cannot be started."""
+    """Return how a program ended: None after the timeout, status 127 where it cannot be started."""
     try:
-        return subprocess.run(command, capture_output=True, timeout=_TIMEOUT, env=environment)
+        return subprocess.run(command, capture_output=True, timeout=timeout, env=environment)
     except subprocess.TimeoutExpired:
         return None
     except OSError:

@@ -6,12 +6,12 @@ import math
 import os
 import shutil
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP
-from typing import Any
+from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ProcessDone, ProcessExitedAlready
@@ -23,9 +23,9 @@ from audioproxy._twisted import ForkedProcess
 from audioproxy.concurrency.shared_result import SharedResult
 from audioproxy.media.inputs import MAP_DESCRIPTOR, QUESTIONS_DESCRIPTOR, SOURCE_DESCRIPTOR
 from audioproxy.observe.log_context import Logger
+from audioproxy.process import executables
 from audioproxy.process.cell import CellStarter
 from audioproxy.process.child_limits import Limits
-from audioproxy.process.executables import find_obstacle, identify, read_folders
 from audioproxy.process.find_starter import library_command
 from audioproxy.process.fork_server import VARIABLES, ForkServer, NotForked
 from audioproxy.process.starters import spawn_by
@@ -51,11 +51,23 @@ _FAR_WORDS = ["-i", f"file:/dev/fd/{SOURCE_DESCRIPTOR}"]
 _log = Logger()
 
 
+class Executables(Protocol):
+    """What has to be known of a program's files: the module `executables` finds it."""
+
+    def find_obstacle(self, program: str) -> str | None: ...
+
+    def identify(self, path: str) -> object: ...
+
+    def read_folders(self, pid: int | None) -> set[str]: ...
+
+
 @dataclass(eq=False)
 class WarmProgram:
     """Keeps a fork server of one program, where that is possible.
 
     :ivar limits: of the first children, which have to show that the program works.
+    :ivar new_server: creates a server that is not started.
+    :ivar new_process: forks a child.
     :ivar obstacle: why there is none; None while there is one.
     """
 
@@ -64,6 +76,11 @@ class WarmProgram:
     reactor: Any
     environment: Mapping[str, str]
     limits: Limits
+    most_forks: int = MOST_FORKS
+    start_timeout: float = _START_TIMEOUT
+    executables: Executables = executables
+    new_server: Callable[..., ForkServer] = ForkServer
+    new_process: Callable[..., object] = ForkedProcess
 
     def __post_init__(self) -> None:
         self.obstacle: str | None = "not started yet"
@@ -91,6 +108,10 @@ class WarmProgram:
     @property
     def _path(self) -> str:
         return shutil.which(self.program) or self.program
+
+    @property
+    def server_pid(self) -> int | None:
+        return None if self._current is None else self._current.pid
 
     @property
     def cpu_seconds(self) -> float:
@@ -156,7 +177,7 @@ class WarmProgram:
                 self._warn(f"started anew for a child: {error}")
             return False
         self._forks += 1
-        if self._forks == MOST_FORKS:
+        if self._forks == self.most_forks:
             # The present server forks until the next one is ready.
             self._start()
         return True
@@ -173,7 +194,8 @@ class WarmProgram:
             if has_crashed and server is self._current:
                 self._lose(server, "a child has crashed")
 
-        ForkedProcess(self.reactor, protocol, descriptors, partial(server.fork, words), exited)
+        fork = partial(server.fork, words)
+        self.new_process(self.reactor, protocol, descriptors, fork, exited)
 
     def _lose(self, server: ForkServer, reason: str) -> None:
         self._current = None
@@ -183,12 +205,15 @@ class WarmProgram:
     def replace_outdated(self) -> bool:
         """Replace a server whose program or libraries have changed; return whether they have."""
         server = self._current
-        if server is None or self._linked == {path: identify(path) for path in self._linked}:
+        if server is None or self._linked == self._identify(self._linked):
             return False
         self._current = None
         server.kill("replaced")
         self._start()
         return True
+
+    def _identify(self, paths: Iterable[str]) -> dict[str, object]:
+        return {path: self.executables.identify(path) for path in paths}
 
     def _start(self) -> None:
         if not self._is_open:
@@ -199,14 +224,14 @@ class WarmProgram:
             return
         self._cancel_call()
         path = self._path
-        if (obstacle := find_obstacle(path)) is not None:
+        if (obstacle := self.executables.find_obstacle(path)) is not None:
             self._fail(obstacle, is_fault=False)
             return
-        self._next = server = ForkServer(
+        self._next = server = self.new_server(
             lambda ready: Deferred.fromCoroutine(self._prove(ready)), self._end
         )
         self._running.add(server)
-        self._call = self.reactor.callLater(_START_TIMEOUT, server.kill, "it takes too long")
+        self._call = self.reactor.callLater(self.start_timeout, server.kill, "it takes too long")
         try:
             command = self.cells.server_command(path, self.limits)
             server.start(self._spawn, self.cells.library, command)
@@ -219,10 +244,10 @@ class WarmProgram:
     async def _prove(self, server: ForkServer) -> None:
         """Use a server if its first child prints a version, and try whether one reads a source."""
         try:
-            folders = read_folders(server.pid)
+            folders = self.executables.read_folders(server.pid)
             program = self._path
-            linked = {path: identify(path) for path in (program, *folders, *_LOADER_FILES)}
-            if linked[program] != identify(f"/proc/{server.pid}/exe"):
+            linked = self._identify((program, *folders, *_LOADER_FILES))
+            if linked[program] != self.executables.identify(f"/proc/{server.pid}/exe"):
                 raise ValueError("it was replaced while it was linked")
             trial = await self._run_trial(server, [program, "-version"], {})
             if trial.fault is not None:

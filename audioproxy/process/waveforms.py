@@ -43,11 +43,15 @@ class _UnevenPart(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Waveforms:
-    """Renders waveforms, of sources that ffmpeg decodes and of uncompressed samples."""
+    """Renders waveforms, of sources that ffmpeg decodes and of uncompressed samples.
+
+    :ivar folder: of the blocks that do not fit into ``max_memory`` bytes.
+    """
 
     decoder: Decoder
     in_thread: ThreadRunner
     folder: str = DEFAULT_FOLDER
+    max_memory: int = _MAX_MEMORY_BYTES
 
     async def write(
         self,
@@ -189,7 +193,8 @@ class _Run:
 
     @contextmanager
     def _spool(self) -> Iterator[IO[bytes]]:
-        spool = SpooledTemporaryFile(_MAX_MEMORY_BYTES, dir=self.waveforms.folder)  # noqa: SIM115
+        waveforms = self.waveforms
+        spool = SpooledTemporaryFile(waveforms.max_memory, dir=waveforms.folder)  # noqa: SIM115
         try:
             yield spool
         finally:

@@ -8,21 +8,27 @@ import os
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from audioproxy.cli.main import build_parser, main
 from audioproxy.urls import Signer
-from tests.support.service import PATIENCE, PROJECT
+from tests.support import preloaded
+from tests.support.service import PATIENCE, PROJECT, reactor
 
 KEY, SALT = bytes(range(32)), b"\xfa\x11"
 #: Key and salt as environment variables.
 SECRETS = {"AP_KEY": KEY.hex(), "AP_SALT": SALT.hex()}
 SIGNER = Signer(KEY, SALT, "https://audio.example")
 PIECE = "local://masters/piece.wav"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -34,8 +40,27 @@ class RunResult:
     err: str
 
 
+def wait_for(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine, in a test that is none: the reactor does not run there."""
+    outcomes: list[Any] = []
+
+    def end(outcome: Any) -> None:
+        outcomes.append(outcome)
+        if reactor.running:
+            reactor.crash()
+
+    Deferred.fromCoroutine(work).addTimeout(PATIENCE, reactor).addBoth(end)
+    if not outcomes:
+        # As trial does for a test that is a coroutine.
+        reactor.run()
+    (outcome,) = outcomes
+    if isinstance(outcome, Failure):
+        outcome.raiseException()
+    return outcome  # type: ignore[no-any-return]
+
+
 def command(*words: str, environment: Mapping[str, str] = SECRETS, stdin: str = "") -> RunResult:
-    """Run the command to its end.
+    """Run the command to its end, also in a test that is no coroutine with a reactor of trial.
 
     :param environment: all variables of the command.
     """
@@ -47,7 +72,7 @@ def command(*words: str, environment: Mapping[str, str] = SECRETS, stdin: str = 
         mock.patch.object(sys, "stdin", io.StringIO(stdin)),
     ):
         try:
-            status = main(words)
+            status = main(words, lambda work, *_: wait_for(work(reactor)))
         except SystemExit as end:
             # argparse raises SystemExit for usage errors and for --help.
             status = int(end.code or 0)
@@ -77,5 +102,5 @@ def run_program(
 
 def run_command(*words: str, environment: Mapping[str, str]) -> RunResult:
     """Run the command in a process of its own to its end."""
-    program = (sys.executable, "-m", "audioproxy.cli.main")
-    return run_program(*program, *words, environment=environment)
+    environment = {"PYTHONPATH": str(PROJECT), **environment}
+    return RunResult(*preloaded.run((*preloaded.COMMAND, *words), environment, PATIENCE))

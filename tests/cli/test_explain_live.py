@@ -1,4 +1,4 @@
-"""`audioproxy explain` with a probe of the source, in a process of its own."""
+"""`audioproxy explain` with a probe of the source."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import re
 from pathlib import Path
 from typing import Any
 
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import TestCase
 
 from audioproxy.urls import Variant
-from tests.cli.command import SECRETS, SIGNER, run_command, run_program
+from tests.cli.command import SECRETS, SIGNER, command, run_program
 from tests.support.audio import read_wav
-from tests.support.service import PATIENCE, generate_audio, short_flac
+from tests.support.service import PATIENCE, TEST_PATIENCE, generate_audio, short_flac
 
 
-class SourceTests(SynchronousTestCase):
+class SourceTests(TestCase):
     """Explanations that include a probe of the source."""
+
+    timeout = TEST_PATIENCE
 
     def setUp(self) -> None:
         self.root = root = Path(self.mktemp()).resolve()
@@ -32,8 +34,8 @@ class SourceTests(SynchronousTestCase):
         }
 
     def explain(self, status: int, url: str) -> dict[str, Any]:
-        """Run the command in a process, require its status, and return its document."""
-        ended = run_command("explain", "--json", url, environment=self.settings)
+        """Run the command, require its status, and return its document."""
+        ended = command("explain", "--json", url, environment=self.settings)
         self.assertEqual((status, ""), (ended.status, ended.err))
         document: dict[str, Any] = json.loads(ended.out)
         return document
@@ -41,7 +43,7 @@ class SourceTests(SynchronousTestCase):
     def test_commands_run(self) -> None:
         """A shell can run the ffmpeg command that `explain` shows without changes."""
         url = SIGNER.url("local://a b.flac", Variant(f="wav", bd="32f", t=("0.1", "0.2")))
-        ended = run_command("explain", url, environment=self.settings)
+        ended = command("explain", url, environment=self.settings)
         self.assertRegex(ended.out, r"read as +flac in flac, 44100 Hz")
         self.assertNotIn("assumed", ended.out)
         line = re.findall("(?m)^ffmpeg +(.+)$", ended.out)[0]
@@ -68,7 +70,7 @@ class SourceTests(SynchronousTestCase):
         url = SIGNER.url("local://a.mka")
         expected = {"rendered": 1, "audio_streams": 2, "marked": 2}
         self.assertEqual(self.explain(0, url)["stream"], expected)
-        ended = run_command("explain", url, environment=self.settings)
+        ended = command("explain", url, environment=self.settings)
         text = "the first of 2 audio streams; the source marks number 2 as the default"
         self.assertRegex(ended.out, f"(?m)^stream +{text}$")
         self.assertNotIn("stream", self.explain(0, SIGNER.url("local://a b.flac")))

@@ -20,7 +20,7 @@ from audioproxy.s3 import listing
 from audioproxy.variants.bucket_catalog import BucketCatalog
 from audioproxy.variants.s3 import S3VariantStore
 from audioproxy.variants.stored_file import open_variant
-from tests.cli.command import parse_store
+from tests.cli.command import RunResult, command, parse_store
 from tests.support.remote import HOLD, PASS, RemoteCase, RequestAction
 from tests.support.service import Process, ServiceCase, reactor, until
 from tests.support.variants import StoredVariant, neighbors
@@ -42,14 +42,14 @@ def start(case: ServiceCase, *words: str, terminal: bool = False, **variables: s
 class FolderTests(ServiceCase):
     """Commands on a folder"""
 
-    async def values(self, status: int, *words: str) -> Any:
+    def values(self, status: int, *words: str) -> Any:
         """Return the values that a command prints before it ends with a status."""
-        process = start(self, *words, "--json")
-        self.assertEqual(status, await process.end(), process.stderr)
-        found = [json.loads(line) for line in process.stdout.splitlines()]
+        ended = command("store", *words, "--json", environment=self.environment())
+        self.assertEqual(status, ended.status, ended.err)
+        found = [json.loads(line) for line in ended.out.splitlines()]
         return found if words[0] == "ls" else found[0]
 
-    async def test_commands(self) -> None:
+    def test_commands(self) -> None:
         """Each command does what it says, and touches nothing that is beside the variants."""
         for variant in (*ONE, TWO, UNKNOWN, ROTTEN):
             variant.write(self.store)
@@ -57,7 +57,7 @@ class FolderTests(ServiceCase):
         for path in beside:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"a master")
-        stat = await self.values(0, "stat")
+        stat = self.values(0, "stat")
         self.assertEqual((5, 1), (stat["variants"], stat["unknown"]["variants"]))
         self.assertEqual(
             {"mp3": 2, "opus": 1, "wav": 1},
@@ -67,30 +67,30 @@ class FolderTests(ServiceCase):
             {OTHER_BUILD: 1, "unknown": 4},
             {name: amount["variants"] for name, amount in stat["builds"].items()},
         )
-        rows = await self.values(0, "ls", "--prefix", "local://o", "--format", "opus")
+        rows = self.values(0, "ls", "--prefix", "local://o", "--format", "opus")
         self.assertEqual(
             [(ONE[1].key, "f:opus", "local://one.wav")],
             [(row["key"], row["options"], row["source"]) for row in rows],
         )
-        (row,) = await self.values(0, "ls", "--source", "local://two.wav")
+        (row,) = self.values(0, "ls", "--source", "local://two.wav")
         self.assertEqual((OTHER_BUILD, None), (row["build"], rows[0]["build"]))
-        verified = await self.values(1, "verify", "--delete")
+        verified = self.values(1, "verify", "--delete")
         self.assertEqual((3, 1), (verified["good"], verified["unknown"]))
         self.assertEqual([True], [each["removed"] for each in verified["broken"]])
-        purged = await self.values(0, "purge", "local://one.wav")
+        purged = self.values(0, "purge", "local://one.wav")
         self.assertEqual({each.key for each in ONE}, {row["key"] for row in purged["removed"]})
-        pruned = await self.values(0, "prune", "--max-bytes", "0")
+        pruned = self.values(0, "prune", "--max-bytes", "0")
         self.assertEqual((2, 0), (pruned["removed"]["variants"], pruned["remaining"]["variants"]))
         self.assertEqual([], [path for path in beside if not path.exists()])
 
-    async def test_dry_run(self) -> None:
+    def test_dry_run(self) -> None:
         """A dry run says what a prune of the same limits removes, and removes nothing."""
         variants = [StoredVariant.of(f"local://{number}") for number in range(9)]
         for variant in variants:
             variant.write(self.store)
-        dry = await self.values(0, "prune", "--max-bytes", "2k", "-n")
+        dry = self.values(0, "prune", "--max-bytes", "2k", "-n")
         self.assertEqual(len(variants), len([*self.store.glob("??/*")]))
-        real = await self.values(0, "prune", "--max-bytes", "2k")
+        real = self.values(0, "prune", "--max-bytes", "2k")
         self.assertLess(len([*self.store.glob("??/*")]), len(variants))
         self.assertEqual(real | {"dry_run": True}, dry)
 
@@ -149,17 +149,17 @@ class SilentStore(Resource):
 class SilentStoreTests(ServiceCase):
     """Commands on a bucket whose listing is empty, although it has objects"""
 
-    def start(self, *words: str) -> tuple[SilentStore, Process]:
-        """Start a command on a new bucket."""
-        store = SilentStore()
+    def run_on(self, store: SilentStore, *words: str) -> RunResult:
+        """Run a command on a new bucket."""
         port = reactor.listenTCP(0, Site(store), interface="127.0.0.1")
         self.addCleanup(port.stopListening)
         names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION")
         endpoint = f"http://127.0.0.1:{port.getHost().port}"
         variables = {**dict.fromkeys(names, "a"), "AP_VARIANT_STORE": "s3://bucket"}
-        return store, start(self, *words, AP_S3_ENDPOINT=endpoint, **variables)
+        environment = self.environment(AP_S3_ENDPOINT=endpoint, **variables)
+        return command("store", *words, environment=environment)
 
-    async def test_unlisted(self) -> None:
+    def test_unlisted(self) -> None:
         """Each command says so, and ends with 1: nothing is known of the variants."""
         rows: dict[str, dict[str, Any]] = {
             "stat": {"variants": 0},
@@ -169,22 +169,24 @@ class SilentStoreTests(ServiceCase):
             "verify": {"good": 0},
         }
         for words, values in rows.items():
-            store, process = self.start(*words.split(), "--json")
-            self.assertEqual(1, await process.end(), words)
+            store = SilentStore()
+            ended = self.run_on(store, *words.split(), "--json")
+            self.assertEqual(1, ended.status, words)
             error = "audioproxy: the store: its listing is empty, and lacks an object that was just"
-            self.assertIn(error, process.stderr)
-            documents = [json.loads(line) for line in process.stdout.splitlines()]
+            self.assertIn(error, ended.err)
+            documents = [json.loads(line) for line in ended.out.splitlines()]
             for document in documents:
                 self.assertEqual(document, {**document, **values, "failed": 1})
             self.assertEqual(bool(values), len(documents))
             self.assertEqual(["PUT", "GET", "DELETE"], store.requests[-3:])
 
-    async def test_read_only(self) -> None:
+    def test_read_only(self) -> None:
         """Credentials that only read prove nothing: a message says so, and the status is 1."""
-        store, process = self.start("stat")
+        store = SilentStore()
         store.is_read_only = True
-        self.assertEqual(1, await process.end())
-        self.assertIn("whether that is true is tested with the object", process.stderr)
+        ended = self.run_on(store, "stat")
+        self.assertEqual(1, ended.status)
+        self.assertIn("whether that is true is tested with the object", ended.err)
 
 
 class BucketTests(RemoteCase):

@@ -30,7 +30,6 @@ from twisted.internet.defer import Deferred
 from twisted.internet.protocol import ProcessProtocol
 from twisted.trial.unittest import SkipTest, TestCase
 
-from audioproxy.process import fork_server as fork_server_module
 from audioproxy.process.cell import CellStarter, ConfinedProgram
 from audioproxy.process.child_limits import ChildLimits
 from audioproxy.process.executables import find_obstacle
@@ -312,7 +311,6 @@ class CellCase(TestCase):
         if not isinstance(starter, CellStarter) or shortcomings:
             raise SkipTest(f"the cell is incomplete: {shortcomings}")
         self.cells = replace(starter, programs={PYTHON: ConfinedProgram.of(PYTHON)})
-        self.patch(fork_server_module, "_ANSWER_TIMEOUT", PATIENCE)
         stack = ExitStack()
         self.addCleanup(stack.close)
         self.fixture = Fixture(stack)
@@ -381,7 +379,7 @@ class LinkedTests(CellCase):
                 command, environment = [*prefix, "env", *settings, *command], dict(os.environ)
             reactor.spawnProcess(protocol, command[0], command, environment, childFDs=descriptors)
 
-        server = ForkServer(ready.callback, end)
+        server = ForkServer(ready.callback, end, PATIENCE)
         server.start(spawn, self.cells.library, self.cells.server_command(PYTHON, {}))
 
         async def close() -> None:

@@ -7,10 +7,10 @@ import tempfile
 from twisted.trial.unittest import SkipTest
 
 from audioproxy.process.spawn import Launcher
-from tests.process.test_warm_live import WarmCase
 from tests.support.audio import convert, silence, write_wav
 from tests.support.programs import FFPROBE
 from tests.support.service import PATIENCE
+from tests.support.warm_programs import WarmCase
 
 PACKET = 188
 CYRILLIC = "Радио"
@@ -70,7 +70,7 @@ class CharsetTests(WarmCase):
                 child = launcher.launch(words, descriptors, PATIENCE, stdout_limit=1 << 20)
                 return (await child.wait()).stdout.decode("utf-8", "surrogateescape")
 
-            expected = await list_services(self.cold_launcher())
+            expected = await list_services(self.cold_launcher)
             if CYRILLIC not in expected:
                 raise SkipTest("the C library has no modules of character sets")
             self.assertEqual(expected, await list_services(self.launcher))

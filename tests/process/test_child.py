@@ -302,10 +302,6 @@ class ChildTests(SynchronousTestCase):
     def test_signal_refused(self) -> None:
         """A signal that the system refuses to deliver is logged as an error."""
         child = self.start()
-
-        def refuse(name: str) -> None:
-            raise PermissionError("not yours")
-
-        self.patch(self.spawner.last, "signalProcess", refuse)
+        self.spawner.last.refusal = PermissionError("not yours")
         child.kill()
         self.assertEqual(self.errors(), ["cannot signal a child: not yours"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import signal
 import sys
@@ -17,7 +16,7 @@ from twisted.trial.unittest import TestCase
 
 from audioproxy.process.child import Child, ChildTimeout, Exit
 from audioproxy.process.spawn import Launcher, SpawnFailed
-from tests.support.processes import open_descriptors, opened_since
+from tests.support.processes import free_descriptors, open_descriptors, opened_since
 from tests.support.service import PATIENCE, TEST_PATIENCE, until
 
 ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
@@ -147,14 +146,8 @@ class ChildTests(RealCase):
     def test_no_descriptors_left(self) -> None:
         """Without enough free descriptors a program is not started, and no descriptor leaks."""
         before = open_descriptors()
-        free = os.dup(0)
-        os.close(free)
-        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         for spare in range(5):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (free + spare, limits[1]))
-            try:
+            with free_descriptors(spare):
                 error = self.assertRaises(SpawnFailed, self.start, ["/bin/true"])
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
             self.assertEqual(str(error), "/bin/true: Too many open files", spare)
         self.assertEqual(set(), opened_since(before))

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.process import fork_server as fork_server_module
 from audioproxy.process.cell import CellStarter
 from audioproxy.process.child_limits import ChildLimits
 from audioproxy.process.find_starter import find_starter
@@ -41,7 +40,6 @@ def link(case: SynchronousTestCase, program: str) -> LinkedProgram:
     starter, shortcomings = find_starter([], LIMITS, {})
     if not isinstance(starter, CellStarter):
         raise SkipTest(f"there is no cell: {shortcomings}")
-    case.patch(fork_server_module, "_ANSWER_TIMEOUT", PATIENCE)
     linked = LinkedProgram(starter, program, LIMITS)
     case.addCleanup(linked.close)
     return linked

@@ -29,7 +29,6 @@ from audioproxy.errors import (
 )
 from audioproxy.media.command.decoding import Pipeline
 from audioproxy.media.command.progress import REPORT
-from audioproxy.process import ffmpeg
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.spawn import Launcher
 from tests.media.test_diagnostics import (
@@ -413,19 +412,18 @@ class DecoderTests(EncoderCase):
         """Messages are searched once, however often readers wait for the output."""
         searched: list[bytes] = []
 
-        def search(stderr: bytes) -> bool:
-            searched.append(stderr)
-            return False
+        class SearchedPipeline(Pipeline):
+            def check(self, stderr: bytes, *, succeeded: bool = False) -> None:
+                searched.append(stderr)
 
-        self.patch(ffmpeg, "filled_disk", search)
-        running = self.encode()
+        running = self.encode(SearchedPipeline(["ffmpeg"]))
         for printed in (b"a", b"b"):
             self.spawner.last.write_stderr(printed)
             for _ in range(3):
                 self.assertTrue(self.encoding.is_readable)
+        self.assertEqual(searched, [b"a", b"ab"])
         self.spawner.last.exit_and_end()
         self.successResultOf(running)
-        self.assertEqual(searched, [b"a", b"ab"])
 
     def test_enough(self) -> None:
         """An encoder may end before its decoder, which is then stopped."""

@@ -15,14 +15,13 @@ from twisted.logger import capturedLogs
 from audioproxy.process.child import Exit
 from audioproxy.process.find_starter import BINARY
 from audioproxy.process.fork_server import ForkServer
-from tests.support.processes import open_descriptors, opened_since
+from tests.support.processes import open_descriptors, opened_since, set_environment
 from tests.support.service import PATIENCE
 from tests.support.warm_programs import (
     ENVIRONMENT,
     WarmCase,
     plain_program,
     running_server,
-    server_of,
     warnings,
 )
 
@@ -70,7 +69,7 @@ class ChildTests(WarmCase):
         self.addCleanup(os.close, source)
         os.set_inheritable(source, True)
         states = []
-        for launcher in (self.launcher, self.cold_launcher()):
+        for launcher in (self.launcher, self.cold_launcher):
             child = launcher.launch(
                 [self.program, "wait", "for me"], {3: source, 7: source}, PATIENCE,
                 stdout_limit=100, output_limit=5_000_000,
@@ -119,7 +118,7 @@ class ChildTests(WarmCase):
             for text, found in zip(expected, warnings(events), strict=True):
                 self.assertIn(text, found)
             self.cold.clear()
-        self.assertEqual((server, None), (server_of(warm), warm.obstacle))
+        self.assertEqual((server, None), (warm.server_pid, warm.obstacle))
 
     async def test_shown_command_line(self) -> None:
         """`ps` shows each child's own command line; of a very long one, the beginning."""
@@ -138,7 +137,7 @@ class ChildTests(WarmCase):
         A program that was missing at the start of the service is known by its name alone.
         """
         path = plain_program()
-        self.patch(os, "environ", {"PATH": os.path.dirname(path)})
+        set_environment(self, PATH=os.path.dirname(path))
         for program in (path, os.path.basename(path)):
             await self.open(program)
             warm, cold = await self.both("names")
@@ -179,10 +178,10 @@ class ChildTests(WarmCase):
         """A word with a zero is refused, as it would be two words to the server, which stays."""
         warm = await self.open()
         server = running_server(warm)
-        for launcher in (self.launcher, self.cold_launcher()):
+        for launcher in (self.launcher, self.cold_launcher):
             with self.assertRaisesRegex(ValueError, "embedded null byte"):
                 launcher.launch([self.program, "print", "a\0b"], {}, PATIENCE)
-        self.assertEqual((server, None), (server_of(warm), warm.obstacle))
+        self.assertEqual((server, None), (warm.server_pid, warm.obstacle))
 
     async def test_random_serials(self) -> None:
         """Children of ffmpeg choose different serial numbers of Ogg streams."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from twisted.internet.defer import Deferred, gatherResults
 
 from tests.support.audio import riff
+from tests.support.processes import set_environment
 from tests.support.programs import STAND_IN
 from tests.support.service import ServiceCase, fetch, short_flac, signed
 
@@ -28,7 +29,7 @@ class HungrySourceTests(ServiceCase):
         path = self.shadow_ffmpeg(STAND_IN)
         program = Path(path.partition(":")[0], "ffmpeg")
         os.link(program, program.with_name("ffprobe"))
-        self.patch(os, "environ", {**os.environ, "PATH": path})
+        set_environment(self, PATH=path)
         for name in ("short", *names):
             # Names of one file would share a probe.
             self.add(f"{name}.flac", short_flac().read_bytes())

@@ -33,9 +33,7 @@ from audioproxy.media.ffprobe import CONTAINER_TAGS, NAMED_TAGS
 from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.probe import Check, Probe
-from audioproxy.process import child as child_module
-from audioproxy.process import prober as prober_module
-from audioproxy.process.prober import Prober
+from audioproxy.process.prober import CACHE_SIZE, OUTPUT_LIMIT, Prober
 from audioproxy.process.spawn import Launcher
 from tests.media.lengths.test_musepack import musepack
 from tests.media.test_bursts import SYNCS, bursts_of, pack
@@ -144,7 +142,10 @@ class ProberCase(SynchronousTestCase):
         self.spawner = FakeSpawner()
         self.addCleanup(self.spawner.kill_all)
         self.slots = Slots(self.clock, 2, 0, 1.0)
-        launcher = Launcher(self.spawner, self.clock, {})
+        self.cpu_seconds = 0.0
+        launcher = Launcher(
+            self.spawner, self.clock, {}, read_cpu_seconds=lambda _: self.cpu_seconds
+        )
         self.prober = Prober(launcher, "ffprobe", self.slots, 10)
 
     def fetch(self, name: bytes = b"a", source: FakeSource | None = None) -> Deferred[Probe]:
@@ -220,8 +221,8 @@ class CacheTests(ProberCase):
 
     def test_bounded(self) -> None:
         """The cache is bounded, and keeps the sources that were requested last."""
-        self.assertLess(prober_module._CACHE_SIZE, 1000)
-        for number in range(prober_module._CACHE_SIZE):
+        self.assertLess(CACHE_SIZE, 1000)
+        for number in range(CACHE_SIZE):
             self.probe_uncached(b"1", b"%d" % number)
         for number in (0, 2):
             self.successResultOf(self.fetch(source=FakeSource(b"1", b"%d" % number)))
@@ -231,7 +232,7 @@ class CacheTests(ProberCase):
 
     def time_out(self, source: FakeSource, cpu_seconds: float) -> None:
         """Make a probe time out, after it has used the CPU for some seconds."""
-        self.patch(child_module, "_read_cpu_seconds", lambda pid: cpu_seconds)
+        self.cpu_seconds = cpu_seconds
         probing = self.fetch(source=source)
         self.clock.advance(10)
         self.spawner.last.exit_and_end(signal=15)
@@ -328,7 +329,7 @@ class ResultTests(ProberCase):
     def test_endless_output(self) -> None:
         """Endless output is stopped: a 500 without a result, a 415 where there may be video."""
         for text, refusal in (
-            (b" " * (prober_module._OUTPUT_LIMIT + 1), ProbeFailed),
+            (b" " * (OUTPUT_LIMIT + 1), ProbeFailed),
             (probe_output(*[AUDIO] * 10_000), UndecodableSource),
         ):
             probing = self.cut_off(text)
@@ -338,7 +339,7 @@ class ResultTests(ProberCase):
 
     def test_long_tags(self) -> None:
         """If tags exceed the limit, what precedes the cut is known, and the container (D24)."""
-        endless = "la " * prober_module._OUTPUT_LIMIT
+        endless = "la " * OUTPUT_LIMIT
         tags = {"title": "x", "lyrics": endless, "artist": "y"}
         named = {"title": "x", "artist": "y"}
         probing = self.cut_off(probe_output(AUDIO, tags=tags))
@@ -758,7 +759,7 @@ class SourceTests(ProberCase):
 
         Nothing is remembered of it: neither what ffprobe has found, nor that it took too long.
         """
-        self.patch(child_module, "_read_cpu_seconds", lambda pid: 9.0)
+        self.cpu_seconds = 9.0
         for failure, refusal in (
             (UpstreamUnavailable(), UpstreamUnavailable),
             (RenderFailed("The source changed while it was read."), ProbeFailed),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +59,10 @@ class CapabilitiesCase(SynchronousTestCase):
         self.spawner = FakeSpawner()
         self.addCleanup(self.spawner.kill_all)
 
-    def programs(self, setpriv: str | None = None) -> Programs:
+    def programs(self, setpriv: str | None = None, ffmpeg: str = PROGRAMS[0]) -> Programs:
         """Return the programs, started by setpriv where its path is given."""
-        starter = UtilLinuxStarter(setpriv=setpriv)
-        return Programs(Launcher(self.spawner, self.clock, {}, starter), *PROGRAMS)
+        launcher = Launcher(self.spawner, self.clock, {}, UtilLinuxStarter(setpriv=setpriv))
+        return Programs(launcher, ffmpeg, PROGRAMS[1])
 
     def answer_versions(self, output: bytes = b"version 7 --enable-libsoxr") -> None:
         """Make both programs print their version."""
@@ -83,7 +82,7 @@ class CapabilitiesCase(SynchronousTestCase):
 
     def answer_configuration(self, *flags: str) -> None:
         """Make ffmpeg print its build configuration."""
-        self.assertEqual(self.spawner.last.arguments, [PROGRAMS[0], "-hide_banner", "-version"])
+        self.assertEqual(self.spawner.last.arguments[1:], ["-hide_banner", "-version"])
         text = f"ffmpeg version 7\n  configuration: --enable-gpl {' '.join(flags)}\n"
         self.spawner.last.exit_and_end(stdout=text.encode())
 
@@ -173,8 +172,7 @@ class FindMissingTests(CapabilitiesCase):
     def test_replaced(self) -> None:
         """ffmpeg is asked again after its file was replaced."""
         path = self.mktemp()
-        self.patch(sys.modules[__name__], "PROGRAMS", (path, "/x/ffprobe"))
-        programs = self.programs()
+        programs = self.programs(ffmpeg=path)
         for flag, resampler in (("", SWRESAMPLE), ("--enable-libsoxr", SOXR)):
             Path(f"{path}.new").write_text(flag)
             os.replace(f"{path}.new", path)

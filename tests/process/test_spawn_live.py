@@ -7,26 +7,44 @@ import re
 import resource
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.process import child as child_module
-from audioproxy.process import child_limits
-from audioproxy.process import starters as starters_module
 from audioproxy.process.cell import CellStarter
 from audioproxy.process.child import Child
-from audioproxy.process.child_limits import ChildLimits
+from audioproxy.process.child_limits import ChildLimits, count_threads
 from audioproxy.process.find_starter import BINARY
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.starters import Starter, UtilLinuxStarter
 from tests.process.test_child_live import ENVIRONMENT, RealCase
+from tests.support.processes import set_environment
 from tests.support.service import PATIENCE, is_running, reactor, until
 
 MEMORY = 1 << 28
 # Prints whether the process leads its own process group.
 LEADS = "import os; print(os.getpgid(0) == os.getpid())"
+
+
+class LimitsTests(SynchronousTestCase):
+    """`ChildLimits`"""
+
+    def test_lower_limits(self) -> None:
+        """A limit of the service that is lower stays in force."""
+        self.patch(resource, "getrlimit", lambda _: (9, 99))
+        limits = dict(ChildLimits(MEMORY).of_child(100, 1000))
+        self.assertEqual((1, 1), limits.pop("core"))
+        names = {"memlock", "data", "as", "cpu", "nofile", "stack", "fsize", "nproc"}
+        self.assertEqual(dict.fromkeys(names, (9, 9)), limits)
+
+    def test_hidden_load(self) -> None:
+        """Threads have a limit where only processes are visible, as in the unit."""
+        limits = ChildLimits(MEMORY, lambda: count_threads("/proc/hidden"))
+        self.assertGreater(limits.of_child(100, None)["nproc"], (1024, 1024))
 
 
 class SpawnTests(RealCase):
@@ -49,9 +67,9 @@ class SpawnTests(RealCase):
 
     async def test_values(self) -> None:
         """Memory, address space, CPU time, descriptors, cores and files are limited."""
-        self.patch(os, "cpu_count", lambda: 3)
         for limit in (resource.RLIMIT_DATA, resource.RLIMIT_AS):
             self.assertEqual(resource.RLIM_INFINITY, resource.getrlimit(limit)[0])
+        cpu = PATIENCE * (os.cpu_count() or 1)
         for memory, address_space in ((MEMORY, 4 * MEMORY), (3 << 30, 8 << 30), (9 << 30,) * 2):
             self.use(self.starter(), ChildLimits(memory))
             ended = await self.launch(
@@ -64,26 +82,12 @@ class SpawnTests(RealCase):
                 "locked memory": (1 << 20,) * 2,
                 "data size": (memory,) * 2,
                 "address space": (address_space,) * 2,
-                "cpu time": (360, 365),
+                "cpu time": (cpu, cpu + 5),
                 "open files": (64, 64),
                 "stack size": (8 << 20, 8 << 20),
                 "file size": (5, 5),
             }
             self.assertEqual(expected, {name: limits.get(name) for name in expected}, ended)
-
-    def test_lower_limits(self) -> None:
-        """A limit of the service that is lower stays in force."""
-        self.patch(resource, "getrlimit", lambda _: (9, 99))
-        limits = dict(ChildLimits(MEMORY).of_child(100, 1000))
-        self.assertEqual((1, 1), limits.pop("core"))
-        names = {"memlock", "data", "as", "cpu", "nofile", "stack", "fsize", "nproc"}
-        self.assertEqual(dict.fromkeys(names, (9, 9)), limits)
-
-    def test_hidden_load(self) -> None:
-        """Threads have a limit where only processes are visible, as in the unit."""
-        self.patch(child_limits, "_LOADAVG", "/proc/hidden")
-        limit, _ = ChildLimits(MEMORY).of_child(100, None)["nproc"]
-        self.assertGreater(limit, 1024)
 
     async def test_leads(self) -> None:
         """A child leads a group, so that a terminal's Ctrl-C does not reach it (D39)."""
@@ -94,14 +98,17 @@ class SpawnTests(RealCase):
 
     async def test_wrapper(self) -> None:
         """A signal reaches what a wrapper has started, even where the wrapper ignores it."""
-        self.patch(child_module, "_TERM_GRACE", 0.1)
+        clock = Clock()
+        self.launcher = replace(self.launcher, clock=clock)
         for wrapper in ('trap "" TERM; sleep 1000 & echo $!; wait', "sleep 1000 & echo $!; wait"):
             child = self.launch("sh", "-c", wrapper)
-            await until(lambda child=child: child.protocol._stdout.endswith(b"\n"), "a pid")
-            pid = int(child.protocol._stdout)
+            await until(lambda child=child: child.protocol.stdout.endswith(b"\n"), "a pid")
+            pid = int(child.protocol.stdout)
             self.assertTrue(is_running(pid))
             waiting = Deferred.fromCoroutine(child.wait()).addErrback(lambda _: None)
             waiting.cancel()
+            # The time from TERM to KILL.
+            clock.advance(2)
             await waiting
             await until(lambda pid=pid: not is_running(pid), "the end of the inner process")
 
@@ -116,8 +123,7 @@ class UtilLinuxTests(SpawnTests):
     """The same with the programs of util-linux, where audioproxy-cell is missing"""
 
     def starter(self) -> Starter:
-        self.patch(starters_module, "_TIMEOUT", PATIENCE)
-        starter = UtilLinuxStarter.find(ChildLimits(MEMORY).of_child(1, 1))
+        starter = UtilLinuxStarter.find(ChildLimits(MEMORY).of_child(1, 1), PATIENCE)
         self.assertEqual([], starter.shortcomings)
         return starter
 
@@ -129,6 +135,6 @@ class UtilLinuxTests(SpawnTests):
             (folder / name).write_text("#!/bin/sh\nexit 1\n")
             (folder / name).chmod(0o755)
         for path in ("/nowhere", str(folder)):
-            self.patch(os, "environ", {"PATH": path})
+            set_environment(self, PATH=path)
             starter = UtilLinuxStarter.find({"core": (0, 0)})
             self.assertEqual((UtilLinuxStarter(), 2), (starter, len(starter.shortcomings)))

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -18,12 +19,11 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.inputs import MAP_DESCRIPTOR, QUESTIONS_DESCRIPTOR
-from audioproxy.process import executables
-from audioproxy.process import warm as warm_module
 from audioproxy.process.cell import CellStarter, ConfinedProgram
 from audioproxy.process.executables import read_folders
 from audioproxy.process.fork_server import NotForked
 from audioproxy.process.starters import UtilLinuxStarter
+from audioproxy.process.warm import WarmProgram
 from audioproxy.process.warm_starter import WarmStarter, warm_starter
 
 PROGRAM = "/usr/bin/ffmpeg"
@@ -116,6 +116,32 @@ class FakeProcess:
         self._protocol.processEnded(Failure(error))
 
 
+class FakeExecutables:
+    """Files of a program.
+
+    :ivar obstacle: why it is never linked ahead.
+    :ivar looked: when that was asked for.
+    :ivar version: changes when its file is replaced.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.obstacle: str | None = None
+        self.looked: list[float] = []
+        self.version = 0
+
+    def find_obstacle(self, program: str) -> str | None:
+        self.looked.append(self._now())
+        assert len(self.looked) < 100, "the delays are too short"
+        return self.obstacle
+
+    def identify(self, path: str) -> object:
+        return self.version
+
+    def read_folders(self, pid: int | None) -> set[str]:
+        return set()
+
+
 class ServerCase(SynchronousTestCase):
     """`WarmProgram` with a clock, and servers that are no processes"""
 
@@ -124,34 +150,34 @@ class ServerCase(SynchronousTestCase):
         self.clock.advance(1_000_000)
         self.servers: list[FakeServer] = []
         self.processes: list[FakeProcess] = []
-        self.obstacle: str | None = None
-        self.patch(warm_module, "ForkServer", self.new_server)
-        self.patch(warm_module, "ForkedProcess", self.new_process)
-        self.patch(warm_module, "find_obstacle", self.find_obstacle)
-        self.patch(warm_module, "read_folders", lambda _: set())
-        self.patch(warm_module, "identify", lambda _: None)
-        self.looked: list[float] = []
+        self.refusal: OSError | None = None
+        self.files = FakeExecutables(lambda: self.now)
         confined = ConfinedProgram((PROGRAM,), is_script=False)
         self.cells = CellStarter("/bin/audioproxy-cell", {PROGRAM: confined})
-        self.starter = warm_starter(self.cells, self.clock, {}, {})
-        self.warm = self.starter.programs[PROGRAM]
+        self.warm = WarmProgram(
+            PROGRAM,
+            self.cells,
+            self.clock,
+            {},
+            {},
+            executables=self.files,
+            new_server=self.new_server,
+            new_process=self.new_process,
+        )
+        self.starter = WarmStarter(self.cells, {PROGRAM: self.warm}, is_wanted=True)
 
-    def new_server(self, *arguments: Any) -> FakeServer:
+    def new_server(self, *arguments: Any) -> Any:
         """Return a server."""
         self.servers.append(FakeServer(*arguments, self.now))
         return self.servers[-1]
 
     def new_process(self, *arguments: Any) -> FakeProcess:
         """Return a forked child."""
+        if self.refusal is not None:
+            raise self.refusal
         process = FakeProcess(*arguments)
         self.processes.append(process)
         return process
-
-    def find_obstacle(self, _: str) -> str | None:
-        """Return the obstacle of this test."""
-        self.looked.append(self.now)
-        assert len(self.looked) < 100, "the delays are too short"
-        return self.obstacle
 
     @property
     def now(self) -> float:
@@ -180,14 +206,14 @@ class ScheduleTests(ServerCase):
 
     def test_delays(self) -> None:
         """A program that cannot be linked is tried again after delays that double."""
-        self.obstacle = "it is a script"
+        self.files.obstacle = "it is a script"
         with capturedLogs() as events:
             self.warm.open()
             for _ in range(12):
                 self.run_next()
-        self.assertEqual([0, 0, 1, 3, 7, 15, 31, 63, 123, 183, 243, 303, 363], self.looked)
+        self.assertEqual([0, 0, 1, 3, 7, 15, 31, 63, 123, 183, 243, 303, 363], self.files.looked)
         self.assertEqual([], events)
-        self.obstacle = None
+        self.files.obstacle = None
         self.run_next()
         self.make_ready()
         self.assertTrue(self.launch())
@@ -246,7 +272,7 @@ class ScheduleTests(ServerCase):
 
     def test_failed_replacement(self) -> None:
         """A server stays in use while the next one fails, and no later event ends the next one."""
-        self.patch(warm_module, "MOST_FORKS", 1)
+        self.warm.most_forks = 1
         self.warm.open()
         first = self.make_ready()
         self.assertTrue(self.launch())
@@ -265,6 +291,48 @@ class ScheduleTests(ServerCase):
         self.assertEqual((last, []), (self.servers[-1], last.killed))
         self.assertEqual([], self.clock.getDelayedCalls())
 
+    def test_replaced_after_forks(self) -> None:
+        """A server is replaced after a number of forks, and every child is forked."""
+        self.warm.most_forks = 3
+        self.warm.open()
+        for _ in range(2):
+            server = self.make_ready()
+            self.assertEqual([True] * 4, [self.launch() for _ in range(4)])
+            self.assertEqual([], server.killed)
+            self.make_ready()
+            self.assertEqual(["replaced"], server.killed)
+            self.assertEqual([True] * 3, [self.launch() for _ in range(3)])
+
+    def test_replaced_after_crash(self) -> None:
+        """A server is replaced when a child has crashed, and not when it was killed."""
+        self.warm.open()
+        server = self.make_ready()
+        for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGXCPU):
+            self.assertTrue(self.launch())
+            self.processes[-1].end(number)
+        self.assertEqual([], server.killed)
+        for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGSYS):
+            self.assertTrue(self.launch())
+            self.processes[-1].end(number)
+            self.assertEqual(["a child has crashed"], self.servers[-1].killed)
+            self.run_next()
+            self.make_ready()
+
+    def test_no_descriptors_for_trial(self) -> None:
+        """A server that cannot be tried for lack of descriptors is started again."""
+        self.warm.open()
+        self.refusal = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        server = self.servers[-1]
+        server.become_ready()
+        (reason,) = server.killed
+        self.assertIn("Too many open files", reason)
+        self.refusal = None
+        server.end(reason)
+        self.assertIn("Too many open files", str(self.warm.obstacle))
+        self.run_next()
+        self.make_ready()
+        self.assertTrue(self.launch())
+
     def test_crash_in_trial(self) -> None:
         """A program that crashes in its trial does not replace a server for ever."""
         self.warm.open()
@@ -278,7 +346,7 @@ class ScheduleTests(ServerCase):
 
     def test_crash_in_next_trial(self) -> None:
         """A server stays in use when the first child of the next one crashes."""
-        self.patch(warm_module, "MOST_FORKS", 1)
+        self.warm.most_forks = 1
         self.warm.open()
         first = self.make_ready()
         self.assertTrue(self.launch())
@@ -382,8 +450,8 @@ class FarTests(ServerCase):
         """A question waits for the server that takes the place of an outdated one."""
         self.ask()
         self.make_ready()
-        for version, notices in ((1, self.assert_refused), (2, lambda: None)):
-            self.patch(warm_module, "identify", lambda _, version=version: version)
+        for notices in (self.assert_refused, lambda: None):
+            self.files.version += 1
             notices()
             waiting = self.ask()
             self.assertNoResult(waiting)
@@ -393,7 +461,7 @@ class FarTests(ServerCase):
 
     def test_lost_while_next_is_linked(self) -> None:
         """A question waits for the next server if the present one is lost meanwhile."""
-        self.patch(warm_module, "MOST_FORKS", 1)
+        self.warm.most_forks = 1
         self.ask()
         first = self.make_ready()
         self.assertTrue(self.launch())
@@ -449,9 +517,11 @@ class FoldersTests(SynchronousTestCase):
 
     def read(self, *lines: str) -> Sequence[str]:
         """Return the folders of a process with these maps."""
-        self.patch(executables.os, "readlink", lambda _: PROGRAM)
-        self.patch(executables.Path, "read_text", lambda *_: "\n".join(lines) + "\n")
-        return sorted(read_folders(1))
+        folder = Path(self.mktemp())
+        (folder / "1").mkdir(parents=True)
+        (folder / "1/exe").symlink_to(PROGRAM)
+        (folder / "1/maps").write_text("\n".join(lines) + "\n")
+        return sorted(read_folders(1, str(folder)))
 
     def test_folders(self) -> None:
         """Folders of libraries count: not that of the program, and not those of data."""

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs
 
-from audioproxy.process import fork_server as fork_server_module
-from audioproxy.process import warm as warm_module
 from audioproxy.process.child import Child, Exit
 from audioproxy.process.find_starter import BINARY, library_command
 from audioproxy.process.spawn import SpawnFailed
 from audioproxy.process.warm import WarmProgram
 from tests.support.far import FarSource
-from tests.support.processes import open_descriptors, opened_since
+from tests.support.processes import free_descriptors, open_descriptors, opened_since
 from tests.support.service import (
     PATIENCE,
     PROJECT,
@@ -38,11 +33,12 @@ from tests.support.service import (
 from tests.support.stand_ins import ENDLESS, HARMLESS, THREADED, compile_library, compile_program
 from tests.support.warm_programs import (
     ENVIRONMENT,
+    ClockReactor,
     WarmCase,
     connect,
+    launcher_of,
     plain_program,
     running_server,
-    server_of,
     warnings,
 )
 
@@ -52,8 +48,9 @@ SERVICE = """
 import os, sys, time
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
-from tests.support.warm_programs import connect
-warm, launcher = connect(sys.argv[1])
+from tests.support.warm_programs import connect, launcher_of
+warm, _ = connect(sys.argv[1])
+launcher = launcher_of(warm)
 warm.open()
 
 async def launch():
@@ -80,32 +77,32 @@ class ServerTests(WarmCase):
         self.assertEqual(([], None), (self.cold, warm.obstacle))
 
     async def test_killed(self) -> None:
-        """A child is started in spite of a killed server. One warning says so; another starts."""
-        for whole_group in (True, False):
-            warm = await self.open()
-            for _ in range(2):
-                server = running_server(warm)
-                with capturedLogs() as events:
-                    # Without the group, a child that was forked ahead lives on.
-                    (os.killpg if whole_group else os.kill)(server, signal.SIGKILL)
-                    ended = await self.run_program("end", "exit")
-                    self.assertEqual(Exit(3, stdout=b"unflushed"), ended)
-                    await self.until_replaced(warm, server)
-                self.assertEqual(1, len(warnings(events)), warnings(events))
-                await self.assert_warm(warm)
-            await self.starter.close()
+        """The end of a server, or of its spare child, is noticed with or without a request.
 
-    async def test_noticed(self) -> None:
-        """The end of a server is noticed without a request, and so is that of its spare child."""
-        warm = await self.open()
-        for is_spare in (False, True):
+        A child is started in spite of it. One warning says so, and another server starts.
+        """
+        for victim, is_used in (
+            ("group", True),
+            ("server", True),
+            ("server", False),
+            ("spare", False),
+        ):
+            warm = await self.open()
             server = running_server(warm)
             spare = await until(lambda server=server: self.spare_of(server), "the spare child")
             with capturedLogs() as events:
-                os.kill(spare if is_spare else server, signal.SIGKILL)
+                if victim == "group":
+                    os.killpg(server, signal.SIGKILL)
+                else:
+                    # Without the group, a child that was forked ahead lives on.
+                    os.kill(server if victim == "server" else spare, signal.SIGKILL)
+                if is_used:
+                    ended = await self.run_program("end", "exit")
+                    self.assertEqual(Exit(3, stdout=b"unflushed"), ended)
                 await self.until_replaced(warm, server)
             self.assertEqual(1, len(warnings(events)), warnings(events))
             await self.assert_warm(warm)
+            await self.starter.close()
 
     def spare_of(self, server: int) -> int | None:
         """Return the child that a server has forked ahead of its request."""
@@ -121,8 +118,8 @@ class ServerTests(WarmCase):
         os.killpg(server, signal.SIGSTOP)
         await until(lambda: is_stopped(server), "the stop")
         with capturedLogs() as events:
-            with patch.object(fork_server_module, "_ANSWER_TIMEOUT", 0.01):
-                child = self.launch("end", "exit")
+            self.servers[-1].answer_timeout = 0.01
+            child = self.launch("end", "exit")
             self.assertEqual(Exit(3, stdout=b"unflushed"), await child.wait())
             await self.until_replaced(warm, server)
         (warning,) = warnings(events)
@@ -165,7 +162,7 @@ class ServerTests(WarmCase):
                 self.assertEqual(is_cold, bool(self.cold))
         (warning,) = warnings(events)
         self.assertIn("cannot fork: Resource temporarily unavailable", warning)
-        self.assertEqual(server, server_of(warm))
+        self.assertEqual(server, warm.server_pid)
 
     async def test_child_killed(self) -> None:
         """A child that is killed while it is claimed is replaced by one that is started anew."""
@@ -189,80 +186,37 @@ class ServerTests(WarmCase):
         warm = await self.open()
         server = running_server(warm)
         before = open_descriptors()
-        free = os.dup(0)
-        os.close(free)
-        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         refused = 0
         for spare in range(16):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (free + spare, limits[1]))
             try:
-                child = self.launch("end", "exit")
+                with free_descriptors(spare):
+                    child = self.launch("end", "exit")
             except SpawnFailed:
                 refused += 1
             else:
-                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
                 self.assertEqual(3, (await child.wait()).code)
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         self.assertTrue(3 < refused < 16, refused)
-        self.assertEqual((set(), server), (opened_since(before), server_of(warm)))
+        self.assertEqual((set(), server), (opened_since(before), warm.server_pid))
 
     async def test_start_without_descriptors(self) -> None:
         """A server that lacks descriptors at its start is started again."""
         warm = self.connect(plain_program())
-        free = os.dup(0)
-        os.close(free)
-        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         for spare in range(8):
             # The module that starts the program is read at the first start.
-            resource.setrlimit(resource.RLIMIT_NOFILE, (free + spare, limits[1]))
-            try:
+            with free_descriptors(spare):
                 self.starter.open()
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
             await until(lambda: warm.obstacle is None, "the server")
             await self.starter.close()
-
-    async def test_no_descriptors_for_trial(self) -> None:
-        """A server that cannot be tried for lack of descriptors is started again."""
-        fails = [True, True]
-        fork = WarmProgram._fork
-
-        def exhausted(*arguments: Any) -> None:
-            if fails:
-                fails.pop()
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            fork(*arguments)
-
-        self.patch(WarmProgram, "_fork", exhausted)
-        warm = await self.open()
-        self.assertIn("Too many open files", str(warm.obstacle))
-        await until(lambda: warm.obstacle is None, "the server")
-
-    async def test_replaced_after_forks(self) -> None:
-        """A server is replaced after a number of forks, and every child is forked."""
-        self.patch(warm_module, "MOST_FORKS", 3)
-        warm = await self.open()
-        for _ in range(2):
-            server = running_server(warm)
-            for _ in range(3):
-                self.assertEqual(server, server_of(warm))
-                self.assertEqual(3, (await self.run_program("end", "exit")).code)
-            await self.until_replaced(warm, server)
-        self.assertEqual(([], None), (self.cold, warm.obstacle))
 
     async def test_replaced_after_crash(self) -> None:
         """A server is replaced when a child has crashed, and not when it was killed."""
         warm = await self.open()
-        for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGXCPU):
-            server = running_server(warm)
-            await self.run_program("raise", str(number.value))
-            self.assertEqual(server, server_of(warm))
-        for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGSYS):
-            server = running_server(warm)
-            ended = await self.run_program("raise", str(number.value))
-            self.assertEqual(number, ended.signal)
-            await self.until_replaced(warm, server)
+        server = running_server(warm)
+        await self.run_program("raise", str(signal.SIGKILL.value))
+        self.assertEqual(server, warm.server_pid)
+        ended = await self.run_program("raise", str(signal.SIGABRT.value))
+        self.assertEqual(signal.SIGABRT, ended.signal)
+        await self.until_replaced(warm, server)
         await self.assert_warm(warm)
 
     async def test_replaced_after_upgrade(self) -> None:
@@ -292,7 +246,7 @@ class ServerTests(WarmCase):
         server = running_server(warm)
         program.with_name("other").write_bytes(b"")
         await self.assert_warm(warm)
-        self.assertEqual(server, server_of(warm))
+        self.assertEqual(server, warm.server_pid)
 
     async def test_removed(self) -> None:
         """A program that was removed cannot be started, and is linked again when it is back."""
@@ -385,9 +339,10 @@ class ObstacleTests(WarmCase):
 
     async def test_never_linked(self) -> None:
         """A program that is not linked in time is started anew."""
-        self.patch(warm_module, "_START_TIMEOUT", 0.01)
-        program = compile_program(self.folder, library=ENDLESS)
-        self.assertEqual("it takes too long", await self.refused(program))
+        warm = self.connect(str(compile_program(self.folder, library=ENDLESS)), start_timeout=0.01)
+        self.starter.open()
+        await self.starter.settle()
+        self.assertEqual("it takes too long", warm.obstacle)
 
     async def test_fails(self) -> None:
         """A program whose main fails is started anew, and the reason has what it prints."""
@@ -403,13 +358,13 @@ class ObstacleTests(WarmCase):
     async def test_hangs(self) -> None:
         """A program whose main hangs is started anew, and the one that hangs is ended."""
         program = compile_program(self.folder, "-DON_VERSION=pause()")
-        warm = self.connect(str(program))
+        timed = ClockReactor()
+        warm = self.connect(str(program), reactor=timed)
         self.starter.open()
         # Not before that: the test is about the child.
-        await until(lambda: warm._trial in warm._running, "the first child")
-        trial: Any = warm._trial
-        pid = trial.transport.pid
-        warm._call.reset(0)  # type: ignore[union-attr]
+        await until(lambda: self.processes, "the first child")
+        pid = self.processes[0].pid
+        timed.clock.advance(PATIENCE)
         await self.starter.settle()
         self.assertEqual("it takes too long", warm.obstacle)
         await until(lambda: not is_running(pid), "the end of the first child")
@@ -446,12 +401,12 @@ class ObstacleTests(WarmCase):
         await self.starter.settle()
         moments: list[Callable[[], object]] = [
             lambda: True,
-            lambda: warm._next is not None and warm._next.pid,
-            # It may be over before it is seen.
-            lambda: warm._trial in warm._running or warm.obstacle is None,
+            lambda: self.servers[-1].pid,
+            lambda: self.processes,
             lambda: warm.obstacle is None,
         ]
         for moment in moments:
+            self.processes.clear()
             self.starter.open()
             await until(moment, "the moment")
             closing = [Deferred.fromCoroutine(self.starter.close()) for _ in range(2)]
@@ -468,7 +423,7 @@ class EmbeddingTests(WarmCase):
     async def test_statuses(self) -> None:
         """An application gets the statuses of its own children, and the service those of its."""
         await self.open()
-        for number in range(1, 6):
+        for number in range(1, 4):
             child = self.launch("wait")
             pid = await self.waiting(child)
             other = os.fork()
@@ -490,7 +445,8 @@ class EmbeddingTests(WarmCase):
     async def test_two_services(self) -> None:
         """Two services have a server each, and the end of one leaves the other as it is."""
         program = plain_program()
-        first, launcher = connect(program)
+        first, _ = connect(program)
+        launcher = launcher_of(first)
         first.open()
         await first.settle()
         child = launcher.launch([program, "wait"], {}, PATIENCE, stdout_limit=100)
@@ -502,4 +458,4 @@ class EmbeddingTests(WarmCase):
         # The children of the first one run on.
         self.assertTrue(child.is_running)
         self.assertEqual(3, (await self.run_program("end", "exit")).code)
-        self.assertEqual(([], server), (self.cold, server_of(second)))
+        self.assertEqual(([], server), (self.cold, second.server_pid))

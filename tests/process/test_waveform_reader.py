@@ -5,20 +5,37 @@ from __future__ import annotations
 import os
 import struct
 import tempfile
+from io import BytesIO
 from threading import Event
 
+import numpy as np
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.errors import RenderFailed, RenderTimeout
-from audioproxy.media.waveform_spec import PcmSamples, UnusualSamples
-from audioproxy.process.waveform_reader import PcmReader
+from audioproxy.errors import InvalidOptions, RenderFailed, RenderTimeout
+from audioproxy.media.waveform import Waveform
+from audioproxy.media.waveform_spec import PcmSamples, UnusualSamples, WaveformSpec
+from audioproxy.process.waveform_reader import PcmReader, reduce_samples, write_document
+from tests.support.waveforms import noisy_frames, render_waveform
 
 
 def deadline(seconds: float = 60) -> Deadline:
     """Return the deadline of a render."""
     return Deadline(Clock(), seconds, RenderTimeout)
+
+
+class Pieces:
+    """Stream of samples that arrive in pieces of some bytes."""
+
+    def __init__(self, data: bytes, size: int) -> None:
+        self._data, self._size = memoryview(data), size
+
+    def readinto(self, room: memoryview) -> int:
+        piece = self._data[: min(self._size, len(room))]
+        room[: len(piece)] = piece
+        self._data = self._data[len(piece) :]
+        return len(piece)
 
 
 class PcmReaderTests(SynchronousTestCase):
@@ -51,6 +68,24 @@ class PcmReaderTests(SynchronousTestCase):
         room = bytearray(4)
         read = [(reader.readinto(memoryview(room)), bytes(room)) for _ in range(3)]
         self.assertEqual(read, [(4, b"abcd"), (2, b"efcd"), (0, b"efcd")])
+
+    def test_chunks(self) -> None:
+        """Samples that arrive in odd pieces, over many chunks, are joined correctly."""
+        frames = noisy_frames(700_000, 2)
+        spec = WaveformSpec(8000, 2, 2, 2, 16, "dat")
+        for size in (99_999, 1 << 20, 3_000_001):
+            reduction = reduce_samples(spec, BytesIO(), 350_000, Pieces(frames.tobytes(), size))
+            found = reduction.finish().extremes.reshape(-1).tolist()
+            self.assertEqual(render_waveform(frames, 350_000, 2), found, size)
+
+    def test_nothing_written(self) -> None:
+        """A waveform that its serialization cannot represent is a 422 without any output."""
+        waveform = Waveform(2**31, np.zeros((1, 1, 2), np.int16))
+        spec = WaveformSpec(8000, 1, 1, 1, 16, "dat")
+        self.assertRaises(
+            InvalidOptions, write_document, lambda: waveform, spec, self.file.fileno(), 1000
+        )
+        self.assertEqual(0, os.fstat(self.file.fileno()).st_size)
 
     def test_conversions(self) -> None:
         """Integers lose their lower bits; floats are rounded to even, and cut off."""

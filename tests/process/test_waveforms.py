@@ -6,10 +6,11 @@ import os
 import struct
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from threading import Event
-from typing import IO, Any
+from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
@@ -19,7 +20,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import (
     DiskFull,
-    InvalidOptions,
     NothingDecoded,
     OutputTooLarge,
     Refusal,
@@ -27,22 +27,19 @@ from audioproxy.errors import (
     RenderTimeout,
     UpstreamUnavailable,
 )
-from audioproxy.media import waveform as waveform_module
-from audioproxy.media import waveform_pixels
 from audioproxy.media.command.decoding import Pipeline
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR
 from audioproxy.media.waveform_spec import Pass, PcmSamples, WaveformSpec
-from audioproxy.process import decoder, waveforms
-from audioproxy.process import waveform_reader as reader_module
-from audioproxy.process.decoder import Decoder
+from audioproxy.process.decoder import Decoder, DecoderPipe
 from audioproxy.process.ffmpeg import Ffmpeg, open_pipe
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.testing import FakeThreads
-from tests.support.processes import FakeSpawner, open_descriptors, opened_since
+from tests.support.processes import FakeSpawner, free_descriptors, open_descriptors, opened_since
 from tests.support.stores import FakeSourceFile
-from tests.support.waveforms import Frames, frames_of, noisy_frames, parse_waveform, render_waveform
+from tests.support.waveforms import frames_of, noisy_frames, parse_waveform, render_waveform
 
+COMMAND = Pipeline(["ffmpeg"])
 STEREO = WaveformSpec(8000, 2, 2, 2, 16, "dat")
 
 
@@ -64,11 +61,6 @@ class OpenFile(FakeSourceFile):
 
 #: Parts of the two pixels of `STEREO`, with two frames each.
 PARTS = [Pass(Pipeline(["ffmpeg", name]), None, 2, 1) for name in ("first", "last")]
-
-
-def full_file(size: int, **_: object) -> IO[bytes]:
-    """Return a file on a full disk, in place of a SpooledTemporaryFile; ``size`` is ignored."""
-    return open("/dev/full", "r+b", buffering=0)
 
 
 class WaveformTests(SynchronousTestCase):
@@ -102,12 +94,14 @@ class WaveformTests(SynchronousTestCase):
         is_far: bool = False,
         frames: int | None = None,
         parts: Sequence[Pass] = (),
+        **options: Any,
     ) -> Deferred[None]:
         """Start to render a waveform.
 
         :param source: the content of a source of two frames that needs no decoder.
         :param is_far: blocks of the source may be missing.
         :param frames: the expected number of frames.
+        :param options: further fields of `Waveforms`.
         """
         in_thread = in_thread or self.threads.in_thread
 
@@ -116,9 +110,9 @@ class WaveformTests(SynchronousTestCase):
                 file.write(source or b"")
                 file.flush()
                 self.source = OpenFile(file.fileno(), is_far=is_far)
-                await Waveforms(Decoder(self.ffmpeg, in_thread), in_thread).write(
+                await Waveforms(Decoder(self.ffmpeg, in_thread), in_thread, **options).write(
                     Pass(
-                        Pipeline(["ffmpeg"]),
+                        COMMAND,
                         None if source is None else PcmSamples(codec, 0, 2, 2),
                         frames,
                         spec.pixels,
@@ -148,17 +142,6 @@ class WaveformTests(SynchronousTestCase):
         """Run waiting threads until so many children were started."""
         while len(self.spawner.children) < children:
             self.threads.run_next()
-
-    def script_checks(self, steps: list[Callable[[], object]]) -> None:
-        """Make the reader's checks whether the child has ended take these steps first."""
-
-        class ScriptedEvent(Event):
-            def is_set(self) -> bool:
-                if steps:
-                    steps.pop(0)()
-                return super().is_set()
-
-        self.patch(decoder, "Event", ScriptedEvent)
 
     def read_values(self, rendering: Deferred[None]) -> list[int]:
         """Return the values of a finished waveform, and empty the output."""
@@ -196,18 +179,6 @@ class WaveformTests(SynchronousTestCase):
         # Only the caller closes the output.
         os.fstat(self.output)
 
-    def test_chunks(self) -> None:
-        """Samples that arrive in odd pieces, over many chunks, are joined correctly."""
-        self.patch(reader_module, "_CHUNK", 12)
-        frames = noisy_frames(100, 2)
-        data = frames.tobytes()
-        for size in (1, 3, 5, 12, 24, 399):
-            rendering = self.start()
-            for at in range(0, len(data), size):
-                self.spawner.last.write_stdout(data[at : at + size])
-            self.end()
-            self.assertEqual(self.read_values(rendering), render_waveform(frames, 50, 2), size)
-
     def test_part_of_a_frame(self) -> None:
         """An incomplete last frame is ignored, whether a channel or half a sample is missing."""
         for part in (b"\x01", samples(99), samples(99) + b"\x01"):
@@ -217,47 +188,12 @@ class WaveformTests(SynchronousTestCase):
 
     def test_many_blocks(self) -> None:
         """Blocks beyond the memory limit, which go into a file, give a correct waveform."""
-        self.patch(waveforms, "_MAX_MEMORY_BYTES", 16)
-        self.patch(waveform_pixels, "_LEAST_CAPACITY", 2)
         frames = noisy_frames(3001, 2)
-        rendering = self.start()
+        rendering = self.start(max_memory=16)
         self.end(stdout=frames.tobytes())
         self.successResultOf(rendering)
         found = parse_waveform(self.written())
         self.assertEqual(found.values, render_waveform(frames, found.pixel, 2))
-
-    def test_pipe_held_open(self) -> None:
-        """A grandchild that holds the pipe open delays neither the end nor the last samples."""
-        self.patch(decoder, "_POLL_TIMEOUT", 1)
-        for late in (False, True):
-            steps: list[Callable[[], object]] = []
-            self.script_checks(steps)
-            rendering = self.start()
-            held = os.dup(self.spawner.last.inherited[1])
-            if late:
-                # Samples arrive after the child's death, just before the reader notices it.
-                steps.append(partial(os.write, held, samples(3, 4)))
-            self.end(stdout=b"" if late else samples(1, 2))
-            os.close(held)
-            expected = [3, 3, 4, 4] if late else [1, 1, 2, 2]
-            self.assertEqual(self.read_values(rendering), [*expected, 0, 0, 0, 0])
-
-    def test_slow_child(self) -> None:
-        """A child that is silent for longer than the reader's poll interval is awaited."""
-        self.patch(decoder, "_POLL_TIMEOUT", 1)
-        frames = noisy_frames(2000, 2)
-
-        def write(part: Frames) -> Callable[[], object]:
-            return partial(self.spawner.last.write_stdout, part.tobytes())
-
-        wait: list[Callable[[], object]] = [lambda: None] * 3
-        steps: list[Callable[[], object]] = []
-        self.script_checks(steps)
-        rendering = self.start()
-        steps += [*wait, write(frames[:999]), *wait, write(frames[999:])]
-        steps.append(self.spawner.last.exit_and_end)
-        self.threads.run()
-        self.assertEqual(self.read_values(rendering), render_waveform(frames, 1000, 2))
 
     def test_encoder(self) -> None:
         """A child that fails, or outputs no complete frame, causes a refusal."""
@@ -270,13 +206,6 @@ class WaveformTests(SynchronousTestCase):
             rendering = self.start()
             self.end(code, signal, stdout=stdout)
             self.refused(rendering, refusal)
-
-    def test_pixel_too_long(self) -> None:
-        """A waveform that its serialization cannot represent is a 422 without any output."""
-        self.patch(waveform_module, "_LONGEST_PIXEL", 1)
-        rendering = self.start()
-        self.end(stdout=samples(1, 2) * 5)
-        self.assertIn('"pts:2"', self.refused(rendering, InvalidOptions).message)
 
     def warning(self, events: Iterable[Any]) -> str:
         """Return the only warning of a log."""
@@ -293,27 +222,35 @@ class WaveformTests(SynchronousTestCase):
 
     def test_blocks_cannot_be_stored(self) -> None:
         """Blocks that cannot be stored are a 500, and the log names only their disk."""
-        self.patch(waveforms, "SpooledTemporaryFile", full_file)
-        self.patch(reader_module, "_CHUNK", 4)
+        with capturedLogs() as events:
+            rendering = self.start(max_memory=16, folder="/nowhere")
+            self.end(stdout=samples(1, 2) * 5)
+        self.refused(rendering, RenderFailed)
+        line = "the samples of a waveform cannot be written to TMPDIR: No such file or directory"
+        self.assertTrue(self.warning(events).startswith(line), events)
+
+    def test_failed_reader(self) -> None:
+        """The failure of a reader is raised however its child ends, which is not blamed."""
+
+        def read(_: object) -> None:
+            raise ZeroDivisionError
+
         for code, signal, stderr in ((0, None, b""), (1, None, b"Broken pipe"), (0, 13, b"")):
             with capturedLogs() as events:
-                rendering = self.start()
-                self.spawner.last.write_stdout(samples(1, 2))
+                decoding = Deferred.fromCoroutine(
+                    Decoder(self.ffmpeg, self.threads.in_thread).decode(
+                        COMMAND, FakeSourceFile(), Deadline(self.clock, 100, RenderTimeout), read
+                    )
+                )
                 self.threads.run()
                 self.spawner.last.exit_and_end(code, signal, stderr=stderr)
-                self.threads.run()
-            self.refused(rendering, RenderFailed)
-            line = "the samples of a waveform cannot be written to TMPDIR: No space left"
-            self.assertEqual(f"{line} on device", self.warning(events))
+            self.failureResultOf(decoding, ZeroDivisionError)
+            self.assertEqual([], events)
 
     def test_no_descriptors(self) -> None:
         """Without a descriptor for the pipe the waveform is a 500, and no child starts."""
-
-        def refuse() -> tuple[int, int]:
-            raise OSError(24, "Too many open files")
-
-        self.patch(decoder.os, "pipe", refuse)
-        with capturedLogs() as events:
+        # One is for the source.
+        with capturedLogs() as events, free_descriptors(2):
             rendering = self.start()
         self.refused(rendering, RenderFailed)
         self.assertRegex(self.warning(events), "cannot be written: .*Too many open files")
@@ -336,10 +273,9 @@ class WaveformTests(SynchronousTestCase):
 
     def test_reader_that_crashes(self) -> None:
         """An unexpected exception is passed on, and nothing is written."""
-        self.patch(reader_module, "SAMPLE", "no type")
-        rendering = self.start()
-        self.end(stdout=samples(1, 2))
-        self.failureResultOf(rendering, TypeError)
+        rendering = self.start(source=samples(1, 2), codec="unknown")
+        self.threads.run()
+        self.failureResultOf(rendering, ZeroDivisionError)
         self.assertEqual(self.written(), b"")
 
     def test_file(self) -> None:
@@ -542,6 +478,55 @@ class WaveformTests(SynchronousTestCase):
         self.assertEqual(self.read_values(rendering), [1, 2, -2, -1, 5, 6, -6, -5])
         self.assertEqual(len(self.spawner.children), 1)
 
+
+class ScriptedEvent(Event):
+    """Event that takes a step ahead of each check whether it is set, while there are any."""
+
+    def __init__(self, *steps: Callable[[], object]) -> None:
+        super().__init__()
+        self._steps = [*steps]
+
+    def is_set(self) -> bool:
+        if self._steps:
+            self._steps.pop(0)()
+        return super().is_set()
+
+
+class DecoderPipeTests(SynchronousTestCase):
+    """`DecoderPipe`"""
+
+    def setUp(self) -> None:
+        readable, self.writable = open_pipe()
+        self.pipe = open(readable, "rb", buffering=0)  # noqa: SIM115
+        self.addCleanup(self.pipe.close)
+        closing = self.closing = ExitStack()
+        closing.callback(os.close, self.writable)
+        self.addCleanup(closing.close)
+
+    def read(self, ended: Event) -> bytes:
+        """Return the output of a decoder."""
+        reader, room, output = DecoderPipe(self.pipe, ended, poll_timeout=1), bytearray(9), b""
+        while count := reader.readinto(memoryview(room)):
+            output += room[:count]
+        return output
+
+    def test_held_open(self) -> None:
+        """A grandchild that holds the pipe open delays neither the end nor the last samples."""
+        write = partial(os.write, self.writable, b"abc")
+        write()
+        # Samples arrive after the child's death, just before the reader notices it.
+        for ended in (ScriptedEvent(), ScriptedEvent(write)):
+            ended.set()
+            self.assertEqual(b"abc", self.read(ended))
+
+    def test_slow_child(self) -> None:
+        """A child that is silent for longer than the reader's poll interval is awaited."""
+        wait: list[Callable[[], object]] = [lambda: None] * 3
+        one, two = (partial(os.write, self.writable, text) for text in (b"abc", b"def"))
+        self.assertEqual(
+            b"abcdef", self.read(ScriptedEvent(*wait, one, *wait, two, self.closing.close))
+        )
+
     def test_fuller_pipe(self) -> None:
         """A reader lets the pipe fill, so it takes many small writes at once.
 
@@ -555,12 +540,9 @@ class WaveformTests(SynchronousTestCase):
                 waits.append(timeout)
                 return False
 
-        readable, writable = open_pipe()
-        with open(readable, "rb", buffering=0) as pipe:
-            reader = decoder.DecoderPipe(pipe, FillingEvent())
-            for count, room, waited in ((1, 9, 1), (9, 9, 0), (1 << 19, 1 << 20, 0), (99, 100, 1)):
-                waits.clear()
-                os.write(writable, bytes(count))
-                self.assertEqual(reader.readinto(memoryview(bytearray(room))), count)
-                self.assertEqual(len(waits), waited, count)
-            os.close(writable)
+        reader = DecoderPipe(self.pipe, FillingEvent())
+        for count, room, waited in ((1, 9, 1), (9, 9, 0), (1 << 19, 1 << 20, 0), (99, 100, 1)):
+            waits.clear()
+            os.write(self.writable, bytes(count))
+            self.assertEqual(reader.readinto(memoryview(bytearray(room))), count)
+            self.assertEqual(len(waits), waited, count)

@@ -39,7 +39,7 @@ class LinkedServer:
     ) -> None:
         """Start the server by a command that ends with the program, and wait until it is linked."""
         self._environment = {**environment, **VARIABLES}
-        self._server = ForkServer(lambda _: None, lambda *_: None)
+        self._server = ForkServer(lambda _: None, lambda *_: None, PATIENCE)
         self._server.start(self._spawn, library, command)
 
     def _spawn(

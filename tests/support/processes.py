@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import resource
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from unittest import mock
 
 from twisted.internet.error import ProcessDone, ProcessExitedAlready, ProcessTerminated
 from twisted.internet.interfaces import IProcessTransport
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 
@@ -29,6 +32,26 @@ def opened_since(before: set[str]) -> set[str]:
     Descriptors of an earlier test may be closed meanwhile, when the garbage collector visits it.
     """
     return open_descriptors() - before
+
+
+def set_environment(case: SynchronousTestCase, **variables: str) -> None:
+    """Set variables of the environment, until the end of a test."""
+    change = mock.patch.dict(os.environ, variables)
+    change.start()
+    case.addCleanup(change.stop)
+
+
+@contextmanager
+def free_descriptors(number: int) -> Iterator[None]:
+    """Let this process open so many more descriptors at most, for the length of a block."""
+    free = os.dup(0)
+    os.close(free)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + number, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 class FakePipe:
@@ -58,6 +81,7 @@ class FakeChild:
     decides when the child dies of one.
 
     :ivar signals: the received signals in order.
+    :ivar refusal: raised for each signal, if it is set.
     :ivar pipes: the pipe of its stderr.
     :ivar stdout_closed: whether the parent has closed its end of the stdout.
     :ivar pipes_closed: whether the parent has closed its ends of the pipes.
@@ -73,6 +97,7 @@ class FakeChild:
         self.arguments = list(arguments)
         self.environment = dict(environment)
         self.signals: list[str] = []
+        self.refusal: Exception | None = None
         self.pipes = {2: FakePipe()}
         self.stdout_closed = False
         self.pipes_closed = False
@@ -136,6 +161,8 @@ class FakeChild:
     def signalProcess(self, signalID: str) -> None:
         if not self.alive:
             raise ProcessExitedAlready
+        if self.refusal is not None:
+            raise self.refusal
         self.signals.append(signalID)
 
     def closeStdout(self) -> None:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -22,12 +22,15 @@ from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
+from audioproxy._twisted import ForkedProcess
 from audioproxy.config import Config, FileStore
 from audioproxy.grammar.signature import sign
 from audioproxy.process.programs import ProgramsMonitor
 from audioproxy.service import AudioProxy
+from tests.support import preloaded
 from tests.support.children import child_processes, command_line, is_linked
 from tests.support.http import KEY, SALT, Response, ResponseReader
+from tests.support.preloaded import PROJECT
 from tests.support.programs import FFMPEG
 from tests.support.sounds import keep
 
@@ -39,8 +42,6 @@ T = TypeVar("T")
 #: even on a machine with ten times as much to do as it has processors.
 PATIENCE = 120.0
 TEST_PATIENCE = 900.0
-
-PROJECT = Path(__file__).parents[2]
 
 #: What services of this process have found out about ffmpeg, by its path.
 EXAMINED: dict[str, Any] = {}
@@ -352,6 +353,29 @@ class Process(ProcessProtocol):
         return int((await self.printed(line, "the metrics to be served"))[1])
 
 
+def start_process(
+    process: Process,
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    path: str | None = None,
+    descriptors: dict[int, Any] | None = None,
+    *,
+    cold: bool = False,
+) -> None:
+    """Start a program; a service or a command is forked where that is the same.
+
+    :param path: the working directory.
+    :param descriptors: its descriptors in place of three pipes.
+    :param cold: whether the program has to be a new process.
+    """
+    if cold or not preloaded.can_fork(command, variables):
+        reactor.spawnProcess(process, command[0], command, variables, path, childFDs=descriptors)
+        return
+    fork = partial(preloaded.fork, command, variables, path)
+    pipes = descriptors or {0: "w", 1: "r", 2: "r"}
+    ForkedProcess(reactor, process, pipes, fork, lambda status: None)
+
+
 def descriptors(pid: int) -> int:
     """Return the number of open descriptors of a process."""
     return len(os.listdir(f"/proc/{pid}/fd"))
@@ -547,19 +571,18 @@ class ServiceCase(TestCase):
         path: str | None = None,
         descriptors: dict[int, Any] | None = None,
         terminal: bool = False,
+        cold: bool = False,
         **variables: str,
     ) -> Process:
-        """Start a program, which is killed at the end of the test.
+        """Start a program, as `start_process` does; it is killed at the end of the test.
 
-        :param path: the working directory.
-        :param descriptors: its descriptors in place of three pipes.
+        :param terminal: whether a terminal takes the place of the three pipes.
         :param variables: its environment variables.
         """
         process = Process()
-        reactor.spawnProcess(
-            *(process, command[0], command, variables, path),
-            usePTY=terminal,
-            childFDs=descriptors,
-        )
+        if terminal:
+            reactor.spawnProcess(process, command[0], command, variables, path, usePTY=True)
+        else:
+            start_process(process, command, variables, path, descriptors, cold=cold)
         self.addCleanup(process.kill)
         return process

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Container, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from twisted.internet.protocol import ProcessProtocol
+from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent
 from twisted.trial.unittest import TestCase
 
-from audioproxy.process import child_limits
-from audioproxy.process import fork_server as fork_server_module
-from audioproxy.process import warm as warm_module
+from audioproxy._twisted import ForkedProcess
 from audioproxy.process.cell import CellStarter, ConfinedProgram
 from audioproxy.process.child import Child, Exit
 from audioproxy.process.child_limits import ChildLimits, Limits
 from audioproxy.process.find_starter import BINARY
+from audioproxy.process.fork_server import ForkServer
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.starters import Spawn, Starter
 from audioproxy.process.warm import WarmProgram
-from audioproxy.process.warm_starter import WarmStarter, warm_starter
+from audioproxy.process.warm_starter import WarmStarter
 from tests.support.processes import open_descriptors, opened_since
 from tests.support.service import (
     PATIENCE,
@@ -35,10 +35,11 @@ from tests.support.stand_ins import compile_program
 
 #: The environment of all children.
 ENVIRONMENT = {"LC_ALL": "C"}
-_LIMITS = ChildLimits(1 << 30)
+# The number of threads of this machine changes.
+_LIMITS = ChildLimits(1 << 30, lambda: 100)
 
 
-class RecordingStarter:
+class RecordingStarter(Starter):
     """Starter of children without a server.
 
     :ivar commands: what it has started.
@@ -60,13 +61,46 @@ class RecordingStarter:
         self.commands.append(command)
         self._starter.start(spawn, protocol, command, descriptors, limits)
 
+    def command_line(
+        self, command: Sequence[str], descriptors: Container[int], limits: Limits
+    ) -> list[str]:
+        return self._starter.command_line(command, descriptors, limits)
 
-def connect(program: str, binary: Path = BINARY) -> tuple[WarmStarter, Launcher]:
-    """Return a starter that is not open, with one program, and a launcher that uses it."""
+
+class ClockReactor:
+    """The reactor, with timers that a test fires."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.callLater, self.seconds = self.clock.callLater, self.clock.seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(reactor, name)
+
+
+def connect(
+    program: str, binary: Path = BINARY, **options: Any
+) -> tuple[WarmStarter, RecordingStarter]:
+    """Return a starter that is not open, with one program, and what starts it without a server.
+
+    :param options: fields of its `WarmProgram`. By default, it waits for servers that are slow.
+    """
     cells = CellStarter(str(binary), {program: ConfinedProgram.of(program)})
-    warm = warm_starter(cells, reactor, ENVIRONMENT, _LIMITS.of_child(PATIENCE, None))
-    warm._cold = RecordingStarter(cells)  # type: ignore[assignment]
-    return warm, Launcher(reactor, reactor, ENVIRONMENT, warm, _LIMITS)
+    options = {
+        "reactor": reactor,
+        "start_timeout": PATIENCE,
+        "new_server": partial(ForkServer, answer_timeout=PATIENCE),
+        **options,
+    }
+    limits = _LIMITS.of_child(PATIENCE, None)
+    warm = WarmProgram(program, cells, environment=ENVIRONMENT, limits=limits, **options)
+    cold = RecordingStarter(cells)
+    return WarmStarter(cold, {program: warm}, is_wanted=True), cold
+
+
+def launcher_of(starter: Starter) -> Launcher:
+    """Return a launcher that uses a starter."""
+    return Launcher(reactor, reactor, ENVIRONMENT, starter, _LIMITS)
 
 
 @cache
@@ -79,6 +113,10 @@ class WarmCase(TestCase):
     """A stand-in with a server.
 
     No test waits for a server that is slow, except for those that never answer.
+
+    :ivar servers: all that were started.
+    :ivar processes: all children of them, with their trials.
+    :ivar cold: what was started without a server.
     """
 
     timeout = TEST_PATIENCE
@@ -86,20 +124,31 @@ class WarmCase(TestCase):
     async def setUp(self) -> None:  # type: ignore[override]
         # The first child opens descriptors that stay open.
         await Launcher(reactor, reactor, ENVIRONMENT).launch(["/bin/true"], {}, PATIENCE).wait()
-        self.patch(fork_server_module, "_ANSWER_TIMEOUT", PATIENCE)
-        self.patch(warm_module, "_START_TIMEOUT", PATIENCE)
-        # The number of threads of this machine changes.
-        self.patch(child_limits, "_count_threads", lambda: 100)
         self.folder = Path(self.mktemp()).resolve()
+        self.servers: list[ForkServer] = []
+        self.processes: list[ForkedProcess] = []
 
-    def connect(self, program: str, binary: Path = BINARY) -> WarmProgram:
+    def new_server(self, *arguments: Any) -> ForkServer:
+        """Return a server that is not started."""
+        self.servers.append(ForkServer(*arguments, answer_timeout=PATIENCE))
+        return self.servers[-1]
+
+    def new_process(self, *arguments: Any) -> None:
+        """Fork a child."""
+        self.processes.append(ForkedProcess(*arguments))
+
+    def connect(self, program: str, binary: Path = BINARY, **options: Any) -> WarmProgram:
         """Use a program, which is not started, and return it.
 
         At the end of the test, no process and no descriptor may be left.
         """
         before = open_descriptors()
         self.program = program
-        self.starter, self.launcher = connect(program, binary)
+        self.starter, cold = connect(
+            program, binary, new_server=self.new_server, new_process=self.new_process, **options
+        )
+        self.cold = cold.commands
+        self.launcher, self.cold_launcher = launcher_of(self.starter), launcher_of(cold)
 
         async def close() -> None:
             await self.starter.close()
@@ -128,21 +177,8 @@ class WarmCase(TestCase):
 
     async def run_cold(self, *words: str) -> Exit:
         """Run the program to its end, without its server."""
-        return (
-            await self.cold_launcher()
-            .launch([self.program, *words], {}, PATIENCE, stdout_limit=1 << 20)
-            .wait()
-        )
-
-    def cold_launcher(self) -> Launcher:
-        """Return a launcher that uses no server."""
-        return Launcher(reactor, reactor, ENVIRONMENT, self.starter._cold, _LIMITS)
-
-    @property
-    def cold(self) -> list[Sequence[str]]:
-        """What was started without a server."""
-        starter: Any = self.starter._cold
-        return starter.commands  # type: ignore[no-any-return]
+        command = [self.program, *words]
+        return await self.cold_launcher.launch(command, {}, PATIENCE, stdout_limit=1 << 20).wait()
 
     async def waiting(self, child: Child) -> int:
         """Wait until a child waits; return its process ID. It is killed at the end of the test."""
@@ -152,24 +188,19 @@ class WarmCase(TestCase):
             await child.wait()
 
         self.addCleanup(kill)
-        await until(lambda: child.protocol._stdout == b"waiting\n", "the child to wait")
+        await until(lambda: child.protocol.stdout == b"waiting\n", "the child to wait")
         assert child.protocol.pid is not None
         return child.protocol.pid
 
     async def until_replaced(self, warm: WarmProgram, server: int) -> None:
         """Wait until a server has ended, and another one is in use."""
         await until(lambda: not is_running(server), "the end of the server")
-        await until(lambda: server_of(warm) not in (None, server), "the next server")
-
-
-def server_of(warm: WarmProgram) -> int | None:
-    """Return the process ID of the server in use."""
-    return None if warm._current is None else warm._current.pid
+        await until(lambda: warm.server_pid not in (None, server), "the next server")
 
 
 def running_server(warm: WarmProgram) -> int:
     """Return the process ID of the server in use, which there has to be."""
-    pid = server_of(warm)
+    pid = warm.server_pid
     assert pid is not None, warm.obstacle
     return pid
 

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
+from twisted.internet.interfaces import IReactorTime
+
 from audioproxy.cli.checks.results import CheckResult, good, note
 from audioproxy.cli.output import format_count
 from audioproxy.cli.store.command import open_catalog
@@ -29,18 +31,22 @@ async def check_builds(reactor: Any, config: Config, engine: Engine) -> AsyncIte
     if engine.store is None:
         return
     catalog = open_catalog(config, engine, reactor, _AT_A_TIME)
+    yield await check_catalog(catalog, engine.clock, engine.programs.build_name)
+
+
+async def check_catalog(catalog: VariantCatalog, clock: IReactorTime, own: str) -> CheckResult:
+    """Compare this machine's build, empty if unknown, with those of a sample of variants."""
     builds: list[str] = []
     failure = ""
     try:
-        await Deadline(engine.clock, _TIMEOUT).limit(sample_builds(catalog, builds))
+        await Deadline(clock, _TIMEOUT).limit(sample_builds(catalog, builds))
     except TimeoutError:
         failure = f"the store did not respond within {_TIMEOUT:.0f} seconds"
     except (CatalogError, OSError) as error:
         failure = str(error)
     if failure and not builds:
-        yield note("builds", f"not checked, since variants cannot be read: {failure}")
-    else:
-        yield compare_builds(engine.programs.build_name, builds)
+        return note("builds", f"not checked, since variants cannot be read: {failure}")
+    return compare_builds(own, builds)
 
 
 async def sample_builds(catalog: VariantCatalog, builds: list[str], most: int = _SAMPLE) -> None:

@@ -70,11 +70,11 @@ def check_free_space(
     return good(check, text)
 
 
-def filesystem_of(path: str) -> str:
+def filesystem_of(path: str, mounts: Path = _MOUNTS) -> str:
     """Return the kernel's name of the filesystem that contains a path."""
     found, kind = "", "filesystem unknown"
     try:
-        table = _MOUNTS.read_text(errors="surrogateescape")
+        table = mounts.read_text(errors="surrogateescape")
     except OSError:
         return kind
     target = os.path.realpath(path)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from socket import socket
 from typing import Any
 
 import treq
@@ -25,12 +26,23 @@ from audioproxy.grammar.signature import sign
 from audioproxy.http_client.errors import TransportError, translate_error
 from audioproxy.server.listener import is_live, open_socket
 
-# Maximum seconds and bytes for the response of the program that holds a port.
+# Maximum seconds and bytes for a response.
 _TIMEOUT = 3.0
 _DOCUMENT = 1024 * 1024
 
 
-async def check_ports(reactor: Any, settings: UsableSettings) -> AsyncIterator[CheckResult]:
+async def check_ports(
+    reactor: Any,
+    settings: UsableSettings,
+    *,
+    timeout: float = _TIMEOUT,
+    open_socket: Callable[[str, int], socket] = open_socket,
+) -> AsyncIterator[CheckResult]:
+    """Check the ports.
+
+    :param timeout: seconds for the response of the program that holds a port.
+    :param open_socket: listens on an address and a port, or raises OSError.
+    """
     config = settings.config
     # Whether the service seems to run.
     runs = True
@@ -54,7 +66,7 @@ async def check_ports(reactor: Any, settings: UsableSettings) -> AsyncIterator[C
             runs = False
             yield good(variable, f"{port} is free" if port else "any free port")
             continue
-        holder = _Holder(reactor, port, bind)
+        holder = _Holder(reactor, port, bind, timeout)
         if variable == "AP_PORT":
             yield (result := await _check_holder(holder, _signed_question(settings)))
             runs = result.verdict is Verdict.GOOD
@@ -95,8 +107,9 @@ def _signed_question(settings: UsableSettings) -> str | None:
 
 @implementer(IAgentEndpointFactory)
 class _Holder:
-    def __init__(self, reactor: Any, port: int, bind: str) -> None:
+    def __init__(self, reactor: Any, port: int, bind: str, timeout: float) -> None:
         self.port = port
+        self._timeout = timeout
         self._reactor = reactor
         self._host = bind if bind not in ("", "0.0.0.0", "::") else "127.0.0.1"
         pool = HTTPConnectionPool(reactor, persistent=False)
@@ -108,7 +121,7 @@ class _Holder:
 
     async def get(self, path: str) -> tuple[int, bytes]:
         """Return the status and the body of a response, or raise `TransportError`."""
-        deadline = Deadline(monotonic_clock(self._reactor), _TIMEOUT)
+        deadline = Deadline(monotonic_clock(self._reactor), self._timeout)
         try:
             return await deadline.limit(self._get(path))
         except Exception as error:

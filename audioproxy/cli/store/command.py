@@ -15,7 +15,6 @@ from audioproxy.cli.arguments import add_concurrency, add_quiet
 from audioproxy.cli.env_file import load_config
 from audioproxy.cli.exit_status import BUSY, FAILURE, INTERRUPTED, SUCCESS, UsageError
 from audioproxy.cli.output import Output, progress_bar
-from audioproxy.cli.reactor import run
 from audioproxy.concurrency.threads import thread_per_call
 from audioproxy.config import Config
 from audioproxy.engine import BootError, Engine, build
@@ -83,6 +82,11 @@ class StoreCommand(ABC):
         """Do everything, except for the report."""
 
     @property
+    def removes(self) -> bool:
+        """Whether it removes variants. Then it ends once a power cut restores none (D80)."""
+        return False
+
+    @property
     def status(self) -> int:
         return FAILURE if self.failed else SUCCESS
 
@@ -132,7 +136,11 @@ class StoreCommand(ABC):
             most = self.arguments.concurrency
             try:
                 catalog = open_catalog(config, engine, reactor, most)
-                await self.work(OpenStore(config, engine, catalog, most, self.out.bar))
+                try:
+                    await self.work(OpenStore(config, engine, catalog, most, self.out.bar))
+                finally:
+                    if self.removes:
+                        await catalog.flush()
             finally:
                 await engine.close()
 
@@ -140,7 +148,7 @@ class StoreCommand(ABC):
         try:
             with self.out.bar:
                 # The report counts what the engine would log for each source.
-                run(open_and_work, LogLevel.error)
+                self.arguments.run(open_and_work, LogLevel.error)
         except KeyboardInterrupt:
             interrupted = True
         except BrokenPipeError:

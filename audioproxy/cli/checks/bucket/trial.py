@@ -118,6 +118,9 @@ class Trial:
     :ivar server: the name that the store gives to itself.
     :ivar is_lost: the store cannot be reached.
     :ivar removals: what removes each thing that this run has written.
+    :ivar part_size: bytes of the parts of an upload, except the last; S3 accepts no shorter ones.
+    :ivar abandoned_after: seconds after which an object of another run counts as left by a killed
+        one.
     """
 
     objects: ObjectStore
@@ -129,6 +132,8 @@ class Trial:
     is_lost: bool = False
     _prefix: str = field(default_factory=lambda: f"{PREFIX}{uuid4().hex}-")
     removals: dict[str, Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=dict)
+    part_size: int = 5 * 1024 * 1024
+    abandoned_after: float = 3600
 
     @property
     def sample(self) -> Sample:

@@ -34,16 +34,12 @@ from audioproxy.variants.record import METADATA_PREFIX
 #: The end of a key with characters that URLs and signatures encode in several ways.
 SPELLING = "spelling a b+c%20d~é&=;(1)'*,.flac"
 
-# The shortest part of an upload that S3 accepts, unless it is the last.
-_PART_SIZE = 5 * 1024 * 1024
+# Bytes of the last part of an upload.
 _LAST_PART = 1024
 
 # A store may deny access to an object that is missing.
 _MISSING = (403, 404)
 _WRONG_DIGEST = replace(UploadRange.of(b"other bytes"), sha256=hashlib.sha256(b"bytes").hexdigest())
-
-# Seconds after which an object of another run counts as left by a killed one.
-_ABANDONED = 3600
 
 # Names of objects of these checks, and of the check at boot.
 _KEY = re.compile(
@@ -117,13 +113,13 @@ async def _refuse_digest_of_part(trial: Trial) -> None:
     "use a store with multipart uploads",
 )
 async def _upload_parts(trial: Trial) -> None:
-    parts = [urandom(_PART_SIZE), urandom(_LAST_PART)]
+    parts = [urandom(trial.part_size), urandom(_LAST_PART)]
     target, removal = trial.upload("parts")
     await put_multipart(target, HEADERS.lines(), [UploadRange.of(part) for part in parts])
     del trial.removals[removal]
     size, _ = await target.find()
     require_equal("the size", size, sum(map(len, parts)))
-    start, stop = _PART_SIZE - _LAST_PART, _PART_SIZE + _LAST_PART
+    start, stop = trial.part_size - _LAST_PART, trial.part_size + _LAST_PART
     await require(await target.get(start, stop, None), *RANGE, content=b"".join(parts)[start:stop])
 
 
@@ -218,7 +214,7 @@ async def _delete(trial: Trial) -> None:
 )
 async def _remove_left(trial: Trial) -> str | None:
     store, bucket = trial.objects, trial.bucket
-    latest = time.time() - (store.clock_ahead or 0) - _ABANDONED
+    latest = time.time() - (store.clock_ahead or 0) - trial.abandoned_after
     removed = 0
     try:
         objects, _ = await list_page(store, bucket, PREFIX, None)
