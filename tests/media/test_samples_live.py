@@ -33,8 +33,8 @@ from tests.support.audio import (
     probe,
     read_wav,
     render,
+    render_all,
     render_and_decode_all,
-    render_each,
     run,
     tone,
     write_wav,
@@ -122,10 +122,8 @@ class WavTests(SynchronousTestCase):
 
     def assert_exact(self, files: Mapping[str, bytes], sound: Sound = SOUND) -> None:
         """Require that every sample is rendered, from any place, and that lengths are true."""
-        rendered = render_each(
-            (source, [*PARTS, FADED, "f:opus", "f:peaks/ch:2"]) for source in files.values()
-        )
-        for (name, source), outputs in zip(files.items(), rendered, strict=True):
+        for name, source in files.items():
+            outputs = render_all(source, [*PARTS, FADED, "f:opus", "f:peaks/ch:2"])
             self.assertEqual(probe(source).description.duration, 3, name)
             # The samples of a waveform, of 16 bits.
             self.assertEqual(len(outputs.pop("f:peaks/ch:2")), 3 * RATE * 4, name)

@@ -17,7 +17,7 @@ from tests.support.audio import (
     noise,
     probe,
     render_all,
-    render_and_decode_each,
+    render_and_decode_all,
     run_in_memory,
     write_wav,
 )
@@ -61,9 +61,8 @@ class PositionTests(SynchronousTestCase):
         The bit rate in the info document is that of the duration.
         """
         texts = [f"f:wav/bd:32f{part}" for part in ("", "/t:1.2", "/t:1.1:0.3", "/fade:0:0.5")]
-        heard = render_and_decode_each((source, texts) for source in sources.values())
-        for (name, source), sounds in zip(sources.items(), heard, strict=True):
-            whole, late, middle, faded = sounds.values()
+        for name, source in sources.items():
+            whole, late, middle, faded = render_and_decode_all(source, texts).values()
             start = round(1.2 * whole.rate)
             self.assertEqual(late, whole.part(start), name)
             start = round(1.1 * whole.rate)
@@ -138,6 +137,6 @@ class PositionTests(SynchronousTestCase):
             self.assertEqual(found.duration, round(Decimal(seconds), 6), name)
             self.assertApproximates(found.bitrate or 0, 8 * len(source) / seconds, 9, name)
             texts = ["f:wav/bd:32f", "f:wav/bd:32f/t:0.3:0.1"]
-            whole, part = render_and_decode_each([(source, texts)])[0].values()
+            whole, part = render_and_decode_all(source, texts).values()
             self.assertEqual(len(whole), round(seconds * whole.rate), name)
             self.assertEqual(part, whole.part(round(0.3 * whole.rate), round(0.4 * whole.rate)))
