@@ -34,6 +34,8 @@ EXACT = {
     "little.aiff": "-c:a pcm_s16le",
     "a.caf": "-c:a pcm_s16be",
     "a.flac": "-sample_fmt s16",
+    "a.wv": "",
+    "a.tta": "",
     "alac.m4a": "-c:a alac",
     "aac.m4a": "-c:a aac -aac_pns 0",
     "front.m4a": "-c:a aac -aac_pns 0 -movflags faststart",
