@@ -183,21 +183,6 @@ class LevelTests(SynchronousTestCase):
         self.assertEqual(len(lengths), 1, lengths)
 
 
-class RateTests(SynchronousTestCase):
-    """Sample rate: ``sr`` (Format and encoding options)."""
-
-    def test_requested(self) -> None:
-        """Every lossy format has the rate of ``sr``, at an unchanged pitch; Opus has 48 kHz."""
-        rates = {f"f:{form}/sr:16000": 16000 for form in ("mp3", "ogg", "aac", "m4a")}
-        # An Opus decoder always puts out 48 kHz.
-        rates["f:opus/sr:16000"] = 48000
-        sounds = render_and_decode_all(write_wav(tone(44100, 22050, 1000)), rates)
-        self.assertEqual(rates, {text: heard.rate for text, heard in sounds.items()})
-        for text, heard in sounds.items():
-            samples = heard.channels[0][heard.rate // 8 : heard.rate * 3 // 8]
-            self.assertApproximates(strength(samples, 1000, heard.rate), -6, 0.5, text)
-
-
 class EnhanceTests(SynchronousTestCase):
     """Enhancement preset: ``enhance:voice`` (Time-domain and preview options)."""
 
