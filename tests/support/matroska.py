@@ -118,12 +118,15 @@ def stamps(count: int, samples: int = 1536, rate: int = 48000, unit: int = MS) -
 
 
 def clusters(
-    times: Sequence[int], count: int = 25, data: bytes = bytes(20)
+    times: Sequence[int], count: int = 25, data: bytes | Sequence[bytes] = bytes(20)
 ) -> list[tuple[int, bytes]]:
-    """Return clusters of as many blocks each."""
-    return [_cluster(times[at : at + count], [data] * count) for at in range(0, len(times), count)]
+    """Return clusters of as many blocks each, with the same frame or with others."""
+    frames = [data] * len(times) if isinstance(data, bytes) else data
+    starts = range(0, len(times), count)
+    return [cluster_of(times[at:][:count], frames[at:][:count]) for at in starts]
 
 
-def _cluster(times: Sequence[int], frames: Sequence[bytes]) -> tuple[int, bytes]:
+def cluster_of(times: Sequence[int], frames: Sequence[bytes]) -> tuple[int, bytes]:
+    """Return a cluster of blocks at some times."""
     inner = (block(time - times[0], data) for time, data in zip(times, frames, strict=False))
     return times[0], cluster(times[0], *inner)

@@ -42,9 +42,9 @@ from tests.support.matroska import (
     TIMESTAMP,
     VOID,
     File,
-    _cluster,
     block,
     cluster,
+    cluster_of,
     cluster_start,
     clusters,
     cue,
@@ -380,7 +380,7 @@ class GridTests(SynchronousTestCase):
             return floor(exact) if is_floor else round(exact)
 
         listed = [
-            _cluster([*map(stamp, inner)], [bytes(samples)] * len(inner)) for inner in numbers
+            cluster_of([*map(stamp, inner)], [bytes(samples)] * len(inner)) for inner in numbers
         ]
         file = File(listed, info=number(SCALE, unit))
         probe = replace(PCM, sample_rate=rate)
@@ -606,8 +606,7 @@ class RefusalTests(SynchronousTestCase):
             ((0, *range(2, 601)), False),
         ):
             frames = [flac_frame(chr(number).encode()) for number in numbers]
-            listed = [_cluster(times[at : at + 9], frames[at : at + 9]) for at in range(0, 600, 9)]
-            found = find(File(listed, file), probe, 400 * 4096)
+            found = find(File(clusters(times, 9, frames), file), probe, 400 * 4096)
             self.assertEqual(found is not None, expected)
 
     @given(
@@ -666,10 +665,7 @@ class RefusalTests(SynchronousTestCase):
         times = stamps(500, 800, 8000)
         for odd, size in ((1, 801), (300, 801), (301, 799), (309, 801)):
             frames = [bytes(size if n == odd else 800) for n in range(500)]
-            listed = [
-                _cluster(times[at : at + 10], frames[at : at + 10]) for at in range(0, 500, 10)
-            ]
-            self.refused(File(listed), PCM, 240_000)
+            self.refused(File(clusters(times, 10, frames)), PCM, 240_000)
 
     def test_clusters(self) -> None:
         """A point must lead to a cluster with a time stamp and blocks of the track."""
