@@ -396,6 +396,14 @@ class GridTests(SynchronousTestCase):
         offset = file.block(len(ahead) - 1, ahead[-1].index(expected), len(ahead[-1]))
         self.assertEqual(point.offset, offset)
 
+    def test_rounded_up(self) -> None:
+        """A cluster has the place of its first sample, also if its time stamp is rounded up."""
+        file = File(clusters(stamps(40, 256, 11025), 1, bytes(256)))
+        for at in range(1, 39):
+            point = find(file, replace(PCM, sample_rate=11025), 256 * at)
+            assert point is not None, at
+            self.assertEqual(point.sample, 256 * at)
+
     def test_codecs(self) -> None:
         """A frame tells how many samples it has, or its codec does, or the private data."""
         ones = [
