@@ -45,7 +45,7 @@ QUICK_FILES = $(sort $(shell find tests -name 'test_*.py' ! -name '*_live.py' \
 
 .PHONY: help help-all install dev ffmpeg system-ffmpeg cell compiler node browser browsers webkit engines player haproxy nginx varnish cache-servers proxy-servers promtool systemd gpodder names readers languages utilities test-packages radosgw swift run demo \
     check ci-root lint format types docs coverage test test-more quick test-deploy caches proxies test-ceph test-rclone test-swift \
-    test-ffmpeg matrix soak handover bench deadlines quality wrk fuzz container outdated screenshots clean
+    test-ffmpeg matrix soak handover faults bench deadlines quality wrk fuzz container outdated screenshots clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
@@ -122,6 +122,10 @@ soak: system-ffmpeg dev ## run nodes under load and faults; SECONDS=120 SEED=1
 
 handover: system-ffmpeg dev #: replace the service ten times under load; SECONDS=120 is how long slow clients take
 	SECONDS=$(SECONDS) $(BIN)/python $(TRIAL) tests.handover.long
+
+faults: system-ffmpeg compiler dev #: fail each system call of a request, a prune and a start once, and cut the power after each change
+	$(BIN)/python $(TRIAL) tests.faults.every_step
+	$(BIN)/python -m tests.faults.store_load
 
 bench: system-ffmpeg ffmpeg nginx wrk dev ## measure, and write the figures into the pages; ROUNDS=5
 	$(BIN)/python -m bench --rounds $(ROUNDS)

@@ -41,7 +41,11 @@ class EncodedFile:
 
     @property
     def written(self) -> int:
-        return os.fstat(self.scratch.descriptor).st_size
+        try:
+            return os.fstat(self.scratch.descriptor).st_size
+        except OSError as error:
+            _log.warn("the size of an output cannot be read: {error}", error=error)
+            raise RenderFailed("The output could not be read from the disk.") from error
 
     def encoded_bytes(self, size: int) -> int:
         return max(0, size - len(self._prefix))
