@@ -13,16 +13,8 @@ from tests.fuzz.headers import DATE_WORD, SIZES, TAG_WORD
 from tests.fuzz.lengths import CONTAINERS
 from tests.fuzz.reports import HOST, NOTICES, QUERY, USER
 from tests.fuzz.stored import BODY, RECORD, WHOLE, sealed
-from tests.media.lengths import (
-    test_flac,
-    test_lossless,
-    test_mp3,
-    test_mp4,
-    test_musepack,
-    test_ogg,
-    test_pcm,
-    test_wavpack,
-)
+from tests.media.lengths.test_musepack import musepack
+from tests.support import flac, lossless, mp4, mpeg, ogg, riff
 from tests.support.strategies import encoded, escaped, junk, option_segments, sources
 
 _SPELLED = b"plain/https://EXAMPLE.com.:443/a%2520b?x=1%23f"
@@ -173,13 +165,11 @@ HTTP_WORDS = (
 )
 HEADER_WORDS = (TAG_WORD, DATE_WORD, b" ", b"9" * 25, *b'bytes= - , W/ " 0 1'.split())
 _SOURCES = {
-    "wav": test_pcm.wav(
-        test_pcm.chunk(b"fmt ", test_pcm.FORMAT), test_pcm.chunk(b"data", bytes(8))
-    ),
-    "w64": test_pcm.w64((b"fmt ", test_pcm.FORMAT), (b"data", bytes(8))),
+    "wav": riff.wav(riff.chunk(b"fmt ", riff.FORMAT), riff.chunk(b"data", bytes(8))),
+    "w64": riff.w64((b"fmt ", riff.FORMAT), (b"data", bytes(8))),
     "aiff": b"FORM\0\0\0\0AIFF"
-    + test_pcm.chunk(b"COMM", b"\0\2\0\0\0\2\0\x10" + bytes(10), order=">I")
-    + test_pcm.chunk(b"SSND", bytes(16), order=">I"),
+    + riff.chunk(b"COMM", b"\0\2\0\0\0\2\0\x10" + bytes(10), order=">I")
+    + riff.chunk(b"SSND", bytes(16), order=">I"),
     "caf": b"caff\0\1\0\0desc\0\0\0\0\0\0\0\x20"
     + bytes(16)
     + b"\0\0\0\4"
@@ -188,19 +178,19 @@ _SOURCES = {
     + b"data"
     + b"\xff" * 8
     + bytes(12),
-    "flac": test_flac.flac(test_flac.frame(b"\0"), test_flac.frame(b"\1", 6, b"\x63")),
-    "mov": test_mp4.mp4(test_mp4.track((9, 1024), edits=test_mp4.edits((100, 1024)))),
-    "ogg": test_ogg.opus(test_ogg.page(960, test_ogg.PACKET), test_ogg.page(9000, b"x", flags=4)),
-    "mp3": test_mp3.tagged(test_mp3.MPEG_1, 9),
+    "flac": flac.flac(flac.frame(b"\0"), flac.frame(b"\1", 6, b"\x63")),
+    "mov": mp4.mp4(mp4.track((9, 1024), edits=mp4.edits((100, 1024)))),
+    "ogg": ogg.opus(ogg.page(960, ogg.PACKET), ogg.page(9000, b"x", flags=4)),
+    "mp3": mpeg.tagged(mpeg.MPEG_1, 9),
     "amr": b"#!AMR\n\x04" + bytes(12) + b"\x44" + bytes(5) + b"\x7c",
     "aac": b"\xff\xf1\x50\x80\x02\x1f\xfc" + bytes(9) + b"\xff\xf1\x50\x80\x02\x1f\xfc" + bytes(9),
-    "iff": b"FORM\0\0\0\x008SVX" + test_pcm.chunk(b"BODY", bytes(8), order=">I"),
-    "dsf": test_pcm.dsf(8, 8192),
-    "wv": test_wavpack.wavpack(3) + test_wavpack.TAG,
-    "tta": test_lossless.tta(),
-    "ape": test_lossless.ape(),
-    "tak": test_lossless.tak(),
-    "mpc8": test_musepack.musepack(),
+    "iff": b"FORM\0\0\0\x008SVX" + riff.chunk(b"BODY", bytes(8), order=">I"),
+    "dsf": riff.dsf(8, bytes(8192)),
+    "wv": lossless.wavpack(3) + lossless.TAG,
+    "tta": lossless.tta(),
+    "ape": lossless.ape(),
+    "tak": lossless.tak(),
+    "mpc8": musepack(),
     "matroska": b"\x1a\x45\xdf\xa3\x81\0\x18\x53\x80\x67\x89" + bytes(9),
 }
 AUDIO_FILES = tuple((probe, _SOURCES[probe.container]) for probe in CONTAINERS)

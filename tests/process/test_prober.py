@@ -35,17 +35,15 @@ from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.probe import Check, Probe
 from audioproxy.process.prober import CACHE_SIZE, OUTPUT_LIMIT, Prober
 from audioproxy.process.spawn import Launcher
-from tests.media.lengths.test_mp3 import MPEG_1, tagged
 from tests.media.lengths.test_musepack import musepack
-from tests.media.lengths.test_padded import extensible
-from tests.media.lengths.test_pcm import chunk, wav
-from tests.media.lengths.test_sphere import sphere
-from tests.media.lengths.test_wavpack import TAG, wavpack
 from tests.media.test_bursts import SYNCS, bursts_of, pack
 from tests.media.test_diagnostics import COMPLETE_SOURCES
 from tests.media.test_encryption import CLEAR, TYPE, entry, movie, track
 from tests.media.test_flac_frames import BLOCK, NOISE, SILENCE
+from tests.support.lossless import TAG, wavpack
+from tests.support.mpeg import MPEG_1, tagged
 from tests.support.processes import FakeSpawner
+from tests.support.riff import chunk, extensible, sphere, wav
 from tests.support.stores import FakeSourceFile
 
 AUDIO = {"codec_type": "audio", "codec_name": "mp3", "sample_rate": "44100", "channels": 1}
