@@ -7,12 +7,16 @@ import hashlib
 import json
 import sys
 
-from audioproxy.cli.checks.bucket import reading, writing
 from audioproxy.cli.checks.bucket.reading import READING
-from audioproxy.cli.checks.bucket.table import CHECKS
+from audioproxy.cli.checks.bucket.table import CHECKS, run_checks
+from audioproxy.cli.checks.bucket.trial import Trial
+from audioproxy.cli.checks.bucket.writing import REMOVAL
 from audioproxy.cli.checks.results import CheckResult, Verdict
 from audioproxy.cli.doctor import check_bucket
+from audioproxy.engine import Engine, build
 from audioproxy.grammar.sources import S3Source
+from audioproxy.variants.s3 import S3VariantStore
+from tests.support.checks import collect
 from tests.support.remote import HOLD, PASS, RemoteCase, RequestAction
 from tests.support.s3 import Identity
 from tests.support.service import Process, reactor, until
@@ -95,7 +99,10 @@ class BucketTests(RemoteCase):
         names = [self.variants, str(server.port), server.access_key, server.secret_key]
         for word in (*names, "X-Amz-Signature"):
             self.assertNotIn(word, process.stdout)
-        found = {check["check"]: check for check in json.loads(process.stdout)["checks"]}
+        document = json.loads(process.stdout)
+        found = {check["check"]: check for check in document["checks"]}
+        keys = {name for check in found.values() for name in check}
+        self.assertEqual(({"ok", "checks"}, {"check", "verdict", "text"}), ({*document}, keys))
         self.assertEqual(set(), {check.name for check in CHECKS} - found.keys())
         endpoint = "http://127.0.0.1:9"
         for is_named, shown in ((False, "ENDPOINT"), (True, endpoint)):
@@ -146,8 +153,18 @@ class BucketTests(RemoteCase):
         """What a killed command has written is removed by a later one."""
         process = await self.start_and_hold()
         await process.kill()
-        # Otherwise, an hour has to pass. No URL expires in this run.
-        self.patch(writing, "_ABANDONED", -3600)
-        self.patch(reading, "_EXPIRED", 0)
-        await self.run_checks()
+        config = self.config()
+        engine = Engine(build(config, reactor))
+        self.addCleanup(engine.close)
+        assert isinstance(engine.store, S3VariantStore)
+        # Otherwise, an hour has to pass.
+        trial = Trial(
+            engine.store.object_store,
+            config.variant_s3,
+            self.variants,
+            config,
+            abandoned_after=-3600,
+        )
+        found, *_ = await collect(run_checks(trial, REMOVAL))
+        self.assertIs(Verdict.GOOD, found.verdict, found.line)
         self.assertEqual((0, 0), self.remaining())
