@@ -16,6 +16,7 @@ from twisted.trial.unittest import SkipTest
 from audioproxy import __version__
 from audioproxy.service import AudioProxy, BootError
 from tests.observe.test_metrics import read
+from tests.support.processes import set_environment
 from tests.support.service import (
     PROJECT,
     ServiceCase,
@@ -178,7 +179,7 @@ class TrafficTests(MetricsCase):
         script.write_text(SLOW_FFPROBE.format(ffprobe=shutil.which("ffprobe")))
         script.chmod(0o755)
         path = f"{folder}:{os.environ['PATH']}"
-        self.patch(os, "environ", {**os.environ, "PATH": path})
+        set_environment(self, PATH=path)
         service = self.start(max_probe_concurrency=1)
         first = await send(service.port, SHORT)
         (probe,) = await until(lambda: [n for n in children() if is_stopped(n)], "the probe")
