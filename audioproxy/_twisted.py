@@ -27,14 +27,14 @@ from twisted.python.runtime import seconds as seconds_since_1970
 from twisted.web.http import HTTPChannel
 
 
-def has_sent_all(transport: Any) -> bool:
-    """Return whether the system has everything that was written to a transport.
+def count_unsent(transport: Any) -> int:
+    """Return how many bytes that were written to a transport the system does not have yet.
 
     Twisted 26.10: written bytes wait in ``dataBuffer``, of which ``offset`` bytes are sent, and
     then in ``_tempDataBuffer``; other transports have none. Unnecessary when ``ITransport`` has it.
     """
     waiting = len(getattr(transport, "dataBuffer", b"")) - getattr(transport, "offset", 0)
-    return not waiting and not getattr(transport, "_tempDataBuffer", ())
+    return waiting + sum(map(len, getattr(transport, "_tempDataBuffer", ())))
 
 
 def is_plain_tcp(transport: Any) -> bool:
@@ -52,7 +52,7 @@ def is_plain_tcp(transport: Any) -> bool:
 def send_now(transport: Any, data: bytes) -> bytes:
     """Send what the system accepts at once over plain TCP, and return the rest.
 
-    Call it only if `has_sent_all`. Twisted 26.10: ``write`` sends in the next turn of the reactor,
+    Only if `count_unsent` is 0. Twisted 26.10: ``write`` sends in the next turn of the reactor,
     after two more system calls. Unnecessary when ``write`` sends at once.
     """
     try:

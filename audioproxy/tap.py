@@ -40,7 +40,7 @@ from audioproxy.observe.logs import LineObserver, is_journal, journal_prefix, lo
 from audioproxy.service import AudioProxy, BootError
 
 # More descriptors are of no use: with so many connections, a process reaches other limits first.
-_MAX_DESCRIPTORS = 16_384
+MAX_DESCRIPTORS = 16_384
 
 # Threads of the reactor's pool, which resolves host names. With the default of 10 threads, names
 # that no server resolves would soon occupy all of them.
@@ -59,9 +59,9 @@ _SYSTEMD_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "NOTIFY_SOCK
 _FIRST_DESCRIPTOR = 3
 _SOCKET_ADVICE = "set ListenStream= to a port, and leave Accept= out, in the socket unit"
 # FileDescriptorName= of the socket for the metrics.
-_METRICS_NAME = "metrics"
+METRICS_NAME = "metrics"
 # EX_CONFIG of sysexits.h: another start with the same settings is in vain.
-_WRONG_SETTINGS = 78
+WRONG_SETTINGS = 78
 
 # prctl(2)
 _PR_SET_DUMPABLE = 4
@@ -90,7 +90,7 @@ class Options(UsageOptions):
         for name in _SYSTEMD_VARIABLES:
             os.environ.pop(name, None)
         self.notify = find_notifier(environ)
-        with _plain_exit(_WRONG_SETTINGS):
+        with _plain_exit(WRONG_SETTINGS):
             self.listening, self.metrics_socket = find_sockets(environ, os.getpid())
             # The values of unused settings, which contradict no other one.
             ignored = {} if self.listening is None else {"AP_BIND": "", "AP_PORT": "0"}
@@ -206,12 +206,12 @@ class _TwistdService(AudioProxy):
 
 
 def makeService(options: Options) -> AudioProxy:
-    with _plain_exit(_WRONG_SETTINGS):
+    with _plain_exit(WRONG_SETTINGS):
         return _TwistdService(options)
 
 
 def find_sockets(
-    environ: Mapping[str, str], pid: int
+    environ: Mapping[str, str], pid: int, first: int = _FIRST_DESCRIPTOR
 ) -> tuple[socket.socket | None, socket.socket | None]:
     """Return the listening sockets that systemd passed to ``pid``, for clients and for metrics.
 
@@ -224,15 +224,15 @@ def find_sockets(
     if not count.isdecimal():
         raise _refused_socket("not a number", "systemd sets it; remove it from the environment")
     names = [*environ.get("LISTEN_FDNAMES", "").split(":"), ""][: min(int(count), 3)]
-    kinds = [_METRICS_NAME if name == _METRICS_NAME else "clients" for name in names]
+    kinds = [METRICS_NAME if name == METRICS_NAME else "clients" for name in names]
     if len(kinds) != len(set(kinds)) or len(kinds) != int(count):
         raise _refused_socket(
             f"{count} sockets",
             "one is required: keep one ListenStream= in the socket unit. Only a second one with"
-            f" FileDescriptorName={_METRICS_NAME} is possible",
+            f" FileDescriptorName={METRICS_NAME} is possible",
         )
-    found = {kind: _open_socket(_FIRST_DESCRIPTOR + number) for number, kind in enumerate(kinds)}
-    return found.get("clients"), found.get(_METRICS_NAME)
+    found = {kind: _open_socket(number) for number, kind in enumerate(kinds, first)}
+    return found.get("clients"), found.get(METRICS_NAME)
 
 
 def _open_socket(descriptor: int) -> socket.socket:
@@ -279,9 +279,17 @@ def raise_descriptor_limit() -> None:
     The usual limit, 1024, protects programs that use select(), which this service does not.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_MAX_DESCRIPTORS, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    raised = raised_limit(soft, hard)
+    if raised != soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+
+
+def raised_limit(soft: int, hard: int) -> int:
+    """Return the soft limit of descriptors that the service wants, which is never a lower one."""
+    if soft == resource.RLIM_INFINITY:
+        return soft
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(MAX_DESCRIPTORS, hard)
+    return max(soft, wanted)
 
 
 def hide_from_children() -> None:

@@ -9,7 +9,7 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from audioproxy import _twisted
+from audioproxy._twisted import monotonic_clock, seconds_since_1970, use_monotonic_clock
 from tests.support.service import (
     PROJECT,
     ServiceCase,
@@ -125,10 +125,10 @@ class WallClockTests(ServiceCase):
         """In another application's reactor, durations do not depend on the wall clock either."""
 
         class Reactor:
-            seconds = staticmethod(_twisted.seconds_since_1970)
+            seconds = staticmethod(seconds_since_1970)
             callLater = None
 
-        self.assertIs(time.monotonic, _twisted.monotonic_clock(Reactor()).seconds)
+        self.assertIs(time.monotonic, monotonic_clock(Reactor()).seconds)
         mine = Reactor()
-        _twisted.use_monotonic_clock(mine)
-        self.assertIs(mine, _twisted.monotonic_clock(mine))
+        use_monotonic_clock(mine)
+        self.assertIs(mine, monotonic_clock(mine))

@@ -7,27 +7,21 @@ import signal
 import socket
 from dataclasses import replace
 from typing import Any
-from unittest.mock import AsyncMock
 
-from treq.testing import StubTreq
 from twisted.application.service import MultiService
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError
 from twisted.logger import formatEvent
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 from twisted.web.static import Data
 
-from audioproxy import service as service_module
 from audioproxy.config import BucketStore, S3Config
-from audioproxy.process import child as child_module
 from audioproxy.service import AudioProxy, BootError, make_resource
-from audioproxy.urls import Signer, Variant
 from audioproxy.variants.response_headers import VariantHeaders
-from tests.support.http import KEY, MEDIA_CACHE_CONTROL, SALT, Log, key_of
+from tests.support.http import MEDIA_CACHE_CONTROL, Log, key_of
 from tests.support.service import (
     ServiceCase,
     all_children,
-    begin,
     encoders,
     fetch,
     long_flac,
@@ -123,26 +117,6 @@ class EmbeddingTests(ServiceCase):
             self.assertEqual(is_logged, PATH.decode() in lines)
             self.assertIn("/text", lines)
 
-    async def test_stub_treq(self) -> None:
-        """An application's test can read a render with treq.testing and `StubTreq.flush`."""
-        self.add("short.flac", short_flac())
-        proxy = self.make()
-        begin(proxy)
-        treq = StubTreq(self.application(proxy))
-        self.assertEqual(200, self.successResultOf(treq.get(f"{PREFIX}/health")).code)
-
-        async def flush_until(waiting: Deferred[Any]) -> Any:
-            results: list[Any] = []
-            waiting.addBoth(results.append)
-            await until(lambda: treq.flush() or results, "the response")
-            return results[0]
-
-        url = Signer(KEY, SALT, PREFIX).url("local://short.flac", Variant(f="wav"))
-        response = await flush_until(treq.get(url))
-        self.assertEqual(["MISS"], response.headers.getRawHeaders("x-audio-proxy"))
-        body = await flush_until(treq.content(response))
-        self.assertEqual((200, b"RIFF"), (response.code, body[:4]))
-
     async def test_child_of_an_application(self) -> None:
         """A proxy starts and stops with its parent service, and can be started again.
 
@@ -190,7 +164,6 @@ class EmbeddingTests(ServiceCase):
 
         A warning says what it waits for.
         """
-        # Nothing closes its engine.
         proxy = self.make(warm_programs=False)
         await proxy.startService()
         store = proxy.engine.store
@@ -204,16 +177,12 @@ class EmbeddingTests(ServiceCase):
         client = await send(self.mount(proxy), PATH)
         client.pause()
         await until(lambda: proxy.resource.active.count, "the request")
-        # The rest of a stop takes no time, so it would have ended at once.
-        self.addCleanup(lambda close=proxy.engine.close: Deferred.fromCoroutine(close()))
-        self.patch(proxy.engine, "close", AsyncMock())
-        self.patch(service_module, "_QUIET_STOP", 0)
         log = Log(self)
         stopping = proxy.stopService()
         await until(lambda: log.events, "the warning")
-        self.assertEqual(
-            "the stop waits for 30 s at most; renders: 0, responses: 1, write-backs: 0",
-            formatEvent(log.events[0]),
+        self.assertRegex(
+            formatEvent(log.events[0]) or "",
+            r"\Athe stop waits for 2\d s at most; renders: 0, responses: 1, write-backs: 0\Z",
         )
         self.assertNoResult(stopping)
         client.resume()
@@ -227,7 +196,6 @@ class EmbeddingTests(ServiceCase):
         self.assertEqual(7, self.make(drain_timeout=7).drain_timeout)
         proxy = self.make()
         self.assertEqual(30, proxy.drain_timeout)
-        self.patch(child_module, "_TERM_GRACE", 0.1)
         self.add("long.flac", long_flac())
         await proxy.startService()
         target = b"/audio" + signed("/f:mp3/t:0:240/plain/local://long.flac")
@@ -281,12 +249,3 @@ class EmbeddingTests(ServiceCase):
             error = self.assertRaises(BootError, make_resource, self.config(**settings), reactor)
             self.assertRegex(str(error), rf"\A{problem}")
             self.assertNotIn("\n", str(error))
-
-    def test_missing_ssl_cert_file(self) -> None:
-        """`make_resource` refuses a missing SSL_CERT_FILE if https sources are allowed."""
-        self.patch(os, "environ", {**os.environ, "SSL_CERT_FILE": "/nowhere.pem"})
-        # If no host is allowed, no certificate is ever verified.
-        make_resource(self.config(), reactor)
-        config = self.config(source_allowlist=("a.test",))
-        error = self.assertRaises(BootError, make_resource, config, reactor)
-        self.assertRegex(str(error), r"\ASSL_CERT_FILE: .*No such file")

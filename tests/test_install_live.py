@@ -14,11 +14,13 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from audioproxy import __version__
+import audioproxy
 from audioproxy.urls import Signer, Variant
 from tests.cli.command import SECRETS
 from tests.support.programs import FFMPEG
 from tests.support.service import PROJECT, TWISTD
+
+VERSION = audioproxy.__version__
 
 #: What a wheel is built from.
 CONTENTS = ("LICENSE", "README.md", "audioproxy", "pyproject.toml", "setup.cfg", "twisted")
@@ -65,7 +67,7 @@ def build_wheel(source: Path, version: str) -> Path:
         else:
             shutil.copy(path, source)
     package = source / "audioproxy/__init__.py"
-    package.write_text(package.read_text().replace(f'"{__version__}"', f'"{version}"'))
+    package.write_text(package.read_text().replace(f'"{VERSION}"', f'"{version}"'))
     pip("wheel", "--no-deps", "--wheel-dir", source / "wheels", source)
     (wheel,) = (source / "wheels").iterdir()
     return wheel
@@ -139,13 +141,13 @@ class InstallTests(SynchronousTestCase):
 
         A command that lacks a package names it and how to install it, with status 2.
         """
-        wheel = build_wheel(Path(self.mktemp()), __version__)
+        wheel = build_wheel(Path(self.mktemp()), VERSION)
         self.check_signer(Environment(self.mktemp(), wheel))
         self.check_service(Environment(self.mktemp(), wheel, dependencies=True))
 
     def check_signer(self, alone: Environment) -> None:
         """Check an environment that has only the standard library and the package."""
-        self.assertEqual((0, f"audioproxy {__version__}\n"), alone.run("audioproxy", "--version"))
+        self.assertEqual((0, f"audioproxy {VERSION}\n"), alone.run("audioproxy", "--version"))
         signer = Signer.from_hex(SECRETS["AP_KEY"], SECRETS["AP_SALT"])
         url = signer.url("local://a", Variant(f="opus", t=(0.3, 5)))
         secrets = tuple(SECRETS.values())
@@ -179,7 +181,7 @@ class InstallTests(SynchronousTestCase):
         settings |= {"AP_SERVE_MODE": "proxy", "AP_PORT": "0", "AP_METRICS_PORT": "0"}
         status, text = whole.run("audioproxy", "doctor", **settings)
         self.assertEqual(0, status, text)
-        self.assertRegex(text, rf"(?m)^ok +audioproxy +{re.escape(__version__)}, Python")
+        self.assertRegex(text, rf"(?m)^ok +audioproxy +{re.escape(VERSION)}, Python")
         # The wheel has the source of the program that confines ffmpeg, and no compiler.
         command = re.search(r"(?m)^--  cell .*`(cc .+?)`", text)
         assert command is not None, text

@@ -48,11 +48,11 @@ class StreamTests(ServiceCase):
 
         The encoder runs at nice +10, so that requests get the CPU first.
         """
-        self.patch(os, "environ", {**os.environ, "PATH": self.shadow_ffmpeg(HELD_FFMPEG)})
-        port = self.start().port
+        node = self.twistd(PATH=self.shadow_ffmpeg(HELD_FFMPEG))
+        port = await node.port()
         first = await send(port, MINUTE)
         await until(lambda: len(first.received) > 100_000, "a part of the stream")
-        (encoder,) = children()
+        (encoder,) = children(node.pid)
         (held,) = await until(
             lambda: [child for child in children(encoder) if is_stopped(child)],
             "the encoder to stop",
@@ -62,7 +62,7 @@ class StreamTests(ServiceCase):
         self.assertEqual(os.getpriority(os.PRIO_PROCESS, encoder), min(19, niceness + 10))
         second = await send(port, MINUTE)
         await until(lambda: len(second.received) > 100_000, "the other client to catch up")
-        self.assertEqual([encoder], children())
+        self.assertEqual([encoder], children(node.pid))
         os.kill(held, signal.SIGCONT)
         one, two = await first.end(), await second.end()
         for cache, response in ((b"MISS", one), (b"COALESCED", two)):

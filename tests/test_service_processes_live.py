@@ -12,13 +12,12 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from twisted.internet.error import ConnectError as Refused
 
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.process import find_starter
 from audioproxy.variants.stored_file import open_variant
 from tests.media.test_ways_live import FORMATS as VARIANTS
 from tests.media.test_ways_live import SOURCES
 from tests.support.audio import convert_all, noise, write_wav
 from tests.support.children import fork_servers
-from tests.support.programs import HELD_FFMPEG
+from tests.support.programs import FFMPEG, HELD_FFMPEG
 from tests.support.service import (
     Client,
     Process,
@@ -57,10 +56,11 @@ class TwoNodeTests(ServiceCase):
         store.mkdir()
         # A different modification time, as the copy on another node has.
         os.utime(root / "deep/er/short.flac", (1, 1))
-        node = self.twistd(AP_LOCAL_ROOT=str(root), AP_VARIANT_STORE=f"file://{store}")
-        self.patch(find_starter, "BINARY", Path("/nowhere/no-cell"))
-        here = self.start()
-        ports = (here.port, await node.port())
+        # ffmpeg behind a script runs without a cell.
+        scripted = self.shadow_ffmpeg(f'#!/bin/sh\nexec {FFMPEG} "$@"\n')
+        other = {"AP_LOCAL_ROOT": str(root), "AP_VARIANT_STORE": f"file://{store}"}
+        nodes = self.twistd(), self.twistd(PATH=scripted, **other)
+        ports = [await node.port() for node in nodes]
         formats = [token for token in FORMATS if token != "peaks"]
         options = [*(f"f:{token}" for token in formats), "f:opus/norm:ebu/enhance:voice/t:0.25:0.5"]
         for option in options:
@@ -72,10 +72,10 @@ class TwoNodeTests(ServiceCase):
             self.assertTrue(one.body == two.body, f"different bytes for {option}")
             self.assertEqual(one["etag"], two["etag"])
         # No child process remains, not even a zombie.
-        await until(lambda: not children(node.pid), "the children to be reaped")
-        node.signal(signal.SIGTERM)
-        await here.stopService()
-        self.assertEqual(0, await node.end())
+        for node in nodes:
+            await until(lambda node=node: not children(node.pid), "the children to be reaped")
+            node.signal(signal.SIGTERM)
+            self.assertEqual(0, await node.end())
         # The stored bytes and headers are identical too, and the files have the same names.
         self.assertEqual(variants(self.store), variants(store))
         self.assertEqual(len(options), len(variants(store)))

@@ -6,14 +6,15 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from twisted.trial.runner import TestLoader
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from tests.support import whole_classes
-from tests.support.whole_classes import all_cases, test_cases
+import tests
+from tests.support.whole_classes import MORE, core, more, place_in_more, test_cases
 
 ROOT = Path(__file__).parent
 
@@ -29,6 +30,12 @@ PORT_ARGUMENT = {
 }
 #: A skip without a reason.
 SILENT_SKIP = re.compile(r"raise \S*SkipTest(?:\(\))?$|skipTest\(\)|\bskip = True", re.M)
+
+
+@cache
+def all_cases() -> list[Any]:
+    """Return the test cases of the whole suite, in the order of its modules."""
+    return list(test_cases(TestLoader().loadPackage(tests, recurse=True)))
 
 
 def broken_rules(case: Any) -> Iterator[str]:
@@ -65,14 +72,14 @@ class SuiteTests(SynchronousTestCase):
         self.assertIn(self.id(), [case.id() for case in cases])
         self.assertEqual([], [complaint for case in cases for complaint in broken_rules(case)])
 
-    def test_whole_classes(self) -> None:
-        """`make test` runs every test of the suite, each class in one process."""
-        cases = all_cases()
-        classes = list(whole_classes.testSuite())
-        self.assertEqual(len(cases), sum(each.countTestCases() for each in classes))
-        loaded = TestLoader().loadByNames([each.id() for each in classes])
-        self.assertEqual({case.id() for case in cases}, {case.id() for case in test_cases(loaded)})
-        self.assertEqual(len(classes), len({each.id() for each in classes}))
+    def test_lists(self) -> None:
+        """`make check` runs every test in exactly one of its two lists, and each class at once."""
+        names = [each.id() for each in (*core(), *more())]
+        loaded = [case.id() for case in test_cases(TestLoader().loadByNames(names))]
+        self.assertEqual(sorted(case.id() for case in all_cases()), sorted(loaded))
+        self.assertEqual(len(names), len(set(names)))
+        used = {place_in_more(name) for name in names}
+        self.assertEqual([], [name for place, name in enumerate(MORE) if place not in used])
 
     def test_source(self) -> None:
         """No test opens a fixed port, and every skip has a reason."""

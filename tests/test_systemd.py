@@ -20,17 +20,15 @@ class SocketTests(SynchronousTestCase):
 
         The descriptor of ``given`` replaces the usual number 3, which is in use here.
         """
-        if given is not None:
-            self.patch(tap, "_FIRST_DESCRIPTOR", given.detach())
-        clients, metrics = tap.find_sockets({"LISTEN_PID": "7", "LISTEN_FDS": "1", **variables}, 7)
+        first = 3 if given is None else given.detach()
+        environ = {"LISTEN_PID": "7", "LISTEN_FDS": "1", **variables}
+        clients, metrics = tap.find_sockets(environ, 7, first)
         self.assertIsNone(metrics)
         return clients
 
-    def refusal(self, given: socket.socket | None = None, **variables: str) -> str:
-        """Return the only problem in the error that refuses the socket."""
-        with self.assertRaises(ConfigError) as caught:
-            self.find(given, **variables)
-        (problem,) = caught.exception.problems
+    def refusal(self, **variables: str) -> str:
+        """Return the only problem in the error that refuses the sockets."""
+        (problem,) = self.assertRaises(ConfigError, self.find, **variables).problems
         return str(problem)
 
     def test_found(self) -> None:
@@ -65,9 +63,8 @@ class SocketTests(SynchronousTestCase):
                 with socket.create_server(("127.0.0.1", 0)) as given:
                     os.dup2(given.fileno(), number)
                     ports[name] = given.getsockname()[1]
-            self.patch(tap, "_FIRST_DESCRIPTOR", first)
             environ = {"LISTEN_PID": "7", "LISTEN_FDS": str(len(ports)), "LISTEN_FDNAMES": names}
-            clients, metrics = tap.find_sockets(environ, 7)
+            clients, metrics = tap.find_sockets(environ, 7, first)
             assert metrics is not None
             with metrics:
                 self.assertEqual(ports["metrics"], metrics.getsockname()[1])
@@ -96,22 +93,24 @@ class SocketTests(SynchronousTestCase):
         wrong = [one, other, socket.socket(), socket.socket(type=socket.SOCK_DGRAM)]
         wrong.append(socket.create_server(b"\0audioproxy-%d" % os.getpid(), family=socket.AF_UNIX))
         for given in wrong:
-            line = self.refusal(given)
-            self.assertRegex(line, r"\ALISTEN_FDS: descriptor \d+ is not a listening TCP socket; ")
-            self.assertIn("ListenStream=", line)
+            self.assert_unusable("a listening TCP socket; ", given.detach())
         self.assertEqual(set(), opened_since(before))
 
     def test_no_socket(self) -> None:
         """A descriptor that is a pipe or closed is refused; the message says what to configure."""
         reading, writing = os.pipe()
         os.close(writing)
-        self.patch(tap, "_FIRST_DESCRIPTOR", reading)
-        lines = [self.refusal()]
+        self.assert_unusable("a socket ", reading)
         os.close(reading)
-        lines.append(self.refusal())
-        for line in lines:
-            self.assertRegex(line, r"\ALISTEN_FDS: descriptor \d+ is not a socket ")
-            self.assertIn("ListenStream=", line)
+        self.assert_unusable("a socket ", reading)
+
+    def assert_unusable(self, what: str, descriptor: int) -> None:
+        """Assert that a descriptor is refused for what it is not, with advice."""
+        environ = {"LISTEN_PID": "7", "LISTEN_FDS": "1"}
+        error = self.assertRaises(ConfigError, tap.find_sockets, environ, 7, descriptor)
+        (problem,) = error.problems
+        self.assertRegex(str(problem), rf"\ALISTEN_FDS: descriptor \d+ is not {what}")
+        self.assertIn("ListenStream=", str(problem))
 
 
 class NotifierTests(SynchronousTestCase):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import resource
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,14 +17,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy import tap
 from audioproxy.grammar.signature import sign
 from audioproxy.media.conversion import SWRESAMPLE
-from audioproxy.process import programs as programs_module
-from audioproxy.render.readiness import Readiness
-from audioproxy.service import BootError
 from tests.support.audio import render_all
 from tests.support.folders import short_folder
 from tests.support.hostile import number_of
 from tests.support.http import KEY, SALT
-from tests.support.programs import write_ffmpeg_without_soxr
+from tests.support.programs import FFMPEG, FFPROBE, write_ffmpeg_without_soxr
 from tests.support.service import (
     PATIENCE,
     TWISTD,
@@ -67,6 +63,10 @@ class TapCase(ServiceCase):
     def assert_not_served(self, process: Process) -> None:
         """Assert that a service has not listened, and that its output has no traceback."""
         self.assertNotRegex(process.stdout + process.stderr, "Traceback|SystemExit|listening on")
+
+    def texts(self, process: Process, level: str) -> list[str]:
+        """Return the texts of a level in the log of a process."""
+        return [line["text"] for line in self.lines(process.stdout) if line["level"] == level]
 
     def lines(self, log: str) -> list[re.Match[str]]:
         """Parse log lines, all of which must have the right format."""
@@ -125,8 +125,8 @@ class RefusedStartTests(TapCase):
         ):
             process = self.twistd(AP_BIND=bind)
             self.assertEqual(1, await process.end())
-            (error,) = [each for each in self.lines(process.stdout) if each["level"] == "error"]
-            self.assertRegex(error["text"], f"AP_BIND: cannot listen on {words}")
+            (error,) = self.texts(process, "error")
+            self.assertRegex(error, f"AP_BIND: cannot listen on {words}")
 
     async def test_port_taken(self) -> None:
         """A port in use is one error line with AP_PORT, also of a daemon, and exit status 1."""
@@ -137,8 +137,7 @@ class RefusedStartTests(TapCase):
         self.assertEqual(1, await process.end())
         self.assertEqual("", process.stderr)
         self.assert_not_served(process)
-        lines = self.lines(process.stdout)
-        (error,) = [line["text"] for line in lines if line["level"] == "error"]
+        (error,) = self.texts(process, "error")
         self.assertRegex(error, rf"\Aaudioproxy: AP_PORT: .*\b{port}\b")
         words = ["--pidfile", self.root / "pid", "--logfile", self.root / "log", "audioproxy"]
         ended = subprocess.run(
@@ -151,14 +150,22 @@ class RefusedStartTests(TapCase):
         self.assertEqual(1, ended.returncode)
         self.assertIn(b"AP_PORT", ended.stdout + ended.stderr)
 
-    def test_no_temporary_files(self) -> None:
+    async def test_no_temporary_files(self) -> None:
         """A TMPDIR that is missing or no directory is refused: no other folder is used (D46)."""
         for folder, reason in (("/nowhere", "No such file"), (__file__, "Not a directory")):
-            self.patch(os, "environ", {**os.environ, "TMPDIR": folder})
-            service = self.new_service()
-            error = self.failureResultOf(service.startService(), BootError).value
-            self.assertRegex(str(error), rf"\ATMPDIR: .*{folder} \({reason}.*; set")
-            self.assertEqual(0, service.port)
+            process = self.twistd(TMPDIR=folder)
+            self.assertEqual(1, await process.end())
+            self.assert_not_served(process)
+            (error,) = self.texts(process, "error")
+            self.assertRegex(error, rf"\Aaudioproxy: TMPDIR: .*{folder} \({reason}.*; set")
+
+    async def test_missing_ssl_cert_file(self) -> None:
+        """A missing SSL_CERT_FILE is refused if https sources are allowed."""
+        missing = {"SSL_CERT_FILE": "/nowhere.pem"}
+        (line,) = await self.refusal(AP_SOURCE_ALLOWLIST="a.test", **missing)
+        self.assertRegex(line, r"\ASSL_CERT_FILE: .*No such file")
+        # If no host is allowed, no certificate is ever verified.
+        await self.twistd(**missing).port()
 
     async def test_stopped_while_it_asks(self) -> None:
         """SIGTERM during the check of a bucket ends the start with status 0 and without errors."""
@@ -346,10 +353,9 @@ class RunTests(TapCase):
         port = await process.port()
         self.assertEqual(b"HIT", (await fetch(port, stored))["x-audio-proxy"])
         await process.printed(r"\[error\]", "the error line")
-        errors = [line["text"] for line in self.lines(process.stdout) if line["level"] == "error"]
-        self.assertEqual(1, len(errors), errors)
+        (error,) = self.texts(process, "error")
         for program in ("ffmpeg", "ffprobe"):
-            self.assertIn(program, errors[0])
+            self.assertIn(program, error)
         await self.assert_not_ready(port)
         response = await fetch(port, signed("/f:wav/plain/local://short.flac"))
         self.assertEqual((500, b"no-store"), (response.status, response["cache-control"]))
@@ -359,10 +365,6 @@ class RunTests(TapCase):
         process.signal(signal.SIGTERM)
         self.assertEqual(0, await process.end())
         self.lines(process.stdout)
-        # With a threshold of 0 a node is always ready (Health and readiness).
-        readiness = Readiness(0)
-        readiness.programs_checked(False)
-        self.assertTrue(readiness.ready)
 
     async def assert_not_ready(self, port: int) -> None:
         """Assert that a node soon becomes not ready, and that the response has the right form."""
@@ -391,32 +393,19 @@ class RunTests(TapCase):
         texts = [each["text"] for each in self.lines(process.stdout)]
         self.assertEqual(1, sum("lacks libsoxr" in text for text in texts), texts)
 
-    async def test_ffmpeg_that_goes_and_comes(self) -> None:
-        """A node is ready only while both ffmpeg and ffprobe can run (D34)."""
+    async def test_ffmpeg_that_goes(self) -> None:
+        """A node is not ready any more after a program could not be started (D34)."""
         self.add("short.flac", short_flac())
         programs = self.root / "programs"
         programs.mkdir()
-        self.patch(programs_module, "_RETRY", 0.05)
-        for name in ("ffmpeg", "ffprobe"):
-            os.symlink(shutil.which(name) or name, programs / name)
-        self.patch(os, "environ", {**os.environ, "PATH": str(programs)})
-        service = self.start(queue_size=32)
-        port, readiness = service.port, service.engine.readiness
+        for path in (FFMPEG, FFPROBE):
+            (programs / Path(path).name).symlink_to(path)
+        port = await self.twistd(PATH=str(programs)).port()
+        (programs / "ffmpeg").unlink()
         self.assertEqual(200, (await fetch(port, b"/ready")).status)
-        for name, options in (("ffmpeg", "f:wav/cb:1"), ("ffprobe", "info")):
-            target = (programs / name).readlink()
-            (programs / name).unlink()
-            # The service notices a missing program only when it has to start one.
-            self.assertEqual(200, (await fetch(port, b"/ready")).status)
-            os.utime(self.root / "short.flac")
-            response = await fetch(port, signed(f"/{options}/plain/local://short.flac"))
-            self.assertEqual(500, response.status)
-            await until(lambda: not readiness.ready, "the node to be not ready")
-            await self.assert_not_ready(port)
-            os.symlink(target, programs / name)
-            await until(lambda: readiness.ready, "the node to be ready")
-            response = await fetch(port, signed(f"/{options}/plain/local://short.flac"))
-            self.assertEqual(200, response.status)
+        response = await fetch(port, signed("/f:wav/plain/local://short.flac"))
+        self.assertEqual(500, response.status)
+        await self.assert_not_ready(port)
 
 
 #: Python code that has the kernel answer as one without a system call, or without one that has a
@@ -461,7 +450,7 @@ class CellTests(TapCase):
         await until(lambda: process.stdout.count("[warning]") >= count, "warnings")
         # The last line may not be complete yet.
         await process.kill()
-        return [line["text"] for line in self.lines(process.stdout) if line["level"] == "warning"]
+        return self.texts(process, "warning")
 
     async def test_no_landlock(self) -> None:
         """On a kernel without Landlock, boot logs one warning, and renders work."""
@@ -489,31 +478,32 @@ class CellTests(TapCase):
 class NotDumpableTests(TapCase):
     """Protection of the keys in the service's memory from code in a decoder (D45)."""
 
-    async def test_hidden(self) -> None:
-        """The service's process is not dumpable (prctl); its child processes are."""
+    def test_hidden(self) -> None:
+        """The service's process is not dumpable (prctl) before it listens; its children are.
+
+        It has also raised its limit of descriptors.
+        """
         read = "import ctypes, os, sys; sys.exit(40 + ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
         script = (
-            "import atexit, ctypes, subprocess, sys\n"
+            "import ctypes, resource, subprocess, sys\n"
             "from audioproxy import tap\n"
-            "tap.hide_from_children()\n"
+            "_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+            "resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))\n"
+            "options = tap.Options()\n"
+            "options.parseOptions([])\n"
+            "tap.makeService(options)\n"
             f"child = subprocess.call([sys.executable, '-c', {read!r}])\n"
-            "print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), child)"
+            "soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+            "print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), child, soft > 256)"
         )
         ended = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, check=False, text=True
+            [sys.executable, "-c", script],
+            env=self.environment(),
+            capture_output=True,
+            check=False,
+            text=True,
         )
-        self.assertEqual("0 41\n", ended.stdout)
-
-    async def test_of_every_start(self) -> None:
-        """The service protects its memory before it listens."""
-        hidden: list[bool] = []
-        self.patch(tap, "hide_from_children", lambda: hidden.append(True))
-        options = tap.Options()
-        options.config, options.warnings = self.config(), ()
-        options.listening = options.metrics_socket = None
-        options.notify = lambda state: None
-        tap.makeService(options)
-        self.assertEqual([True], hidden)
+        self.assertEqual("0 41 True\n", ended.stdout, ended.stderr)
 
 
 class DescriptorTests(SynchronousTestCase):
@@ -527,8 +517,4 @@ class DescriptorTests(SynchronousTestCase):
             *((1024, 524_288, 16_384), (1024, unlimited, 16_384), (500_000, 524_288, 500_000)),
             (unlimited, unlimited, unlimited),
         ):
-            limits = {resource.RLIMIT_NOFILE: (soft, hard)}
-            self.patch(resource, "getrlimit", limits.__getitem__)
-            self.patch(resource, "setrlimit", limits.__setitem__)
-            tap.raise_descriptor_limit()
-            self.assertEqual({resource.RLIMIT_NOFILE: (raised, hard)}, limits)
+            self.assertEqual(raised, tap.raised_limit(soft, hard))

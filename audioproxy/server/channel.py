@@ -17,7 +17,7 @@ from twisted.web.http import HTTPChannel
 from twisted.web.server import Site
 from zope.interface import implementer
 
-from audioproxy._twisted import HookedChannel, has_sent_all, is_plain_tcp, send_now, set_send_buffer
+from audioproxy._twisted import HookedChannel, count_unsent, is_plain_tcp, send_now, set_send_buffer
 from audioproxy.errors import BadRequest, Refusal
 from audioproxy.server.connections import Connections, Phase
 from audioproxy.server.fast_path import FastPath
@@ -253,7 +253,7 @@ class ProxyChannel(HookedChannel):
 
     @property
     def all_sent(self) -> bool:
-        return has_sent_all(self.transport)
+        return not count_unsent(self.transport)
 
     @property
     def has_unread(self) -> bool:

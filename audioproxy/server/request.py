@@ -13,10 +13,12 @@ from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv6Address
 
+from twisted.python.failure import Failure
 from twisted.web.http import datetimeToString
 from twisted.web.http_headers import Headers
 from twisted.web.server import Request
 
+from audioproxy._twisted import count_unsent
 from audioproxy.errors import BadRequest, NotFound, Refusal
 from audioproxy.server.sendfile import SendfileRequest
 
@@ -60,6 +62,14 @@ class ProxyRequest(SendfileRequest):
         Request.setHeader(self, b"date", datetimeToString())
         self.prepath, self.postpath = [], []
         Request.render(self, self.site.resource)
+
+    def connectionLost(self, reason: Failure) -> None:
+        """Subtract what was written to the transport and never sent.
+
+        That includes headers and the framing of chunks, so the number may be a little too small.
+        """
+        self.sentLength = max(0, self.sentLength - count_unsent(self.channel.transport))
+        Request.connectionLost(self, reason)
 
     def reject(self, refusal: Refusal) -> None:
         self.clientproto = b"HTTP/1.1"

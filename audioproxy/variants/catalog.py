@@ -63,7 +63,7 @@ class Amount:
 class Page:
     """Some of the variants.
 
-    :ivar covered: the share of all possible keys that were listed, this page included.
+    :ivar covered: the share of the store that was listed, this page included.
     """
 
     entries: Sequence[Entry]
@@ -150,4 +150,8 @@ class VariantCatalog(Protocol):
         :param on_removed: called with each variant, perhaps in a thread, once it is removed.
         :param unchanged: leave variants that were replaced since their version was read.
         """
+        ...
+
+    async def flush(self) -> None:
+        """Return once what was removed stays removed, whatever happens to the machine."""
         ...

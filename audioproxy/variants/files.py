@@ -21,6 +21,7 @@ from twisted.internet.defer import Deferred
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.errors import UpstreamUnavailable, reason_of
 from audioproxy.files.disk_space import DiskSpace
+from audioproxy.files.folder_sync import sync_folder
 from audioproxy.files.scratch_files import ScratchFile, read_chunks
 from audioproxy.observe.log_context import Logger
 from audioproxy.variants.interfaces import NoRoom, Unwritable
@@ -71,6 +72,7 @@ class FileVariantStore:
     :param reads: runs lookups, apart from what writes: a write may take minutes.
     :param seconds: a clock, which threads call too.
     :param max_bytes: the bound of the store; None without one.
+    :param sync: writes the names in a folder to the disk, in a thread.
     :ivar on_commit: called after each commit, with the refusal if the bound left no room.
     """
 
@@ -81,6 +83,7 @@ class FileVariantStore:
         reads: BlockingCalls,
         seconds: Callable[[], float] = time.monotonic,
         max_bytes: int | None = None,
+        sync: Callable[[str], object] = sync_folder,
     ) -> None:
         self.root = os.path.abspath(root)
         self.usage = StoreUsage(self.root, max_bytes)
@@ -90,6 +93,10 @@ class FileVariantStore:
         self._blocking_calls = blocking_calls
         self._reads = reads
         self._seconds = seconds
+        self._sync = sync
+        # Folders of variants whose names are on the disk. Another node may have created one that is
+        # not, yet.
+        self._synced_shards: set[str] = set()
         self._warm = WarmKeys()
         self._scratch = ScratchFolder(
             os.path.join(self.root, _SCRATCH_FOLDER), blocking_calls.run_detached
@@ -219,9 +226,9 @@ class FileVariantStore:
     ) -> None:
         """Append the trailer to a finished scratch file and rename it to its final name.
 
-        The bytes are flushed before the rename, so that after a crash of the machine no name lacks
-        its bytes. After its timeout, a commit may still store the variant; otherwise it stores
-        nothing.
+        The bytes are synced before the rename, so that after a power cut no name lacks its bytes,
+        and the folder after it, so that the name is there (D80). After its timeout, a commit may
+        still store the variant; otherwise it stores nothing.
         """
         if not isinstance(scratch, NamedFile):
             raise TypeError("only a file that this store created can be committed to it")
@@ -229,12 +236,14 @@ class FileVariantStore:
             raise FileNotFoundError("the scratch file is gone")
         path = scratch.path
         try:
-            await self._blocking_calls.run(
+            faults = await self._blocking_calls.run(
                 lambda: self._commit(key, path, size, headers, record), _COMMIT_TIMEOUT
             )
         except NoRoom as refusal:
             self.on_commit(refusal)
             raise
+        for text, error in faults:
+            _log.warn(text, error=error)
         scratch.moved()
         self.on_commit(None)
 
@@ -255,7 +264,25 @@ class FileVariantStore:
 
     def _commit(
         self, key: str, path: str, size: int, headers: VariantHeaders, record: VariantRecord
-    ) -> None:
+    ) -> list[tuple[str, OSError]]:
+        """Store a variant, and return warnings, each with its cause."""
+        self._finish(path, size, headers, record)
+        final = variant_path(self.root, key)
+        shard = os.path.dirname(final)
+        self._make_shard(shard)
+        _check_replaceable(final)
+        faults: list[tuple[str, OSError]] = []
+        if (fault := self.usage.add(path, final)) is not None:
+            faults.append(("the store's ledger failed, and was removed: {error}", fault))
+        try:
+            self._sync(shard)
+        except OSError as error:
+            # The variant is whole, and may be read already.
+            faults.append(("a power cut may undo a write-back: {error}", error))
+        return faults
+
+    def _finish(self, path: str, size: int, headers: VariantHeaders, record: VariantRecord) -> None:
+        """Append the trailer to a scratch file, and sync the file."""
         # The file is opened again, since a caller that has timed out may close the render's
         # descriptor.
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -269,11 +296,16 @@ class FileVariantStore:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        final = variant_path(self.root, key)
-        with suppress(FileExistsError):
-            os.mkdir(os.path.dirname(final))
-        _check_replaceable(final)
-        self.usage.add(path, final)
+
+    def _make_shard(self, shard: str) -> None:
+        """Create the folder of a variant, unless it exists, so that it is there after a crash."""
+        try:
+            os.mkdir(shard)
+        except FileExistsError:
+            if shard in self._synced_shards:
+                return
+        self._sync(self.root)
+        self._synced_shards.add(shard)
 
 
 def variant_path(root: str, key: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import stat
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -13,10 +14,12 @@ from functools import partial
 
 from audioproxy.concurrency.threads import ThreadRunner
 from audioproxy.concurrency.workers import for_each
+from audioproxy.files.folder_sync import sync_folder
 from audioproxy.files.scratch_files import read_chunks
 from audioproxy.variants.catalog import (
     KEY,
     CatalogBusy,
+    CatalogError,
     Entry,
     Finding,
     OnFailure,
@@ -30,7 +33,7 @@ from audioproxy.variants.record import VariantRecord
 from audioproxy.variants.stored_file import read_trailer
 from audioproxy.variants.usage import EndCount, StoreUsage
 
-_SHARDS = [f"{number:02x}" for number in range(256)]
+_SHARD = re.compile(r"[0-9a-f]{2}")
 _LOCK_NAME = ".prune"
 # A link is not followed: it may lead out of the store.
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -43,6 +46,7 @@ class FolderCatalog:
     """The variants in the folder of a `FileVariantStore`, as `VariantCatalog`.
 
     :param most: the threads of `read_records`.
+    :param sync: writes the names in a folder to the disk.
     """
 
     def __init__(
@@ -51,16 +55,22 @@ class FolderCatalog:
         run_in_thread: ThreadRunner,
         most: int,
         sleep: Callable[[float], object] = time.sleep,
+        sync: Callable[[str], object] = sync_folder,
     ) -> None:
         self._root = os.path.abspath(root)
         self._usage = StoreUsage(self._root)
         self._run_in_thread = run_in_thread
         self._most = most
         self._sleep = sleep
+        self._sync = sync
+        # The folders that were read since `flush`. A variant may be missing in one because another
+        # command has removed it a moment ago.
+        self._read_shards: set[str] = set()
 
     async def pages(self) -> AsyncGenerator[Page]:
-        for number, shard in enumerate(_SHARDS, 1):
-            yield Page(await self._run_in_thread(partial(self._list, shard)), number / len(_SHARDS))
+        shards = await self._run_in_thread(self._list_shards)
+        for number, shard in enumerate(shards, 1):
+            yield Page(await self._run_in_thread(partial(self._list, shard)), number / len(shards))
 
     async def find(self, key: str) -> Entry | None:
         def find() -> Entry | None:
@@ -122,6 +132,27 @@ class FolderCatalog:
         finally:
             is_cancelled = True
 
+    async def flush(self) -> None:
+        await self._run_in_thread(self._flush)
+
+    def _flush(self) -> None:
+        failure = None
+        while self._read_shards:
+            try:
+                self._sync(f"{self._root}/{self._read_shards.pop()}")
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                failure = error
+        if failure is not None:
+            raise CatalogError(f"a power cut may restore what was removed now: {failure}")
+
+    def _list_shards(self) -> list[str]:
+        try:
+            return sorted(filter(_SHARD.fullmatch, os.listdir(self._root)))
+        except FileNotFoundError:
+            return []
+
     def _list(self, shard: str) -> list[Entry]:
         with self._shard(shard) as folder:
             if folder is None:
@@ -162,8 +193,12 @@ class FolderCatalog:
             subtract(found.size)
             return found
 
-    def _shard(self, shard: str) -> AbstractContextManager[int | None]:
-        return _opened(f"{self._root}/{shard}", _FOLDER_FLAGS)
+    @contextmanager
+    def _shard(self, shard: str) -> Iterator[int | None]:
+        with _opened(f"{self._root}/{shard}", _FOLDER_FLAGS) as folder:
+            if folder is not None:
+                self._read_shards.add(shard)
+            yield folder
 
     def _file(self, entry: Entry) -> AbstractContextManager[int | None]:
         return _opened(f"{self._root}/{entry.key[:2]}/{entry.key}", _FILE_FLAGS)
@@ -204,7 +239,8 @@ def exclusive_prune(root: str) -> Iterator[EndCount]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise CatalogBusy("another process prunes this folder now") from error
-        yield StoreUsage(root).begin_count()
+        with StoreUsage(root).count() as end_count:
+            yield end_count
     finally:
         os.close(descriptor)
 

@@ -197,15 +197,18 @@ def main(folder: str, max_bytes: str) -> int:
     catalog = FolderCatalog(folder, _run_at_once, 1)
     try:
         with exclusive_prune(folder) as end_count:
-            _run(
-                prune(
-                    catalog.pages,
-                    lambda entries: catalog.remove(entries, pruned.removed.add, fail),
-                    Limits(int(max_bytes)),
-                    pruned,
-                    end_count,
+            try:
+                _run(
+                    prune(
+                        catalog.pages,
+                        lambda entries: catalog.remove(entries, pruned.removed.add, fail),
+                        Limits(int(max_bytes)),
+                        pruned,
+                        end_count,
+                    )
                 )
-            )
+            finally:
+                _run(catalog.flush())
     except CatalogBusy:
         return BUSY
     except (CatalogError, OSError) as error:

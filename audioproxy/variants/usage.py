@@ -13,8 +13,13 @@ The ledger may state too many bytes, but never too few, whatever is killed at wh
 are added before the variant has its name, and subtracted after it is gone. For the same reason, the
 second number never decreases. The result of a count is the sum of all files that it has seen, and
 of all bytes that were added since it began. Removals since then are not subtracted, since their
-files may not have been seen. The next count corrects that, and changes of the ledger that a crash
-of the machine has lost.
+files may not have been seen. The next count corrects that.
+
+The ledger is not synced. After a power cut, it may state what it did some seconds before, which may
+be too few bytes. So a node with a bound counts at each start.
+
+A node without a bound does not need the ledger. If it cannot add to it, it removes the ledger and
+stores the variant, and the nodes with a bound count again.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from os.path import sameopenfile
 from typing import TypeAlias
 
 from audioproxy.variants.interfaces import NoRoom
@@ -42,6 +48,10 @@ _SHARD = re.compile(r"[0-9a-f]{2}")
 EndCount: TypeAlias = Callable[[int], None]
 
 
+class LedgerFault(OSError):
+    """The ledger cannot be read or changed."""
+
+
 @dataclass(slots=True)
 class _Ledger:
     """The locked ledger; its size is None while it is unknown."""
@@ -52,7 +62,10 @@ class _Ledger:
 
     def set(self, size: int | None, added: int) -> None:
         text = "unknown" if size is None else str(max(0, size))
-        os.pwrite(self.descriptor, f"{text:>{_WIDTH}} {added:>{_WIDTH}}\n".encode("ascii"), 0)
+        entry, written = f"{text:>{_WIDTH}} {added:>{_WIDTH}}\n".encode("ascii"), 0
+        with _ledger_faults():
+            while written < len(entry):
+                written += os.pwrite(self.descriptor, entry[written:], written)
         self.size, self.added = size, added
 
     def subtract(self, size: int) -> None:
@@ -86,11 +99,25 @@ class StoreUsage:
         with self._locked() as ledger:
             return None if ledger is None else ledger.size
 
-    def add(self, scratch: str, path: str) -> None:
+    def add(self, scratch: str, path: str) -> LedgerFault | None:
         """Rename a finished file to the name of a variant, which it may replace.
 
+        :returns: why the ledger was removed, if it was.
         :raises NoRoom: where the bound leaves no room for it, or the usage is not known yet.
         """
+        try:
+            self._add(scratch, path)
+        except LedgerFault as fault:
+            if self.max_bytes is not None:
+                raise
+            # Before the rename: a ledger that remains may state too few bytes.
+            with suppress(FileNotFoundError):
+                os.unlink(f"{self._root}/{_NAME}")
+            os.rename(scratch, path)
+            return fault
+        return None
+
+    def _add(self, scratch: str, path: str) -> None:
         with self._locked() as ledger:
             size = None if ledger is None else ledger.size
             new, replaced = os.stat(scratch).st_size, _read_size(path)
@@ -119,22 +146,31 @@ class StoreUsage:
         with self._locked() as ledger:
             yield (lambda size: None) if ledger is None else ledger.subtract
 
-    def begin_count(self) -> EndCount:
+    @contextmanager
+    def count(self) -> Iterator[EndCount]:
         """Begin a count, and return the function that ends it."""
-        begun = None
+        begun, held = 0, None
         with self._locked() as ledger:
             if ledger is not None:
                 # A malformed ledger becomes well-formed, and records additions from now on.
                 ledger.set(ledger.size, ledger.added)
-                begun = ledger.added
+                begun, held = ledger.added, os.dup(ledger.descriptor)
+                # The lock is that of both descriptors.
+                fcntl.flock(held, fcntl.LOCK_UN)
 
         def end(total: int) -> None:
             with self._locked() as ledger:
                 # The ledger may have been removed meanwhile, and created again.
-                if ledger is not None and begun is not None and ledger.added >= begun:
+                if ledger is None or held is None or not sameopenfile(held, ledger.descriptor):
+                    return
+                if ledger.added >= begun:
                     ledger.set(total + ledger.added - begun, ledger.added)
 
-        return end
+        try:
+            yield end
+        finally:
+            if held is not None:
+                os.close(held)
 
     @contextmanager
     def _locked(self, flags: int = 0) -> Iterator[_Ledger | None]:
@@ -144,7 +180,7 @@ class StoreUsage:
         threads of this process too.
         """
         descriptor = None
-        with suppress(FileNotFoundError):
+        with _ledger_faults(), suppress(FileNotFoundError):
             # A link may lead out of the store, to a file that root would overwrite.
             flags |= os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(f"{self._root}/{_NAME}", flags, 0o666)
@@ -153,8 +189,9 @@ class StoreUsage:
             yield None
             return
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            entry = _ENTRY.fullmatch(os.pread(descriptor, _LENGTH, 0))
+            with _ledger_faults():
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                entry = _ENTRY.fullmatch(_read(descriptor))
             size = int(entry[1]) if entry and entry[1].isdigit() else None
             ledger = _Ledger(descriptor, size, int(entry[2]) if entry else 0)
             try:
@@ -163,6 +200,21 @@ class StoreUsage:
                 self.size = ledger.size
         finally:
             os.close(descriptor)
+
+
+@contextmanager
+def _ledger_faults() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LedgerFault(error.errno, error.strerror, _NAME) from error
+
+
+def _read(descriptor: int) -> bytes:
+    data = b""
+    while len(data) < _LENGTH and (part := os.pread(descriptor, _LENGTH - len(data), len(data))):
+        data += part
+    return data
 
 
 def _read_size(path: str) -> int:

@@ -224,7 +224,7 @@ class Instrumentation:
     ) -> None:
         """Count and log a request whose response is complete, or whose client has disconnected.
 
-        :param sent: bytes of the body that were written.
+        :param sent: bytes of the body that were sent.
         :param since: when the request arrived, in seconds of the clock.
         :param at_once: the first byte of the response is sent now, and not counted yet.
         """

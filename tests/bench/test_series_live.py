@@ -21,7 +21,7 @@ from tests.deploy.balancer import installed
 #: The share of lengths and numbers: sources are made of one second.
 SCALE = 1 / 120
 
-#: The programs of series beside the service and ffmpeg, which `make test` installs.
+#: The programs of series beside the service and ffmpeg, which `make test-more` installs.
 PROGRAMS = {
     "remote": ["nginx"],
     "far-renders": ["nginx", "wrk"],

@@ -18,7 +18,7 @@ from tests.support.service import PATIENCE, ServiceCase, until
 HERE = Path(__file__).parent
 LIBRARIES = HERE / "node_modules"
 
-#: Whether a missing program or library fails the tests. ``make test`` installs all and sets this.
+#: Whether a missing program or library fails the tests. ``make test-more`` installs all of them.
 REQUIRED = os.environ.get("AUDIOPROXY_BROWSER") == "required"
 
 
@@ -35,7 +35,7 @@ def program(name: str) -> str:
 
 def missing(what: str) -> Exception:
     """Return the exception for a missing program or library: SkipTest unless REQUIRED."""
-    reason = f"{what}; `make test` or `make browsers` installs it, except Chromium on Ubuntu"
+    reason = f"{what}; `make test-more` or `make browsers` installs it, except Chromium on Ubuntu"
     return AssertionError(reason) if REQUIRED else SkipTest(reason)
 
 

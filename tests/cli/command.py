@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 
 from audioproxy.cli.main import build_parser, main
 from audioproxy.urls import Signer
+from tests.support import preloaded
 from tests.support.service import PATIENCE, PROJECT, reactor
 
 KEY, SALT = bytes(range(32)), b"\xfa\x11"
@@ -101,5 +102,5 @@ def run_program(
 
 def run_command(*words: str, environment: Mapping[str, str]) -> RunResult:
     """Run the command in a process of its own to its end."""
-    program = (sys.executable, "-m", "audioproxy.cli.main")
-    return run_program(*program, *words, environment=environment)
+    environment = {"PYTHONPATH": str(PROJECT), **environment}
+    return RunResult(*preloaded.run((*preloaded.COMMAND, *words), environment, PATIENCE))

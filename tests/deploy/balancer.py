@@ -16,7 +16,6 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Collection, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -38,15 +37,12 @@ T = TypeVar("T")
 #: Response header with the node's name; the tests enable it in the shipped configurations.
 NODE = "x-node"
 
-# Descriptors on which a balancer inherits its listening sockets.
-_CLIENTS, _STATUS = 3, 4
-
 
 def installed(program: str, variable: str = "") -> str:
     """Return the path of a program that tests need.
 
     :param variable: the program's environment variable; ``AUDIOPROXY_HAPROXY`` for haproxy, if
-        omitted. ``make test`` sets the variables of programs that it installs.
+        omitted. ``make test-more`` sets the variables of programs that it installs.
     :raises SkipTest: if the program is missing.
     :raises AssertionError: if the program is missing although its variable is "required".
     """
@@ -140,15 +136,13 @@ async def balance(case: TestCase, kind: type[B], folder: Path, nodes: Mapping[st
 class Balancer:
     """Load balancer with one address for several nodes.
 
-    The constructor opens the ports and the program inherits them, so no other process can take one
-    before the program starts. If a program can inherit none, its port is reserved until it listens.
+    The constructor reserves its ports until the program listens there.
 
     :cvar file: its shipped file.
     :cvar variable: the environment variable that requires the program, as in `installed`.
     :cvar showing_version: arguments that print its version.
     :cvar checking: arguments that check a configuration, whose path follows.
     :cvar running: arguments that run it.
-    :cvar inherits: whether the program can inherit its listening sockets.
     :cvar hosts: the addresses at which it looks for the nodes.
     :cvar behavior: what it does with the shipped file.
     :ivar port: where clients connect.
@@ -161,14 +155,13 @@ class Balancer:
     showing_version: ClassVar[tuple[str, ...]] = ("-v",)
     checking: tuple[str, ...]
     running: tuple[str, ...]
-    inherits: ClassVar[bool] = True
     hosts: ClassVar[tuple[str, ...]] = ("127.0.0.1",) * 3
     behavior: ClassVar[Behavior] = Behavior()
 
     def __init__(
         self, folder: Path, nodes: Mapping[str, int], certificate: Certificate | None = None
     ) -> None:
-        """Open the ports.
+        """Reserve the ports.
 
         :param folder: for the configuration and the log.
         :param nodes: their names and ports.
@@ -179,16 +172,11 @@ class Balancer:
         self._folder, self._nodes, self._certificate = folder, nodes, certificate
         self.log = folder / f"{self.program}.log"
         self._process: Process | None = None
-        self._sockets = ExitStack()
-        clients, status = (self._sockets.enter_context(socket.socket()) for _ in range(2))
-        for each in (clients, status):
+        self._reserved = [socket.socket() for _ in range(2)]
+        for each in self._reserved:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             each.bind(("127.0.0.1", 0))
-            if self.inherits:
-                each.listen(1024)
-        descriptors = {_CLIENTS: clients.fileno(), _STATUS: status.fileno()}
-        self._inherited = descriptors if self.inherits else {}
-        self.port, self._status_port = clients.getsockname()[1], status.getsockname()[1]
+        self.port, self._status_port = (each.getsockname()[1] for each in self._reserved)
 
     @classmethod
     def version(cls) -> tuple[int, ...]:
@@ -214,22 +202,23 @@ class Balancer:
         await self.until_started()
 
     async def until_started(self) -> None:
-        """Wait until the program responds, if it does not listen already."""
-        if not self.inherits:
-            await until(lambda: deferToThread(self._has_routes), f"{self.program} to start")
-        # Only the program keeps the ports open, so that clients are refused after it has ended.
-        self._sockets.close()
+        """Wait until the program responds."""
+        await until(lambda: deferToThread(self._has_routes), f"{self.program} to start")
+        self._release()
+
+    def _release(self) -> None:
+        for each in self._reserved:
+            each.close()
 
     def _has_routes(self) -> bool:
         """Return whether the program responds to a request, and not with a 404 of its own."""
         if self._process is not None and self._process.code is not None:
             raise AssertionError(f"{self.program} has ended: {self.stderr}{self.log.read_text()}")
-        context = ssl._create_unverified_context() if self._certificate else None
-        scheme = "https" if context else "http"
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        url = f"http{'s' if self._certificate else ''}://localhost:{self.port}/health"
         try:
-            urlopen(
-                f"{scheme}://localhost:{self.port}/health", context=context, timeout=PATIENCE
-            ).close()
+            urlopen(url, context=context, timeout=PATIENCE).close()
         except HTTPError as error:
             return error.code != 404
         except (OSError, HTTPException):
@@ -238,7 +227,7 @@ class Balancer:
 
     async def stop(self) -> None:
         """Stop the program at once."""
-        self._sockets.close()
+        self._release()
         if self._process is not None:
             self._process.signal(signal.SIGTERM)
             await self._process.end()
@@ -250,7 +239,7 @@ class Balancer:
     def _spawn(self, *words: str, stdout: int | str = "r", **variables: str) -> Process:
         command = (*parent_death_prefix(), self._path, *words)
         process = Process()
-        descriptors = {0: "w", 1: stdout, 2: "r", **self._inherited}
+        descriptors = {0: "w", 1: stdout, 2: "r"}
         reactor.spawnProcess(process, command[0], command, env=variables, childFDs=descriptors)
         return process
 
@@ -312,7 +301,7 @@ class HAProxy(Balancer):
         tls = "#bind :443,:::443 v6only ssl crt /etc/haproxy/audioproxy.pem alpn http/1.1"
         condition = "{ res.hdr(X-Audio-Proxy) MISS COALESCED }"
         cdn = f"http-response set-header Cache-Control no-store if {condition}"
-        bind = f"bind fd@{_CLIENTS}"
+        bind = f"bind 127.0.0.1:{self.port}"
         if self._certificate is not None:
             bind += f" ssl crt {self._certificate.both()} alpn {self.alpn}"
         text = shipped(
@@ -325,7 +314,7 @@ class HAProxy(Balancer):
                 "group haproxy": "",
                 "bind :80,:::80 v6only": bind,
                 tls: "",
-                "bind 127.0.0.1:8404": f"bind fd@{_STATUS}",
+                "bind 127.0.0.1:8404": f"bind 127.0.0.1:{self._status_port}",
                 f"#{cdn}": cdn,
                 # Shorter intervals keep the tests fast.
                 "default-server check inter 1s fastinter 250ms downinter 500ms fall 2 rise 1": (
@@ -342,8 +331,7 @@ class HAProxy(Balancer):
         return str(path)
 
 
-# Includes the shipped file, as Debian's nginx.conf does. nginx inherits sockets only if it has a
-# master process.
+# Includes the shipped file, as Debian's nginx.conf does.
 _NGINX = """\
 daemon off;
 pid {folder}/nginx.pid;
@@ -380,10 +368,6 @@ class Nginx(Balancer):
     limits: ClassVar[str] = "max_fails=1 fail_timeout=2s"
     checking = ("-t", "-c")
     running = ("-c",)
-
-    def _spawn(self, *words: str, stdout: int | str = "r", **variables: str) -> Process:
-        # This variable lists inherited sockets; nginx matches them to ``listen`` lines by address.
-        return super()._spawn(*words, stdout=stdout, NGINX=f"{_CLIENTS};", **variables)
 
     def _tls_and_http2(self) -> str:
         """Return the rest of the ``listen`` line; the shipped file explains the two spellings."""

@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from audioproxy.web.metrics_resource import exposition
+from tests.deploy.balancer import installed
 from tests.observe.test_metrics import full, parse
-from tests.observe.test_metrics_live import promtool
 from tests.support.service import PATIENCE, PROJECT
 
 PROMETHEUS = PROJECT / "deploy/prometheus"
@@ -92,16 +92,18 @@ def unknown(expressions: dict[str, str]) -> list[str]:
     return messages
 
 
-def run_promtool(*words: str | Path) -> tuple[int, str]:
+def run_promtool(*words: str | Path, stdin: str = "") -> tuple[int, str]:
     """Return the exit status of promtool, and its output.
 
+    :param stdin: its input.
     :raises SkipTest: where promtool is missing and not required.
     """
     done = subprocess.run(
-        [promtool(), *words],
+        [installed("promtool"), *words],
         # GOMAXPROCS leaves the other cores to parallel tests. GOGC delays garbage collection:
         # promtool ends before it is needed.
         env={"GOMAXPROCS": "1", "GOGC": "400"},
+        input=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -21,7 +21,6 @@ class Proxy(Balancer):
     """Proxy that ``make proxies`` installs, and that listens on a reserved port."""
 
     variable = "AUDIOPROXY_PROXIES"
-    inherits = False
 
     def _address(self, number: int) -> str:
         """Return the address of the n-th node, or an empty string if there are fewer."""
@@ -124,7 +123,6 @@ class Lighttpd(Proxy):
 
     :cvar hosts: three, since its hash does not cover the port.
     :cvar flags: its feature flags, in place of the shipped ones.
-    :cvar streaming: the value of ``server.stream-response-body``.
     """
 
     program = "lighttpd"
@@ -134,7 +132,6 @@ class Lighttpd(Proxy):
     behavior = Behavior(retries=False, tells_from=None, check="")
     hosts = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
     flags: ClassVar[str] = '"server.h2proto" => "disable"'
-    streaming: ClassVar[int] = 2
 
     def _configuration(self) -> str:
         certificate, enabled = self._certificate, ()
@@ -142,7 +139,6 @@ class Lighttpd(Proxy):
         remover = 'server.errorlog := "|/bin/sed -uE s,/[A-Za-z0-9_-]{43}=?/,/-/,g >> '
         changes = {
             f'{remover}{log}"': f'{remover}{self._folder}/error.log"',
-            "server.stream-response-body = 2": (f"server.stream-response-body = {self.streaming}"),
             '$HTTP["host"] == "audio.example.com" {': '$HTTP["host"] == "localhost" {',
             'server.feature-flags := ( "server.h2proto" => "disable" )': (
                 f"server.feature-flags := ( {self.flags} )"

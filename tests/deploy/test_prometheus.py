@@ -15,7 +15,7 @@ from audioproxy.config import Config
 from audioproxy.observe.metrics import Metrics
 from audioproxy.web.metrics_resource import exposition
 from tests.deploy.promql import PROMETHEUS, exposed, names, rules, run_promtool, unknown
-from tests.observe.test_metrics import FakePool, parse
+from tests.observe.test_metrics import FakePool, full, parse
 from tests.support.service import PROJECT
 
 #: The address of the instructions in the rules, until they are installed.
@@ -32,10 +32,14 @@ def load(name: str) -> Any:
 class PromtoolTests(SynchronousTestCase):
     """promtool accepts the files."""
 
-    def assert_passes(self, *words: str | Path) -> None:
+    def assert_passes(self, *words: str | Path, stdin: str = "") -> None:
         """Assert that promtool finds no error."""
-        status, output = run_promtool(*words)
+        status, output = run_promtool(*words, stdin=stdin)
         self.assertEqual(0, status, output)
+
+    def test_exposition(self) -> None:
+        """promtool accepts what the service exposes."""
+        self.assert_passes("check", "metrics", stdin=exposition(full().registry).decode())
 
     def test_rules(self) -> None:
         """promtool loads every rule."""

@@ -91,7 +91,7 @@ class UnitTests(SynchronousTestCase):
             # A client starts no service that was stopped, or that refuses its settings.
             idle = f"audioproxy-idle@{Path(name).stem}.service"
             self.assertEqual([idle], unit(name)["Service"])
-        self.assertEqual([tap._METRICS_NAME], unit(names[1])["FileDescriptorName"])
+        self.assertEqual([tap.METRICS_NAME], unit(names[1])["FileDescriptorName"])
         config = load({"AP_KEY": "0" * 64, "AP_SALT": "00", **environment(self.drop_in())})[0]
         self.assertGreaterEqual(config.drain_timeout, config.render_timeout)
         (stop,) = unit("handover.conf")["TimeoutStopSec"]
@@ -123,7 +123,7 @@ class UnitTests(SynchronousTestCase):
         """Any number of restarts is allowed, except with wrong settings."""
         settings = unit("audioproxy.service")
         self.assertEqual(["0"], settings["StartLimitIntervalSec"])
-        self.assertEqual([str(tap._WRONG_SETTINGS)], settings["RestartPreventExitStatus"])
+        self.assertEqual([str(tap.WRONG_SETTINGS)], settings["RestartPreventExitStatus"])
         self.assertEqual(["on-failure"], settings["Restart"])
 
     def test_store_elsewhere(self) -> None:
@@ -170,7 +170,7 @@ class UnitTests(SynchronousTestCase):
 
     def test_descriptors(self) -> None:
         """The unit allows as many descriptors as the service requests."""
-        self.assertEqual([str(tap._MAX_DESCRIPTORS)], unit("audioproxy.service")["LimitNOFILE"])
+        self.assertEqual([str(tap.MAX_DESCRIPTORS)], unit("audioproxy.service")["LimitNOFILE"])
 
     def test_port(self) -> None:
         """The socket unit and the service have the same port."""

@@ -9,7 +9,6 @@ from itertools import pairwise, product
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media import flac_frames
 from audioproxy.media.flac_frames import find_noise
 from audioproxy.media.reading import Malformed
 from tests.media.lengths.test_wav import run
@@ -221,10 +220,3 @@ class NoiseTests(SynchronousTestCase):
             with contextlib.suppress(Malformed):
                 found = self.find(bytes(broken[: source.randrange(1, len(broken))]))
                 self.assertIn(found, (None, 0, BLOCK))
-
-
-class SmallPiecesTests(NoiseTests):
-    """The same where a few bytes at a time are converted"""
-
-    def setUp(self) -> None:
-        self.patch(flac_frames, "_PIECE", 64)

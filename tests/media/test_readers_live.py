@@ -44,7 +44,7 @@ def output_of(*words: str, data: bytes | None = None) -> bytes:
     if shutil.which(words[0]) is None:
         if os.environ.get("AUDIOPROXY_READERS") == "required":
             raise AssertionError(f"{words[0]} is not installed")
-        raise SkipTest(f"{words[0]} is not installed; `make test` installs it")
+        raise SkipTest(f"{words[0]} is not installed; `make readers` installs it")
     return subprocess.run(
         words, input=data, capture_output=True, check=True, timeout=PATIENCE
     ).stdout

@@ -6,15 +6,13 @@ import json
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions, UndecodableSource
@@ -30,6 +28,7 @@ from tests.support.audio import (
     convert,
     convert_all,
     decode,
+    decode_all,
     input_of,
     measure_loudness,
     noise,
@@ -37,6 +36,7 @@ from tests.support.audio import (
     read_wav,
     render,
     render_and_decode_all,
+    render_each,
     run,
     tone,
     write_wav,
@@ -53,6 +53,7 @@ PARTS = {
     "f:wav/bd:32f/t:1.2:0.7": (57_600, 91_200),
     "f:flac/bd:24/t:2.5": (120_000, None),
 }
+FADED = "f:wav/bd:32f/fade:0:0.5"
 
 
 def stored(depth: str = "16", order: str = "<") -> bytes:
@@ -120,34 +121,35 @@ def read_by_ffprobe(path: str, opened: Input) -> tuple[dict[str, Any], int]:
 class WavTests(SynchronousTestCase):
     """wav and NIST SPHERE"""
 
-    def assert_exact(self, name: str, source: bytes, sound: Sound = SOUND) -> None:
+    def assert_exact(self, files: Mapping[str, bytes], sound: Sound = SOUND) -> None:
         """Require that every sample is rendered, from any place, and that lengths are true."""
-        found = probe(source)
-        self.assertEqual(found.description.duration, 3, name)
-        for text, heard in render_and_decode_all(source, PARTS).items():
-            expected = sound.part(*PARTS[text])
-            self.assertEqual(len(heard), len(expected), (name, text))
-            error = float(np.abs(heard.channels - expected.channels).max())
-            self.assertLess(error, 2e-5 if "16" not in name else 1e-9, (name, text))
-        # The length is known in all formats, and a fade-out ends there.
-        texts = ["f:opus", "f:wav/bd:32f/fade:0:0.5"]
-        opus, faded = render_and_decode_all(source, texts).values()
-        self.assertEqual((len(opus), len(faded)), (3 * RATE, 3 * RATE), name)
-        self.assertLess(float(np.abs(faded.channels[:, -9:]).max()), 1e-3, name)
-        # The samples of a waveform, of 16 bits.
-        self.assertEqual(len(render(source, "f:peaks/ch:2")), 3 * RATE * 4, name)
-        error = self.assertRaises(InvalidOptions, render, source, "f:wav/t:3")
-        self.assertIn("which is 3 seconds", error.message)
+        rendered = render_each(
+            (source, [*PARTS, FADED, "f:opus", "f:peaks/ch:2"]) for source in files.values()
+        )
+        for (name, source), outputs in zip(files.items(), rendered, strict=True):
+            self.assertEqual(probe(source).description.duration, 3, name)
+            # The samples of a waveform, of 16 bits.
+            self.assertEqual(len(outputs.pop("f:peaks/ch:2")), 3 * RATE * 4, name)
+            sounds = decode_all(outputs)
+            for text, bounds in PARTS.items():
+                heard, expected = sounds[text], sound.part(*bounds)
+                self.assertEqual(len(heard), len(expected), (name, text))
+                error = float(np.abs(heard.channels - expected.channels).max())
+                self.assertLess(error, 2e-5 if "16" not in name else 1e-9, (name, text))
+            # The length is known in all formats, and a fade-out ends there.
+            faded = sounds[FADED]
+            self.assertEqual((len(sounds["f:opus"]), len(faded)), (3 * RATE, 3 * RATE), name)
+            self.assertLess(float(np.abs(faded.channels[:, -9:]).max()), 1e-3, name)
+            error = self.assertRaises(InvalidOptions, render, source, "f:wav/t:3")
+            self.assertIn("which is 3 seconds", error.message)
 
     def test_wrong_sizes(self) -> None:
         """All samples play, and nothing else, whatever sizes a file states (D57)."""
-        for name, source in misstated():
-            self.assert_exact(name, source)
+        self.assert_exact(dict(misstated()))
 
     def test_byte_order(self) -> None:
         """RIFX is big-endian, with integers and floats of each depth, plain or extended."""
-        for name, source in big_endian():
-            self.assert_exact(name, source)
+        self.assert_exact(dict(big_endian()))
 
     def test_tagged(self) -> None:
         """Behind ID3v2 tags, small, large or several, samples are what they are without."""
@@ -157,9 +159,8 @@ class WavTests(SynchronousTestCase):
         padded = struct.pack("<HHI", 22, 24, 3) + bytes.fromhex("0100000000001000800000aa00389b71")
         data = chunk(b"data", stored("32"))
         files["24 in 32 bits"] = wav(form(32, 0xFFFE, "<", padded), data)
-        for name, file in files.items():
-            for tags in (tag(5000), tag(1000) + tag(2000), tag(1_200_000)):
-                self.assert_exact(name, tags + file)
+        for tags in (tag(5000), tag(1000) + tag(2000), tag(1_200_000)):
+            self.assert_exact({name: tags + file for name, file in files.items()})
         for data in encoded().values():
             source = contain(bytes(96_000) + data, CONTAINERS["wav"])
             for tags in (tag(5000), tag(1_200_000)):
@@ -167,23 +168,21 @@ class WavTests(SynchronousTestCase):
 
     def test_behind(self) -> None:
         """What other programs append to a wav file is not played, nor an empty chunk ahead."""
-        data = form() + chunk(b"data", stored())
-        file = b"RIFF" + struct.pack("<I", 4 + len(data)) + b"WAVE" + data
-        for name, behind in (
-            *(("text", b"\nmade by hand in 2024\n"), ("plist", b"bplist00" + bytes(range(99)))),
-            *(
-                ("ones", b"\xff" * 512),
-                ("lyrics", b"LYRICSBEGIN" + b"x" * 125 + b"000136LYRICS200"),
-            ),
-        ):
-            self.assert_exact(name, file + behind)
+        samples = chunk(b"data", stored())
+        whole = form() + samples
+        file = b"RIFF" + struct.pack("<I", 4 + len(whole)) + b"WAVE" + whole
+        files = {
+            "text": file + b"\nmade by hand in 2024\n",
+            "plist": file + b"bplist00" + bytes(range(99)),
+            "ones": file + b"\xff" * 512,
+            "lyrics": file + b"LYRICSBEGIN" + b"x" * 125 + b"000136LYRICS200",
+        }
         large = chunk(b"id3 ", bytes(range(256)) * 1200) + INFO
-        for size in (0, 0xFFFF_FFFF):
-            for behind in (large, tag(3000)):
-                self.assert_exact("large", wav(form(), chunk(b"data", stored(), size), behind))
-        empty = chunk(b"data", b"")
-        for ahead in (empty, empty + INFO):
-            self.assert_exact("empty", wav(form(), ahead, chunk(b"data", stored()), INFO))
+        for size, (name, behind) in product((0, 0xFFFF_FFFF), (("id3", large), ("tag", tag(3000)))):
+            files[f"{name}, {size}"] = wav(form(), chunk(b"data", stored(), size), behind)
+        for ahead in (b"", INFO):
+            files[f"empty, {len(ahead)}"] = wav(form(), chunk(b"data", b"") + ahead, samples, INFO)
+        self.assert_exact(files)
 
     def test_speakers(self) -> None:
         """The channels of RIFX are mixed as those of RIFF, from 6 speakers or 4 (D60)."""
@@ -205,13 +204,11 @@ class WavTests(SynchronousTestCase):
             data = riff[-2 * len(SOUND) :]
             rifx = wav(form(8, kind, ">"), chunk(b"data", data, order=">I"), name=b"RIFX")
             fields |= {"sample_coding": f"-s4 {name}", "sample_count": f"-i {len(SOUND)}"}
-            for source in (rifx, sphere(data, **fields)):
-                self.assert_exact(codec, source, decode(riff))
+            self.assert_exact({"rifx": rifx, "sphere": sphere(data, **fields)}, decode(riff))
 
     def test_sphere(self) -> None:
         """NIST SPHERE is rendered, of both byte orders, up to its count of samples."""
-        for name, source in spheres():
-            self.assert_exact(name, source)
+        self.assert_exact(dict(spheres()))
 
     def test_refused(self) -> None:
         """What cannot be rendered right is a 415 for info and renders: two data chunks, other
@@ -323,12 +320,7 @@ def swapped(data: bytes) -> bytes:
 
 def contain(data: bytes, words: str) -> bytes:
     """Return samples in a container; no demuxer looks at what they are."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "out")
-        raw = "-v error -f s16le -ar 48000 -ac 2 -i file:/dev/fd/3".split()
-        ended = run([FFMPEG, *raw, *words.split(), str(path)], data)
-        assert ended.returncode == 0, ended.stderr
-        return path.read_bytes()
+    return convert_all(data, {"out": words}, given="-f s16le -ar 48000 -ac 2")["out"]
 
 
 class EncodedTests(ServiceCase):
@@ -394,7 +386,7 @@ class EncodedTests(ServiceCase):
 
     async def test_service(self) -> None:
         """Info documents and all renders are refused alike (Errors, 415)."""
-        source = await deferToThread(contain, bytes(96_000) + encoded()["AC-3"], "-f aiff")
+        source = contain(bytes(96_000) + encoded()["AC-3"], "-f aiff")
         self.add("a.aiff", source)
         self.add("two.wav", wav(form(), *[chunk(b"data", stored())] * 2))
         self.add("a.sph", sphere(sample_coding="-s9 shortpack"))

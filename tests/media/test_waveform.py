@@ -205,27 +205,25 @@ class ReductionTests(SynchronousTestCase):
 
     def test_memory(self) -> None:
         """The memory for a source does not grow with its length (D26)."""
-        self.patch(pixels_module, "_LEAST_CAPACITY", 64)
-        spool = BytesIO()
+        spool, frames = BytesIO(), noisy_frames(1_000_000).reshape(-1)
         reduction = Reduction(replace(SPEC, pixels=1), spool)
-        for _ in range(1000):
-            reduction.add(noisy_frames(1000).reshape(-1))
-        self.assertEqual(reduction.frames, 1_000_000)
+        for _ in range(8):
+            reduction.add(frames)
+        self.assertEqual(reduction.frames, 8_000_000)
         reduction.finish()
-        # 200 blocks of one pixel, each a minimum and a maximum of two bytes, and one incomplete
+        # The blocks of few pixels, each a minimum and a maximum of two bytes, and one incomplete
         # block.
-        self.assertLessEqual(len(spool.getvalue()), 201 * 4)
+        self.assertLessEqual(len(spool.getvalue()), (256 * 1024 + 1) * 4)
 
     def test_one_pixel(self) -> None:
         """A waveform of one pixel takes one pass, whatever its length (D26)."""
-        self.patch(pixels_module, "_LEAST_CAPACITY", 4)
-        frames = noisy_frames(1001)
+        frames = noisy_frames(600_001)
         for block in (1, 2, 300, 5000):
             reduction = Reduction(replace(SPEC, pixels=1), BytesIO(), block)
             reduction.add(frames.reshape(-1))
             waveform = reduction.finish()
-            self.assertEqual(waveform.frames_per_pixel, 1001)
-            self.assertEqual(values(waveform), render_waveform(frames, 1001, 1))
+            self.assertEqual(waveform.frames_per_pixel, len(frames))
+            self.assertEqual(values(waveform), render_waveform(frames, len(frames), 1))
 
     def test_joined_parts(self) -> None:
         """The pixels of parts that begin with a pixel are those of the whole."""

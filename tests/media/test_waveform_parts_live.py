@@ -63,9 +63,6 @@ class WaveformPartTests(ServiceCase):
 
     def setUp(self) -> None:
         super().setUp()
-        for module in (needs, waveform_parts):
-            self.patch(module, "SHORTEST_PART", 1)
-        self.patch(engine, "cpu_count", lambda: CPUS)
         self.log = Log(self)
         self.counts: list[int] = []
         split = waveform_parts.split_waveform
@@ -75,7 +72,13 @@ class WaveformPartTests(ServiceCase):
             self.counts.append(len(parts))
             return parts
 
-        self.patch(job, "split_waveform", split_and_count)
+        for module, name, value in (
+            (needs, "SHORTEST_PART", 1),
+            (waveform_parts, "SHORTEST_PART", 1),
+            (engine, "cpu_count", lambda: CPUS),
+            (job, "split_waveform", split_and_count),
+        ):
+            self.patch(module, name, value)
 
     def discarded(self) -> list[str]:
         """Return the log lines of waveforms whose parts were discarded."""

@@ -1,4 +1,4 @@
-"""The metrics of a running service, as Prometheus scrapes them and promtool checks them."""
+"""The metrics of a running service, as Prometheus scrapes them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ import socket
 from time import monotonic
 from typing import Any
 
-from twisted.trial.unittest import SkipTest
-
 from audioproxy import __version__
 from audioproxy.service import AudioProxy, BootError
 from tests.observe.test_metrics import read
 from tests.support.processes import set_environment
 from tests.support.service import (
-    PROJECT,
     ServiceCase,
     children,
     encoders,
@@ -35,26 +32,11 @@ from tests.support.service import (
 SHORT = signed("/f:mp3/plain/local://short.flac")
 LONG = signed("/f:mp3/t:0:60/plain/local://long.flac")
 
-#: Set by ``make test``, which installs promtool: a missing promtool is then a failure.
-REQUIRED = os.environ.get("AUDIOPROXY_PROMTOOL") == "required"
-
 #: An ffprobe that stops itself before it probes a source.
 SLOW_FFPROBE = """#!/bin/sh
 case $* in *-version*) ;; *) kill -STOP $$ ;; esac
 exec "{ffprobe}" "$@"
 """
-
-
-def promtool() -> str:
-    """Return the path of promtool.
-
-    :raises SkipTest: if it is missing and not required.
-    """
-    found = shutil.which("promtool", path=f"{PROJECT}/build/bin:{os.environ['PATH']}")
-    if found is None:
-        reason = "promtool is not installed; `make promtool` installs it"
-        raise AssertionError(reason) if REQUIRED else SkipTest(reason)
-    return found
 
 
 class MetricsCase(ServiceCase):
@@ -64,13 +46,6 @@ class MetricsCase(ServiceCase):
         super().setUp()
         self.add("short.flac", short_flac())
         self.add("long.flac", long_flac())
-
-    async def promtool_check(self, exposition: bytes) -> tuple[int | None, str]:
-        """Return the exit status and output of ``promtool check metrics``."""
-        process = self.spawn(promtool(), "check", "metrics")
-        process.transport.write(exposition)  # type: ignore[union-attr]
-        process.transport.closeStdin()  # type: ignore[union-attr]
-        return await process.end(), process.stdout + process.stderr
 
     async def scrape(self, port: int) -> dict[str, float]:
         """Return the non-zero series of a scrape, without histogram buckets."""
@@ -84,7 +59,7 @@ class TrafficTests(MetricsCase):
     """Counters and gauges under traffic"""
 
     async def test_mixed_traffic(self) -> None:
-        """Hits, misses and failures are counted exactly, and promtool accepts the exposition."""
+        """Hits, misses and failures are counted exactly."""
         self.add("text.mp3", b"No sound, but words.\n" * 500)
         service = self.start(queue_size=5, max_concurrency=2)
         port, metrics_port = service.port, service.metrics_port
@@ -166,7 +141,6 @@ class TrafficTests(MetricsCase):
         )
         found = {name: n for name, n in series.items() if name not in sent}
         self.assertEqual(expected, found)
-        self.assertEqual((0, ""), await self.promtool_check(exposition))
 
     async def test_probes_busy(self) -> None:
         """Requests for one source share an ffprobe; another source finds no probe slot: 429.

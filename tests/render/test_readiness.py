@@ -28,3 +28,12 @@ class ReadinessTests(SynchronousTestCase):
             for depth, sign in zip(depths, expected.split(), strict=True):
                 readiness.depth_changed(depth)
                 self.assertIs(sign == "+", readiness.ready, (threshold, depths, depth))
+
+    def test_programs(self) -> None:
+        """A node is ready only while its programs run, except with a threshold of 0."""
+        for threshold in (0, 5):
+            readiness = Readiness(threshold)
+            readiness.programs_checked(False)
+            self.assertIs(threshold == 0, readiness.ready)
+            readiness.programs_checked(True)
+            self.assertTrue(readiness.ready)

@@ -25,7 +25,6 @@ def read_arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m tests.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=120, help="seconds of load; default 120")
     parser.add_argument("--seed", type=int, default=1, help="seed of all random choices; default 1")
-    parser.add_argument("--bug", default="", help="name of a bug that the service gets")
     parser.add_argument("--report", type=Path, help="also write the report to this file")
     parser.add_argument("--keep", type=Path, help="keep all files in this new folder")
     return parser.parse_args(words)
@@ -39,7 +38,7 @@ async def main(given: argparse.Namespace) -> None:
     base = given.keep or Path(tempfile.mkdtemp(prefix="soak-"))
     base = base.resolve()
     try:
-        rig = Rig.build(RunParameters.of(given.seconds, given.seed, given.bug), base)
+        rig = Rig.build(RunParameters.of(given.seconds, given.seed), base)
         outcome = await Run(rig).run()
         report = write_report(outcome)
         print(report, flush=True)

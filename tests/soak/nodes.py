@@ -23,7 +23,7 @@ from tests.support.service import (
     children,
     encoders,
     fetch,
-    reactor,
+    start_process,
 )
 
 # Nodes keep blocks of remote sources for seconds, so that they become idle soon, and in less space
@@ -81,11 +81,7 @@ class Node:
         self._past = self.log
         self.process = Process()
         self.scraped = 0
-        bug = self._environment.get("SOAK_BUG")
-        program = (
-            f"from tests.soak.bugs import inject\ninject({bug!r})\n{TWISTD}" if bug else TWISTD
-        )
-        program = _LITTLE_SPACE + program
+        program = _LITTLE_SPACE + TWISTD
         # One node that checks ffmpeg is enough: a check takes as long as several renders.
         program = program if self.name == "a" else WITHOUT_FFMPEG_CHECK + program
         command = (sys.executable, "-c", program, "--nodaemon", "--pidfile=", "audioproxy")
@@ -93,7 +89,6 @@ class Node:
             "PATH": os.environ["PATH"],
             "HOME": str(self._base),
             "PYTHONPATH": str(PROJECT),
-            "PYTHONDONTWRITEBYTECODE": "1",
             "TMPDIR": str(self.temporary),
             "AP_KEY": KEY.hex(),
             "AP_SALT": SALT.hex(),
@@ -104,7 +99,7 @@ class Node:
             "AP_LOG_LEVEL": "info",
             **self._environment,
         }
-        reactor.spawnProcess(self.process, command[0], command, environ, path=str(self._base))
+        start_process(self.process, command, environ, str(self._base))
         self.port = await self.process.port()
         self._metrics_port = await self.process.metrics_port()
         self.up = True

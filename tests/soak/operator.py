@@ -16,7 +16,7 @@ from tests.soak.checks import Check
 from tests.soak.lines import PATIENCE, wait_for
 from tests.soak.rig import BOUND, Rig
 from tests.soak.sounds import SPEECH, TONE
-from tests.support.service import PROJECT, Process, reactor
+from tests.support.service import PROJECT, Process, start_process
 
 # `verify` removes the variants that `tests.soak.attacks` has damaged.
 _COMMANDS = (
@@ -87,7 +87,7 @@ class Operator:
             "AP_SERVE_MODE": "proxy",
             **environment,
         }
-        reactor.spawnProcess(process, command[0], command, environ)
+        start_process(process, command, environ)
         if killed_after and not await wait_for(lambda: process.code is not None, killed_after):
             process.signal(signal.SIGKILL)
         await wait_for(lambda: process.code is not None, PATIENCE)

@@ -62,7 +62,6 @@ class RunParameters:
     :ivar long: duration of the long source in seconds.
     :ivar faults: number of faults of each kind that are injected even if the load ends earlier.
         With 0, no child is stopped for good: the service would have to reach a timeout.
-    :ivar bug: name of a bug in `tests.soak.bugs` that the nodes get; empty for none.
     :ivar short: renders of short sources, as in `SHORT`.
     :ivar changing: renders of the source that changes, as in `CHANGING_RENDERS`.
     """
@@ -75,16 +74,15 @@ class RunParameters:
     idle: int = 200
     long: float = 150
     faults: int = 2
-    bug: str = ""
     short: Sequence[tuple[str, str]] = tuple(SHORT)
     changing: Sequence[tuple[str, str]] = tuple(CHANGING_RENDERS)
 
     @classmethod
-    def of(cls, seconds: float, seed: int, bug: str = "") -> RunParameters:
+    def of(cls, seconds: float, seed: int) -> RunParameters:
         """Return the parameters of a run; a run under 60 seconds gets less load."""
         if seconds >= 60:
-            return cls(seconds, seed, bug=bug)
-        medium = cls(seconds, seed, clients=10, idle=50, long=90, bug=bug)
+            return cls(seconds, seed)
+        medium = cls(seconds, seed, clients=10, idle=50, long=90)
         if seconds >= 10:
             return medium
         # Rendering the references of all variants takes longer than such a run.
@@ -135,7 +133,6 @@ class Rig:
             "AP_QUEUE_SIZE": str(QUEUE),
             "AP_RENDER_TIMEOUT": str(parameters.timeout),
             "AP_PROBE_TIMEOUT": str(parameters.probe_timeout),
-            "SOAK_BUG": parameters.bug,
         }
         limits = TimeLimits(parameters.timeout, parameters.probe_timeout)
         # It is never reached, but the usage of the store is counted.

@@ -6,6 +6,7 @@ import socket
 import sys
 
 from tests.support import service
+from tests.support.preloaded import can_fork
 from tests.support.service import WITHOUT_FFMPEG_CHECK, Process, ServiceCase
 
 #: Program that imports twisted.internet.endpoints and then runs twistd. The import reads and
@@ -14,7 +15,7 @@ from tests.support.service import WITHOUT_FFMPEG_CHECK, Process, ServiceCase
 TWISTD = f"import twisted.internet.endpoints\n{WITHOUT_FFMPEG_CHECK}{service.TWISTD}"
 
 #: Shell command that sets LISTEN_PID to the id of its own process, unless LISTEN_PID is set. `exec`
-#: then replaces the shell with the service, which keeps this id.
+#: then replaces the shell with the service, which keeps this id. A fork sets it itself.
 SET_LISTEN_PID = 'LISTEN_PID=${LISTEN_PID:-$$} exec "$@"'
 
 
@@ -25,14 +26,15 @@ class ActivationCase(ServiceCase):
         self, clients: socket.socket, metrics: socket.socket | None = None, **variables: str
     ) -> Process:
         """Start a service with an open socket, and perhaps one for its metrics."""
-        words = ("-c", TWISTD, "--nodaemon", "--pidfile=", "audioproxy")
-        command = ("/bin/sh", "-c", SET_LISTEN_PID, "sh", sys.executable, *words)
+        command = (sys.executable, "-c", TWISTD, "--nodaemon", "--pidfile=", "audioproxy")
         passed = {"LISTEN_FDS": "1"}
         descriptors = {0: "w", 1: "r", 2: "r", 3: clients.fileno()}
         if metrics is not None:
             passed = {"LISTEN_FDS": "2", "LISTEN_FDNAMES": "audioproxy.socket:metrics"}
             descriptors[4] = metrics.fileno()
         environ = self.environment(**{**passed, **variables})
+        if not can_fork(command, environ):
+            command = ("/bin/sh", "-c", SET_LISTEN_PID, "sh", *command)
         return self.spawn(*command, descriptors=descriptors, **environ)
 
     def open(self) -> socket.socket:

@@ -73,8 +73,10 @@ from audioproxy.media.streams import COUNTED_SECONDS
 from audioproxy.render.encoded_file import EncodedFile
 from audioproxy.render.seek_points import SeekPoints
 from audioproxy.sources.excerpt import open_excerpt
+from tests.support.linked_programs import start_linked, wait
 from tests.support.programs import FFMPEG, FFPROBE
 from tests.support.service import PATIENCE
+from tests.support.sounds import keep
 from tests.support.stores import FakeSource
 
 #: As in the service, a child process inherits nothing else from the environment (D45).
@@ -127,23 +129,42 @@ def run(
 
     :param more: further descriptors to pass on.
     """
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(source)
-        file.flush()
-        # The shell opens the file as descriptor 3 and then replaces itself with the program.
-        ended = subprocess.run(
-            ["/bin/sh", "-c", 'exec "$@" 3<"$0"', file.name, *arguments],
-            input=stdin,
-            stdout=stdout,
-            stderr=subprocess.PIPE,
-            pass_fds=more,
-            env=ENVIRONMENT,
-            timeout=PATIENCE,
-            check=False,
+    with ExitStack() as stack:
+        # Programs read and write them as pipes, because their URLs say so.
+        read, given, out, errors = (
+            stack.enter_context(open(os.memfd_create("audio"), "w+b", buffering=0))
+            for _ in range(4)
         )
-    # The service, too, keeps the last 8 KiB of a child's stderr.
-    ended.stderr = ended.stderr[-8192:]
-    return ended
+        read.write(source)
+        given.write(stdin)
+        given.seek(0)
+        opened = os.open(f"/dev/fd/{read.fileno()}", os.O_RDONLY)
+        stack.callback(os.close, opened)
+        printed = out.fileno() if stdout == subprocess.PIPE else stdout
+        inherited = {0: given.fileno(), 1: printed, 2: errors.fileno(), SOURCE_DESCRIPTOR: opened}
+        inherited |= {descriptor: descriptor for descriptor in more}
+        pid = start_linked(arguments, inherited, ENVIRONMENT)
+        status = wait(pid) if pid is not None else _run_unlinked(arguments, inherited)
+        for file in (out, errors):
+            file.seek(0)
+        # The service, too, keeps the last 8 KiB of a child's stderr.
+        return subprocess.CompletedProcess(arguments, status, out.read(), errors.read()[-8192:])
+
+
+def _run_unlinked(arguments: Sequence[str], inherited: Mapping[int, int]) -> int:
+    """Run a program, and return its exit status."""
+    # The shell opens the file as descriptor 3 and then replaces itself with the program.
+    source = f"/proc/{os.getpid()}/fd/{inherited[SOURCE_DESCRIPTOR]}"
+    return subprocess.run(
+        ["/bin/sh", "-c", 'exec "$@" 3<"$0"', source, *arguments],
+        stdin=inherited[0],
+        stdout=inherited[1],
+        stderr=inherited[2],
+        pass_fds=[number for number in inherited if number > SOURCE_DESCRIPTOR],
+        env=ENVIRONMENT,
+        timeout=PATIENCE,
+        check=False,
+    ).returncode
 
 
 def options_of(text: str) -> VariantOptions:
@@ -573,19 +594,28 @@ def convert(source: bytes, *words: str, name: str = "out") -> bytes:
     return convert_all(source, {name: " ".join(words)})[name]
 
 
-def convert_all(source: bytes, forms: Mapping[str, str], more: str = "") -> dict[str, bytes]:
+def convert_all(
+    source: bytes, forms: Mapping[str, str], more: str = "", given: str = ""
+) -> dict[str, bytes]:
     """Convert a source to several forms with one run of ffmpeg; return the outputs by name.
 
     :param forms: ffmpeg options by name; a name's extension sets the container if the options do
         not.
     :param more: options that add another input.
+    :param given: options of a source whose format ffmpeg does not detect.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        paths = {name: os.path.join(folder, name) for name in forms}
-        outputs = [word for name in forms for word in (*forms[name].split(), paths[name])]
-        ended = run([*_OPEN, "-i", "file:/dev/fd/3", *more.split(), *outputs], source)
-        assert ended.returncode == 0, ended.stderr
-        return {name: Path(path).read_bytes() for name, path in paths.items()}
+
+    def make() -> dict[str, bytes]:
+        with tempfile.TemporaryDirectory() as folder:
+            paths = {name: os.path.join(folder, name) for name in forms}
+            outputs = [word for name in forms for word in (*forms[name].split(), paths[name])]
+            ended = run([*opened, *outputs], source)
+            assert ended.returncode == 0, ended.stderr
+            return {name: Path(path).read_bytes() for name, path in paths.items()}
+
+    opened = [*_OPEN, *given.split(), "-i", "file:/dev/fd/3", *more.split()]
+    named = [word for form in forms.items() for word in form]
+    return keep(FFMPEG, [*opened, *named], make, source)
 
 
 def describe(source: bytes) -> dict[str, Any]:

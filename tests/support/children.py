@@ -8,16 +8,23 @@ from contextlib import suppress
 from pathlib import Path
 
 from audioproxy.process.fork_server import WORDS
+from tests.support.servers import RUNNING
 
 
 def child_processes(pid: int) -> list[int]:
-    """Return all children of a process, including zombies."""
+    """Return the children of a process, including zombies, but not those of the whole suite."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         # A thread may end in the meantime.
         with suppress(FileNotFoundError, ProcessLookupError):
             found += map(int, (task / "children").read_text().split())
-    return found
+    return [child for child in found if child not in RUNNING and _group_of(child) not in RUNNING]
+
+
+def _group_of(pid: int) -> int | None:
+    with suppress(ProcessLookupError):
+        return os.getpgid(pid)
+    return None
 
 
 def command_line(pid: int) -> bytes:

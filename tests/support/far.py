@@ -6,19 +6,12 @@ import ctypes
 import fcntl
 import mmap
 import os
-import select
-import signal
 import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
-
-from twisted.internet.error import ProcessDone
-from twisted.internet.protocol import ProcessProtocol
-from twisted.python.failure import Failure
 
 from audioproxy.media.inputs import (
     MAP_DESCRIPTOR,
@@ -27,8 +20,7 @@ from audioproxy.media.inputs import (
 )
 from audioproxy.process.cell import CellStarter
 from audioproxy.process.child_limits import Limits
-from audioproxy.process.fork_server import VARIABLES, ForkServer
-from tests.support.service import PATIENCE
+from tests.support.linked_programs import LinkedServer, wait
 
 BLOCK = 1 << 16
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -122,32 +114,14 @@ class FarSource:
         self._stack.close()
 
 
-class LinkedProgram:
-    """A program with a fork server, without a reactor."""
+class LinkedProgram(LinkedServer):
+    """A program with a fork server, whose children are confined."""
 
     def __init__(self, cells: CellStarter, program: str, limits: Limits) -> None:
         """Start the server, and wait until the program is linked."""
         self._cells, self._program, self._limits = cells, program, limits
-        self._server = ForkServer(lambda _: None, lambda *_: None, PATIENCE)
-        self._server.start(self._spawn, cells.library, cells.server_command(program, limits))
-
-    def _spawn(
-        self, protocol: ProcessProtocol, command: Sequence[str], descriptors: Mapping[int, Any]
-    ) -> None:
-        output, theirs = os.pipe()
-        # None of them may have a number that another one gets.
-        actions: list[tuple[int, int, int]] = []
-        copies = []
-        for number, descriptor in (descriptors | {1: theirs, 2: 2}).items():
-            copies.append(fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64))
-            actions.append((os.POSIX_SPAWN_DUP2, copies[-1], number))
-        pid = os.posix_spawn(command[0], command, VARIABLES, file_actions=actions)
-        for descriptor in (theirs, *copies):
-            os.close(descriptor)
-        with open(output, "rb") as linked:
-            is_linked = linked.readline() != b""
-        self._server.pid = pid
-        assert is_linked, "the program has ended"
+        super().__init__(cells.server_command(program, limits), cells.library)
+        assert self.is_ready, "the program has ended"
 
     def run(self, words: Sequence[str], source: FarSource) -> subprocess.CompletedProcess[bytes]:
         """Run a child with a source to its end."""
@@ -160,31 +134,7 @@ class LinkedProgram:
         ):
             descriptors = {0: null.fileno(), 1: stdout.fileno(), 2: stderr.fileno(), **inherited}
             request = self._cells.request(command, descriptors, self._limits)
-            status = wait(self._server.fork(request, descriptors))
+            status = wait(self.fork(request, descriptors))
             stdout.seek(0)
             stderr.seek(0)
             return subprocess.CompletedProcess(command, status, stdout.read(), stderr.read())
-
-    def close(self) -> None:
-        """End the server."""
-        pid = self._server.pid
-        self._server.kill("closed")
-        self._server.processEnded(Failure(ProcessDone(0)))
-        assert pid is not None
-        os.waitpid(pid, 0)
-        # The child that it has forked ahead.
-        try:
-            while True:
-                os.waitpid(-pid, 0)
-        except ChildProcessError:
-            pass
-
-
-def wait(pid: int) -> int:
-    """Wait for a child, and return its exit status; a negative number is a signal."""
-    descriptor = os.pidfd_open(pid)
-    has_ended, _, _ = select.select([descriptor], [], [], PATIENCE)
-    os.close(descriptor)
-    if not has_ended:
-        os.kill(pid, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

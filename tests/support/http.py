@@ -206,6 +206,7 @@ class Connection(StringTransport):
         self.closed = self.aborted = self.half_closed = False
         self._window = window
         self._full = self._client_left = False
+        self._read = 0
         self._unread = b""
         self._server: Any = site.buildProtocol(self.getPeer())
         self._server.makeConnection(self)
@@ -265,7 +266,7 @@ class Connection(StringTransport):
 
         :param notified: whether to pause the server's producer, as a transport does over its limit.
         """
-        self._full = True
+        self._full, self._read = True, len(self.value())
         if notified and self.producer is not None:
             self.producer.pauseProducing()
 
@@ -283,7 +284,8 @@ class Connection(StringTransport):
 
     @property
     def dataBuffer(self) -> bytes:
-        return b"unsent" if self._full else b""
+        # Only a buffer with unsent bytes is full.
+        return self.value()[self._read :] or b"unsent" if self._full else b""
 
     def write(self, data: bytes) -> None:
         if not self.closed:

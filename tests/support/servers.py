@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,7 +28,13 @@ class Server:
     thread that created the child ends.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        descriptors: Collection[int] = (),
+    ) -> None:
         # setpriv makes the kernel kill the server when this process ends, even if this process is
         # killed.
         self._log = log
@@ -39,6 +45,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                pass_fds=descriptors,
             )
         RUNNING.add(self.pid)
         atexit.register(self.kill)

@@ -7,8 +7,8 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
-from functools import cache
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache, partial
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -22,14 +22,17 @@ from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
+from audioproxy._twisted import ForkedProcess
 from audioproxy.config import Config, FileStore
 from audioproxy.grammar.signature import sign
 from audioproxy.process.programs import ProgramsMonitor
 from audioproxy.service import AudioProxy
+from tests.support import preloaded
 from tests.support.children import child_processes, command_line, is_linked
 from tests.support.http import KEY, SALT, Response, ResponseReader
+from tests.support.preloaded import PROJECT
 from tests.support.programs import FFMPEG
-from tests.support.servers import RUNNING
+from tests.support.sounds import keep
 
 reactor: Any = _reactor
 
@@ -39,8 +42,6 @@ T = TypeVar("T")
 #: even on a machine with ten times as much to do as it has processors.
 PATIENCE = 120.0
 TEST_PATIENCE = 900.0
-
-PROJECT = Path(__file__).parents[2]
 
 #: What services of this process have found out about ffmpeg, by its path.
 EXAMINED: dict[str, Any] = {}
@@ -192,10 +193,28 @@ def signed(rest: str) -> bytes:
 
 def generate_audio(path: Path, *words: str) -> Path:
     """Generate a file with ffmpeg's own synthesizers."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    command = [FFMPEG, "-nostdin", "-v", "error", "-y", *words, "-bitexact", str(path)]
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=PATIENCE)
+    generate_all(path.parent, {path.name: words})
     return path
+
+
+def generate_all(folder: Path, outputs: Mapping[str, Sequence[str]], *inputs: str) -> None:
+    """Generate files in a folder with one run of ffmpeg.
+
+    :param outputs: the options of each file, by name.
+    """
+
+    def make() -> dict[str, bytes]:
+        command = [FFMPEG, *opened]
+        for name, words in outputs.items():
+            command += [*words, "-bitexact", str(folder / name)]
+        subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=PATIENCE)
+        return {name: (folder / name).read_bytes() for name in outputs}
+
+    folder.mkdir(parents=True, exist_ok=True)
+    opened = ["-nostdin", "-v", "error", "-y", *inputs]
+    named = [word for name, words in outputs.items() for word in (*words, name)]
+    for name, content in keep(FFMPEG, [*opened, *named], make).items():
+        (folder / name).write_bytes(content)
 
 
 @cache
@@ -225,7 +244,7 @@ def children(pid: int | None = None) -> list[int]:
 
 def all_children(pid: int | None = None) -> list[int]:
     """Return a process's children, with its fork servers and those that wait for a request."""
-    return [child for child in child_processes(pid or os.getpid()) if child not in RUNNING]
+    return child_processes(pid or os.getpid())
 
 
 def encoders(pid: int | None = None) -> list[int]:
@@ -332,6 +351,29 @@ class Process(ProcessProtocol):
         """Wait until the service listens and return the port of its metrics."""
         line = r"metrics on 127\.0\.0\.1 port (\d+)"
         return int((await self.printed(line, "the metrics to be served"))[1])
+
+
+def start_process(
+    process: Process,
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    path: str | None = None,
+    descriptors: dict[int, Any] | None = None,
+    *,
+    cold: bool = False,
+) -> None:
+    """Start a program; a service or a command is forked where that is the same.
+
+    :param path: the working directory.
+    :param descriptors: its descriptors in place of three pipes.
+    :param cold: whether the program has to be a new process.
+    """
+    if cold or not preloaded.can_fork(command, variables):
+        reactor.spawnProcess(process, command[0], command, variables, path, childFDs=descriptors)
+        return
+    fork = partial(preloaded.fork, command, variables, path)
+    pipes = descriptors or {0: "w", 1: "r", 2: "r"}
+    ForkedProcess(reactor, process, pipes, fork, lambda status: None)
 
 
 def descriptors(pid: int) -> int:
@@ -529,19 +571,18 @@ class ServiceCase(TestCase):
         path: str | None = None,
         descriptors: dict[int, Any] | None = None,
         terminal: bool = False,
+        cold: bool = False,
         **variables: str,
     ) -> Process:
-        """Start a program, which is killed at the end of the test.
+        """Start a program, as `start_process` does; it is killed at the end of the test.
 
-        :param path: the working directory.
-        :param descriptors: its descriptors in place of three pipes.
+        :param terminal: whether a terminal takes the place of the three pipes.
         :param variables: its environment variables.
         """
         process = Process()
-        reactor.spawnProcess(
-            *(process, command[0], command, variables, path),
-            usePTY=terminal,
-            childFDs=descriptors,
-        )
+        if terminal:
+            reactor.spawnProcess(process, command[0], command, variables, path, usePTY=True)
+        else:
+            start_process(process, command, variables, path, descriptors, cold=cold)
         self.addCleanup(process.kill)
         return process

@@ -1,26 +1,59 @@
-"""The suite in units of whole classes, for `trial -j`.
+"""The suite in units of whole classes, for `trial -j`, and its two lists.
 
 `trial -j` gives each process one test at a time, so the tests of a class would run in several
 processes, and each would make anew what the class shares: a server, renders, decoded audio. Name
-this module in place of `tests` to run each class in one process. Trial then names the class of a
-failed test, and the traceback its method.
+`tests.core` or `tests.more` in place of `tests` to run each class in one process. Trial then names
+the class of a failed test, and the traceback its method.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 from unittest import TestSuite
 
 from twisted.trial.runner import TestLoader
 from twisted.trial.unittest import SynchronousTestCase
 
-import tests
+_TESTS = Path(__file__).parents[1]
 
-#: Folders of long tests, the longest first.
-LONG = ("browser", "soak", "deploy", "fuzz", "examples")
+#: Folders, modules and classes of `make test-more`, those that take longest first.
+MORE = (
+    # Browsers, load, the files of deploy/ and examples/, and what is beside the package.
+    "tests.browser",
+    "tests.bench",
+    "tests.test_pages_live",
+    "tests.soak",
+    "tests.deploy",
+    # Comparisons of every format, option and container, sample by sample.
+    "tests.media.test_ways_live",
+    "tests.media.test_samples_live",
+    "tests.media.test_places_live",
+    "tests.media.test_odd_sources_live",
+    "tests.media.test_irregular_live",
+    "tests.media.test_waveform_parts_live",
+    "tests.media.test_tagged_live",
+    "tests.media.lengths.test_confirmed_live",
+    "tests.render.test_irregular_live",
+    "tests.render.test_deadline_live",
+    "tests.test_service_processes_live.TwoNodeTests",
+    "tests.test_upgrading_live",
+    "tests.test_install_live",
+    "tests.examples",
+    "tests.handover",
+    "tests.fuzz",
+    # Programs that read audio files, and other languages.
+    "tests.media.test_readers_live",
+    "tests.urls.test_clients_live",
+    "tests.urls.test_signing_examples_live",
+    "tests.urls.test_signing_page_live",
+    "tests.urls.test_urls_live",
+    # These load every module.
+    "tests.test_docs",
+    "tests.test_suite",
+)
 
 
 class WholeClass:
@@ -45,12 +78,6 @@ class WholeClass:
     __call__ = run
 
 
-@cache
-def all_cases() -> list[Any]:
-    """Return the test cases of the whole suite, in the order of its modules."""
-    return list(test_cases(TestLoader().loadPackage(tests, recurse=True)))
-
-
 def test_cases(suite: Any) -> Iterator[Any]:
     """Yield the test cases in a suite."""
     for each in suite:
@@ -66,21 +93,47 @@ def class_of(case: Any) -> str:
     return name.rpartition(".")[0] if isinstance(case, SynchronousTestCase) else name
 
 
-def rank(name: str) -> int:
-    """Return the place of a class: long tests come first, so that no process ends long after all.
+def place_in_more(name: str) -> int | None:
+    """Return the place in MORE of a module or a class, or None if it is not there."""
+    dotted = f"{name}."
+    return next((n for n, entry in enumerate(MORE) if dotted.startswith(f"{entry}.")), None)
 
-    Those of some folders take longest, then those that run programs.
+
+def module_names() -> Iterator[str]:
+    """Yield the name of each module with tests."""
+    for path in sorted(_TESTS.rglob("test_*.py")):
+        if "node_modules" not in path.parts:
+            yield ".".join(("tests", *path.relative_to(_TESTS).with_suffix("").parts))
+
+
+def classes(modules: Iterable[str]) -> list[WholeClass]:
+    """Return the classes of modules."""
+    cases = test_cases(TestLoader().loadByNames(list(modules)))
+    return [WholeClass(name, list(found)) for name, found in groupby(cases, class_of)]
+
+
+def _sorted(found: Iterable[WholeClass], key: Callable[[str], Any]) -> TestSuite:
+    return TestSuite(sorted(found, key=lambda each: key(each.id())))
+
+
+def core() -> TestSuite:
+    """Return the classes of `make test`; modules of other tests are not imported.
+
+    Those that run programs come first: short ones at the end keep every process busy.
     """
-    folder = name.split(".")[1]
-    if folder in LONG:
-        return LONG.index(folder)
-    return len(LONG) + ("_live." not in name)
+    found = classes(name for name in module_names() if place_in_more(name) is None)
+    return _sorted(
+        (each for each in found if place_in_more(each.id()) is None),
+        lambda name: "_live." not in name,
+    )
 
 
-def testSuite() -> TestSuite:
-    """Return the classes of the whole suite, in the order of `rank`.
-
-    The name is the one that trial looks for in a module.
-    """
-    classes = [WholeClass(name, list(found)) for name, found in groupby(all_cases(), class_of)]
-    return TestSuite(sorted(classes, key=lambda each: rank(each.id())))
+def more() -> TestSuite:
+    """Return the classes of `make test-more`, in the order of MORE."""
+    modules = [
+        name
+        for name in module_names()
+        if place_in_more(name) is not None or any(entry.startswith(f"{name}.") for entry in MORE)
+    ]
+    found = (each for each in classes(modules) if place_in_more(each.id()) is not None)
+    return _sorted(found, place_in_more)

@@ -74,7 +74,7 @@ class ExampleTests(SynchronousTestCase):
         environ = {
             "PATH": os.environ["PATH"],
             "LC_ALL": "C.UTF-8",
-            # With the library of Go, which `make test` has compiled.
+            # With the library of Go, which `make languages` has compiled.
             "GOCACHE": str(PROJECT / "build/go"),
         }
         return subprocess.run(

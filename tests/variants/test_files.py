@@ -6,13 +6,11 @@ import errno
 import hashlib
 import json
 import os
-import resource
 import shutil
 import stat
 import struct
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
+from twisted.logger import formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.errors import UpstreamUnavailable
+from audioproxy.files.folder_sync import sync_folder
 from audioproxy.files.scratch_files import AnonymousFile, ScratchFile
 from audioproxy.testing import FakeThreads
 from audioproxy.variants import files as files_module
@@ -34,6 +34,8 @@ from audioproxy.variants.record import VariantRecord
 from audioproxy.variants.response_headers import VariantHeaders
 from audioproxy.variants.scratch_folder import NamedFile
 from tests.support.consumers import FakeConsumer
+from tests.support.folders import file_size_limit
+from tests.support.http import Log
 from tests.support.processes import open_descriptors
 from tests.support.stores import RECORD
 from tests.support.strategies import DETERMINISTIC
@@ -55,26 +57,17 @@ SYNCHRONOUS_CALLS = BlockingCalls(Clock(), execute)
 begin = Deferred.fromCoroutine
 
 
-def store_in(root: Path, max_bytes: int | None = None) -> FileVariantStore:
+def store_in(
+    root: Path, max_bytes: int | None = None, sync: Callable[[str], object] = sync_folder
+) -> FileVariantStore:
     """Return a store that runs blocking calls at once, and whose disk is never slow."""
     calls = SYNCHRONOUS_CALLS
-    return FileVariantStore(str(root), calls, calls, Clock().seconds, max_bytes)
+    return FileVariantStore(str(root), calls, calls, Clock().seconds, max_bytes, sync)
 
 
 def fail(*_: object) -> None:
     """Fail like a system call on a broken disk."""
     raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-
-@contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    """Let this process write no byte beyond this offset of a file, as on a full disk."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 class StoreCase(SynchronousTestCase):
@@ -86,9 +79,9 @@ class StoreCase(SynchronousTestCase):
         self.before = open_descriptors()
         self.store = self.open()
 
-    def open(self) -> FileVariantStore:
+    def open(self, sync: Callable[[str], object] = sync_folder) -> FileVariantStore:
         """Open another store on the same folder."""
-        store = store_in(self.root)
+        store = store_in(self.root, sync=sync)
         self.successResultOf(begin(store.open()))
         self.addCleanup(store.close_now)
         return store
@@ -586,6 +579,56 @@ class CommitTests(StoreCase):
             self.refuse(self.create(b"abc"))
             patched.restore()
             self.assertEqual((self.read(), self.files()), (before, [KEY] if before else []))
+
+    def test_synced(self) -> None:
+        """A commit ends once the name of the variant is on the disk (D80).
+
+        Its folder is, too, before: each process syncs it once, since another may have created it.
+        """
+        synced: list[tuple[Path, bytes | None]] = []
+
+        def sync(path: str) -> None:
+            synced.append((Path(path), self.read()))
+
+        root, shard, other = self.root, self.path().parent, KEY[:2] + key_of("b")[2:]
+        for before in (None, b"xyz"):
+            self.store = self.open(sync)
+            for data in (b"abc", b"xyz"):
+                self.commit(data)
+            self.commit(b"", other)
+            self.assertEqual(
+                [(root, before), *((shard, data) for data in (b"abc", b"xyz", b"xyz"))], synced
+            )
+            synced.clear()
+
+    def test_unsynced(self) -> None:
+        """If the folder of a variant cannot be synced, it is stored all the same, with a warning.
+
+        Without a folder that is on the disk, nothing is stored.
+        """
+        log = Log(self)
+        for failing, said in (
+            (self.path().parent, ["a power cut may undo a write-back: Input/output error"]),
+            (self.root, []),
+        ):
+            self.store = self.open(lambda path, failing=failing: Path(path) == failing and fail())
+            if said:
+                self.commit(b"abc")
+            else:
+                self.refuse(self.create(b"xyz"))
+            self.assertEqual(said, [formatEvent(event) for event in log.events])
+            self.assertEqual(b"abc", self.read())
+            log.events.clear()
+
+    def test_unusable_ledger(self) -> None:
+        """Without a bound, a ledger that fails is removed, with a warning, and nothing else is."""
+        log = Log(self)
+        (self.root / ".usage").symlink_to("elsewhere")
+        self.commit(b"abc")
+        self.assertEqual((b"abc", [KEY]), (self.read(), self.files()))
+        said = [formatEvent(event) for event in log.events]
+        self.assertEqual(1, len(said))
+        self.assertRegex(said[0], r"\Athe store's ledger failed, and was removed: .+: \.usage\Z")
 
     def test_nearly_full(self) -> None:
         """A disk that is almost full gives no scratch file, although an empty file would fit."""

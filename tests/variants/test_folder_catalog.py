@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from twisted.internet.defer import Deferred, execute
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.testing import FakeThreads
-from audioproxy.variants.catalog import CatalogBusy, Entry, Pace, Verdict
+from audioproxy.variants.catalog import CatalogBusy, CatalogError, Entry, Pace, Verdict
 from audioproxy.variants.folder_catalog import FolderCatalog, exclusive_prune
 from audioproxy.variants.usage import StoreUsage
 from tests.sources.test_local import as_unprivileged_user
@@ -31,7 +32,10 @@ class CatalogCase(SynchronousTestCase):
         self.root.chmod(0o755)
         self.paths = {each.key: each.write(self.root, used=1_700_000_000) for each in (ONE, TWO)}
         self.sleeps: list[float] = []
-        self.catalog = FolderCatalog(str(self.root), execute, 3, self.sleeps.append)
+        self.synced: list[str] = []
+        self.catalog = FolderCatalog(
+            str(self.root), execute, 3, self.sleeps.append, self.synced.append
+        )
         self.failed: list[tuple[Entry, Exception]] = []
         self.before = open_descriptors()
 
@@ -104,6 +108,54 @@ class FolderCatalogTests(CatalogCase):
         self.assertEqual(others, self.files())
         self.assertTrue((outside / f"{led:0<64}").exists())
         self.assertEqual([], self.failed)
+
+    def test_pages(self) -> None:
+        """Each folder of variants is a page; a listing of a store that is gone has none."""
+
+        async def covered() -> list[float]:
+            return [page.covered async for page in self.catalog.pages()]
+
+        self.assertEqual([0.5, 1.0], self.result_of(covered()))
+        self.root.rename(f"{self.root}.old")
+        self.assertEqual([], self.result_of(covered()))
+        Path(f"{self.root}.old").rename(self.root)
+
+    def test_flush(self) -> None:
+        """A flush syncs each folder that was read since the last one, once (D80).
+
+        A variant that is not found may have been removed a moment ago, by another command.
+        """
+        shards = sorted(str(path.parent) for path in self.paths.values())
+        for entry in self.entries().values():
+            self.remove(entry)
+        self.assertEqual([], self.synced)
+        self.result_of(self.catalog.flush())
+        self.assertEqual(shards, sorted(self.synced))
+        self.result_of(self.catalog.flush())
+        self.result_of(self.catalog.find(ONE.key))
+        self.result_of(self.catalog.flush())
+        self.assertEqual(str(self.paths[ONE.key].parent), self.synced[2])
+        self.assertEqual(3, len(self.synced))
+
+    def test_flush_fails(self) -> None:
+        """One folder that fails keeps no other one from being synced; one that is gone is fine."""
+        error: OSError = OSError(errno.EIO, "Input/output error")
+
+        def sync(path: str) -> None:
+            self.synced.append(path)
+            raise error
+
+        catalog = FolderCatalog(str(self.root), execute, 1, sync=sync)
+        for expected in (CatalogError, None):
+            for key in (ONE.key, TWO.key):
+                self.result_of(catalog.find(key))
+            flushing = Deferred.fromCoroutine(catalog.flush())
+            if expected is None:
+                self.successResultOf(flushing)
+            else:
+                self.failureResultOf(flushing, expected)
+            error = FileNotFoundError()
+        self.assertEqual(4, len(self.synced))
 
     def test_ledger(self) -> None:
         """The bytes of a removed variant are subtracted from the ledger of the store."""

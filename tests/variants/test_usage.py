@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.variants.interfaces import NoRoom
-from audioproxy.variants.usage import StoreUsage
+from audioproxy.variants.usage import LedgerFault, StoreUsage
+from tests.support.folders import file_size_limit
 from tests.support.strategies import DETERMINISTIC
 
 SHARDS = ("0a", "0b", "0c")
@@ -23,7 +24,9 @@ BOUND = 10
 
 ACTIONS = st.lists(
     st.tuples(
-        st.sampled_from(("add", "add", "remove", "begin", "step", "step", "end")),
+        st.sampled_from(
+            ("add", "add", "remove", "begin", "step", "step", "end", "fault", "ensure")
+        ),
         st.sampled_from(KEYS),
         st.integers(1, 6),
         # Where the process is killed, if it is.
@@ -92,11 +95,14 @@ class UsageCase(SynchronousTestCase):
         """Write the ledger."""
         (self.root / ".usage").write_bytes(ledger)
 
-    def add(self, key: str, size: int, max_bytes: int | None = None) -> None:
-        """Store a variant."""
+    def add(
+        self, key: str, size: int, max_bytes: int | None = None, limit: int = 1000
+    ) -> LedgerFault | None:
+        """Store a variant, where no file can be written to beyond a limit."""
         scratch = self.root / ".scratch" / str(next(self.scratches))
         scratch.write_bytes(bytes(size))
-        self.usage(max_bytes).add(str(scratch), str(self.root / key))
+        with file_size_limit(limit):
+            return self.usage(max_bytes).add(str(scratch), str(self.root / key))
 
     def remove(self, key: str) -> None:
         """Remove a variant, if there is one."""
@@ -112,7 +118,8 @@ class UsageCase(SynchronousTestCase):
 
     def count(self) -> None:
         """Count the variants."""
-        self.usage().begin_count()(self.total())
+        with self.usage().count() as end_count:
+            end_count(self.total())
 
 
 class LedgerTests(UsageCase):
@@ -129,9 +136,9 @@ class LedgerTests(UsageCase):
             usage.ensure()
             self.assertEqual((None, None), (usage.read(), usage.size), ledger)
             self.assertRaises(NoRoom, self.add, KEYS[0], 1, BOUND)
-            end_count = usage.begin_count()
-            self.add(KEYS[0], 3)
-            end_count(10)
+            with usage.count() as end_count:
+                self.add(KEYS[0], 3)
+                end_count(10)
             self.assertEqual(13, usage.read())
 
     def test_empty_store(self) -> None:
@@ -164,10 +171,12 @@ class LedgerTests(UsageCase):
     def test_removed_ledger(self) -> None:
         """A count of a ledger that was removed meanwhile has no result."""
         self.write(b"5 7\n")
-        end_count = self.usage().begin_count()
-        (self.root / ".usage").unlink()
-        self.usage(BOUND).ensure()
-        end_count(9)
+        with self.usage().count() as end_count:
+            (self.root / ".usage").unlink()
+            end_count(9)
+            self.usage(BOUND).ensure()
+            self.add(KEYS[0], 8)
+            end_count(9)
         self.assertIsNone(self.usage().read())
 
     def test_link(self) -> None:
@@ -182,7 +191,7 @@ class LedgerTests(UsageCase):
         other = self.root / "other"
         other.write_bytes(b"bytes")
         (self.root / ".usage").symlink_to(other)
-        self.assertRaises(OSError, self.usage().begin_count)
+        self.assertRaises(OSError, self.usage().count().__enter__)
         self.assertEqual(b"bytes", other.read_bytes())
 
     def test_failure(self) -> None:
@@ -191,6 +200,28 @@ class LedgerTests(UsageCase):
         (self.root / KEYS[0]).mkdir()
         self.assertRaises(OSError, self.add, KEYS[0], 3)
         self.assertEqual(5, self.usage().read())
+
+    def test_fault(self) -> None:
+        """A variant of a node without a bound is stored even if the ledger cannot be changed.
+
+        The ledger is removed, so that it states no number without the bytes of the variant. A node
+        with a bound stores nothing, and leaves the ledger to those without one.
+        """
+
+        def replace() -> None:
+            (self.root / ".usage").unlink()
+            (self.root / ".usage").symlink_to("elsewhere")
+
+        for change, limit in ((replace, 1000), (lambda: None, 0)):
+            self.setUp()
+            self.write(b"5 7\n")
+            change()
+            self.assertRaises(LedgerFault, self.add, KEYS[0], 3, BOUND, limit)
+            self.assertEqual(0, self.total())
+            self.assertIsInstance(self.add(KEYS[0], 3, None, limit), LedgerFault)
+            self.assertEqual(3, self.total())
+            self.usage(BOUND).ensure()
+            self.assertIsNone(self.usage().read())
 
     def test_no_bound(self) -> None:
         """Without a bound, everything is stored, and no ledger is created."""
@@ -213,15 +244,22 @@ class InterleavingTests(UsageCase):
         self.setUp()
         self.usage(BOUND).ensure()
         end_count, total, shards = None, 0, list[str]()
+        counts = contextlib.ExitStack()
+        self.addCleanup(counts.close)
         for action, key, size, moment in actions:
             with killed_at(moment), contextlib.suppress(NoRoom):
                 match action:
                     case "add":
                         self.add(key, size, BOUND if size % 2 else None)
+                    case "fault":
+                        self.add(key, size, None, limit=0)
+                    case "ensure":
+                        self.usage(BOUND).ensure()
                     case "remove":
                         self.remove(key)
                     case "begin":
-                        end_count, total, shards = self.usage().begin_count(), 0, list(SHARDS)
+                        end_count = counts.enter_context(self.usage().count())
+                        total, shards = 0, list(SHARDS)
                     case "step" if shards:
                         total += self.total(shards.pop())
                     case "end" if not shards and end_count is not None:
@@ -229,5 +267,6 @@ class InterleavingTests(UsageCase):
             known = self.usage().read()
             if known is not None:
                 self.assertLessEqual(self.total(), known, (action, moment))
+        self.usage(BOUND).ensure()
         self.count()
         self.assertEqual(self.total(), self.usage().read())

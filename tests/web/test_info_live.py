@@ -13,7 +13,7 @@ from tests.support.service import (
     ServiceCase,
     children,
     fetch,
-    generate_audio,
+    generate_all,
     signed,
     until,
 )
@@ -125,12 +125,13 @@ def generate_files() -> Path:
     sine = "-f lavfi -i sine=frequency={}:sample_rate={}:duration={}"
     words = [*sine.format(440, 44100, LENGTH).split(), *sine.format(880, 22050, LENGTH / 2).split()]
     words += "-f lavfi -i color=s=32x32:r=25:d=0.2".split()
+    rows = {row.name: row.ffmpeg_options for row in KINDS} | FILMS
+    outputs = {
+        name: [*([] if "-map" in options else ["-map", "0"]), *options.split()]
+        for name, options in rows.items()
+    }
     place = Path("sounds/info").resolve()
-    place.mkdir(parents=True, exist_ok=True)
-    for name, ffmpeg_options in ({row.name: row.ffmpeg_options for row in KINDS} | FILMS).items():
-        maps = [] if "-map" in ffmpeg_options else ["-map", "0"]
-        words += [*maps, *ffmpeg_options.split(), "-bitexact", str(place / name)]
-    generate_audio(place / "last.wav", *words, "-map", "0")
+    generate_all(place, outputs, *words)
     return place
 
 

@@ -82,6 +82,11 @@ class StoreCommand(ABC):
         """Do everything, except for the report."""
 
     @property
+    def removes(self) -> bool:
+        """Whether it removes variants. Then it ends once a power cut restores none (D80)."""
+        return False
+
+    @property
     def status(self) -> int:
         return FAILURE if self.failed else SUCCESS
 
@@ -131,7 +136,11 @@ class StoreCommand(ABC):
             most = self.arguments.concurrency
             try:
                 catalog = open_catalog(config, engine, reactor, most)
-                await self.work(OpenStore(config, engine, catalog, most, self.out.bar))
+                try:
+                    await self.work(OpenStore(config, engine, catalog, most, self.out.bar))
+                finally:
+                    if self.removes:
+                        await catalog.flush()
             finally:
                 await engine.close()
 

@@ -59,6 +59,10 @@ class Prune(StoreCommand):
         self._limits = Limits(arguments.max_bytes, *oldest)
         self.pruned = Pruned()
 
+    @property
+    def removes(self) -> bool:
+        return not self.arguments.dry_run
+
     async def work(self, store: OpenStore) -> None:
         remove = partial(self.remove, store, on_removed=self.pruned.removed.add)
         lock: AbstractContextManager[EndCount] = nullcontext(lambda total: None)

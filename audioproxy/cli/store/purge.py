@@ -138,6 +138,10 @@ class Purge(StoreCommand):
         self._unknown = self._unaddressed = 0
         self._left = Counter[State]()
 
+    @property
+    def removes(self) -> bool:
+        return not self.arguments.dry_run
+
     async def work(self, store: OpenStore) -> None:
         self.use_tags(store.config)
         for number in range(_LOOKS if self.arguments.wait else 1):

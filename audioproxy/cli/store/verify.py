@@ -54,6 +54,10 @@ class Verification(StoreCommand):
         self._broken: list[Finding] = []
         self._removed: set[str] = set()
 
+    @property
+    def removes(self) -> bool:
+        return bool(self.arguments.delete)
+
     async def work(self, store: OpenStore) -> None:
         pace = Pace(self.arguments.pace)
 

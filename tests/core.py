@@ -1,0 +1,10 @@
+"""The tests of `make test`, for trial, which looks for the function in a module."""
+
+from unittest import TestSuite
+
+from tests.support.whole_classes import core
+
+
+def testSuite() -> TestSuite:
+    """Return the classes of the list."""
+    return core()

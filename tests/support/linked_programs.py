@@ -1,0 +1,120 @@
+"""Programs that are linked once, without a reactor: linking takes nine tenths of a short run."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import select
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from twisted.internet.error import ProcessTerminated
+from twisted.internet.protocol import ProcessProtocol
+from twisted.python.failure import Failure
+
+from audioproxy.process.find_starter import BINARY
+from audioproxy.process.fork_server import VARIABLES, ForkServer, NotForked
+from tests.support.servers import RUNNING
+from tests.support.service import PATIENCE
+
+#: What makes a fork server of a program.
+LIBRARY = f"{BINARY}.so"
+# What one message holds, without the channel of its answer.
+_MOST_DESCRIPTORS = 15
+
+
+class LinkedServer:
+    """A fork server of a program.
+
+    :ivar is_ready: whether the program could be linked.
+    :ivar pid: its process ID.
+    """
+
+    def __init__(
+        self, command: Sequence[str], library: str = LIBRARY, environment: Mapping[str, str] = {}
+    ) -> None:
+        """Start the server by a command that ends with the program, and wait until it is linked."""
+        self._environment = {**environment, **VARIABLES}
+        self._server = ForkServer(lambda _: None, lambda *_: None, PATIENCE)
+        self._server.start(self._spawn, library, command)
+
+    def _spawn(
+        self, protocol: ProcessProtocol, command: Sequence[str], descriptors: Mapping[int, Any]
+    ) -> None:
+        output, theirs = os.pipe()
+        # None of them may have a number that another one gets.
+        actions: list[tuple[int, int, int]] = []
+        copies = []
+        for number, descriptor in (descriptors | {1: theirs, 2: 2}).items():
+            copies.append(fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64))
+            actions.append((os.POSIX_SPAWN_DUP2, copies[-1], number))
+        self.pid = os.posix_spawn(command[0], command, self._environment, file_actions=actions)
+        for descriptor in (theirs, *copies):
+            os.close(descriptor)
+        self._server.pid = self.pid
+        with open(output, "rb") as linked:
+            # One thread, and the CPU time.
+            self.is_ready = re.fullmatch(rb"1 \d+\n", linked.readline()) is not None
+
+    def fork(self, words: Sequence[str], descriptors: Mapping[int, int]) -> int:
+        """Start a child, and return its process ID; see `ForkServer.fork`."""
+        return self._server.fork(words, descriptors)
+
+    def close(self) -> None:
+        """End the server."""
+        self._server.kill("closed")
+        os.waitpid(self.pid, 0)
+        reason = Failure(ProcessTerminated(signal=signal.SIGKILL))
+        self._server.processExited(reason)
+        self._server.processEnded(reason)
+
+
+def wait(pid: int) -> int:
+    """Wait for a child, and return its exit status; a negative number is a signal."""
+    descriptor = os.pidfd_open(pid)
+    has_ended, _, _ = select.select([descriptor], [], [], PATIENCE)
+    os.close(descriptor)
+    if not has_ended:
+        os.kill(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def start_linked(
+    words: Sequence[str], descriptors: Mapping[int, int], environment: Mapping[str, str]
+) -> int | None:
+    """Start ffmpeg or ffprobe, and return the process ID; None if it has to be linked first.
+
+    :param descriptors: of this process, by their numbers in the child.
+    """
+    path = shutil.which(words[0], path=environment["PATH"])
+    if path is None or len(descriptors) > _MOST_DESCRIPTORS:
+        return None
+    server = _server_of(path, tuple(environment.items()))
+    if server is None:
+        return None
+    try:
+        return server.fork(["--", *words], descriptors)
+    except NotForked:
+        # This machine is busy, or the words are too long.
+        return None
+
+
+@cache
+def _server_of(path: str, environment: tuple[tuple[str, str], ...]) -> LinkedServer | None:
+    """Return a server for the rest of this process; None for a program that cannot have one."""
+    if os.path.basename(path) not in ("ffmpeg", "ffprobe") or not os.path.exists(LIBRARY):
+        return None
+    with open(path, "rb") as program:
+        is_script = program.read(2) == b"#!"
+    if is_script:
+        return None
+    server = LinkedServer([path], environment=dict(environment))
+    if not server.is_ready:
+        server.close()
+        return None
+    RUNNING.add(server.pid)
+    return server
