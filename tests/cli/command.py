@@ -79,6 +79,18 @@ def command(*words: str, environment: Mapping[str, str] = SECRETS, stdin: str = 
     return RunResult(status, out.getvalue(), err.getvalue())
 
 
+def json_keys(value: Any) -> Any:
+    """Return a document with None for each text, number and truth value, and a row for all rows.
+
+    Programs read what commands print with --json, so the keys never change.
+    """
+    if isinstance(value, dict):
+        return {key: json_keys(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [json_keys(each) for each in value[:1]]
+    return None
+
+
 @cache
 def parse_store(*words: str) -> Namespace:
     """Return the arguments of a command of `audioproxy store`."""

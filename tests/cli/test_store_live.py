@@ -20,7 +20,7 @@ from audioproxy.s3 import listing
 from audioproxy.variants.bucket_catalog import BucketCatalog
 from audioproxy.variants.s3 import S3VariantStore
 from audioproxy.variants.stored_file import open_variant
-from tests.cli.command import RunResult, command, parse_store
+from tests.cli.command import RunResult, command, json_keys, parse_store
 from tests.support.remote import HOLD, PASS, RemoteCase, RequestAction
 from tests.support.service import Process, ServiceCase, reactor, until
 from tests.support.variants import StoredVariant, neighbors
@@ -33,6 +33,33 @@ ROTTEN = replace(StoredVariant.of("local://three.wav", "f:wav"), data=b"other au
 UNKNOWN = StoredVariant.of("local://four.wav").without_record
 
 
+AMOUNT = dict.fromkeys(("variants", "bytes"))
+AGES = ("up to 1 day", "1-7 days", "7-30 days", "30-365 days", "over 365 days")
+VARIANT = dict.fromkeys("key bytes stored used options source source_sha256 build".split())
+#: The keys of the document that each command prints of the variants above, with `ENDED`.
+DOCUMENTS: dict[str, dict[str, Any]] = {
+    "stat": {
+        **AMOUNT,
+        "unknown": AMOUNT,
+        "formats": dict.fromkeys(("mp3", "opus", "wav"), AMOUNT),
+        "builds": {OTHER_BUILD: AMOUNT, "unknown": AMOUNT},
+        "ages": dict.fromkeys(AGES, AMOUNT),
+    },
+    "verify": {
+        **dict.fromkeys(("good", "unknown", "gone", "bytes")),
+        "broken": [dict.fromkeys(("key", "reason", "removed"))],
+    },
+    "purge": {
+        **dict.fromkeys(("dry_run", "bytes", "unknown", "unaddressed", "untagged")),
+        "removed": [VARIANT],
+        "left": dict.fromkeys(("unreachable", "refused", "no_validator", "no_address")),
+        "cache_tags": [],
+    },
+    "prune": {"dry_run": None, "removed": AMOUNT, "remaining": AMOUNT},
+}
+ENDED = dict.fromkeys(("failed", "interrupted"))
+
+
 def start(case: ServiceCase, *words: str, terminal: bool = False, **variables: str) -> Process:
     """Start a command with the settings of a service."""
     program = (sys.executable, "-m", "audioproxy.cli.main", "store")
@@ -43,11 +70,16 @@ class FolderTests(ServiceCase):
     """Commands on a folder"""
 
     def values(self, status: int, *words: str) -> Any:
-        """Return the values that a command prints before it ends with a status."""
+        """Return the values that a command prints, with its keys, before it ends with a status."""
         ended = command("store", *words, "--json", environment=self.environment())
         self.assertEqual(status, ended.status, ended.err)
-        found = [json.loads(line) for line in ended.out.splitlines()]
-        return found if words[0] == "ls" else found[0]
+        rows = [json.loads(line) for line in ended.out.splitlines()]
+        if words[0] == "ls":
+            self.assertEqual([VARIANT], json_keys(rows))
+            return rows
+        (found,) = rows
+        self.assertEqual({**DOCUMENTS[words[0]], **ENDED}, json_keys(found))
+        return found
 
     def test_commands(self) -> None:
         """Each command does what it says, and touches nothing that is beside the variants."""
