@@ -12,7 +12,7 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tqdm import tqdm
 from twisted.internet.defer import Deferred, execute
@@ -337,7 +337,7 @@ class OutputTests(SynchronousTestCase):
                 lines = ["would be removed: 0 variants, 0 B", f"remaining: {remaining}"]
                 self.assertEqual(lines, rest)
 
-    @settings(DETERMINISTIC, max_examples=200)
+    @DETERMINISTIC
     @given(
         texts=st.fixed_dictionaries(
             {
