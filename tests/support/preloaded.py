@@ -240,7 +240,7 @@ def _find_fork() -> Any:
 
 
 def _show_variables(variables: Mapping[str, str]) -> None:
-    """Write the variables where the kernel found those of this process, proc(5)."""
+    """Write the variables where the kernel found those of this process; see proc(5) for them."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end = int(fields[47]), int(fields[48])
     shown = b"\0".join(os.fsencode(f"{name}={value}") for name, value in variables.items())
