@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import sys
 
 from audioproxy.cli.checks.bucket.reading import READING
 from audioproxy.cli.checks.bucket.table import CHECKS, run_checks
@@ -16,6 +15,7 @@ from audioproxy.cli.doctor import check_bucket
 from audioproxy.engine import Engine, build
 from audioproxy.grammar.sources import S3Source
 from audioproxy.variants.s3 import S3VariantStore
+from tests.cli.command import start_command
 from tests.support.checks import collect
 from tests.support.remote import HOLD, PASS, RemoteCase, RequestAction
 from tests.support.s3 import Identity
@@ -58,9 +58,8 @@ class BucketTests(RemoteCase):
 
     def start(self, *words: str, **variables: str) -> Process:
         """Start the command."""
-        program = (sys.executable, "-m", "audioproxy.cli.main", "doctor", "--bucket", *words)
         variables = {"AP_SERVE_MODE": "redirect", **variables}
-        return self.spawn(*program, **self.environment(**variables))
+        return start_command(self, "doctor", "--bucket", *words, **variables)
 
     async def test_good(self) -> None:
         """A new bucket passes every check but those that its server is known to fail.

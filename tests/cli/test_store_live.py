@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -20,9 +19,9 @@ from audioproxy.s3 import listing
 from audioproxy.variants.bucket_catalog import BucketCatalog
 from audioproxy.variants.s3 import S3VariantStore
 from audioproxy.variants.stored_file import open_variant
-from tests.cli.command import RunResult, command, json_keys, parse_store
+from tests.cli.command import RunResult, command, json_keys, parse_store, start_command
 from tests.support.remote import HOLD, PASS, RemoteCase, RequestAction
-from tests.support.service import Process, ServiceCase, reactor, until
+from tests.support.service import ServiceCase, reactor, until
 from tests.support.variants import StoredVariant, neighbors
 from tests.support.wire import Request
 
@@ -58,12 +57,6 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
     "prune": {"dry_run": None, "removed": AMOUNT, "remaining": AMOUNT},
 }
 ENDED = dict.fromkeys(("failed", "interrupted"))
-
-
-def start(case: ServiceCase, *words: str, terminal: bool = False, **variables: str) -> Process:
-    """Start a command with the settings of a service."""
-    program = (sys.executable, "-m", "audioproxy.cli.main", "store")
-    return case.spawn(*program, *words, terminal=terminal, **case.environment(**variables))
 
 
 class FolderTests(ServiceCase):
@@ -136,7 +129,7 @@ class FolderTests(ServiceCase):
         for words in (("purge", "--prefix", "local://"), ("prune", "--max-bytes=0")):
             for variant in variants:
                 variant.write(self.store)
-            process = start(self, *words)
+            process = start_command(self, "store", *words)
             await until(lambda: len(remaining()) < len(variants), "the first removal")
             await process.kill()
             for path in remaining():
@@ -147,10 +140,8 @@ class FolderTests(ServiceCase):
     async def test_progress(self) -> None:
         """A progress bar is shown on a terminal, but not with --quiet."""
         ONE[0].write(self.store)
-        # The terminal of a test has no size of its own.
-        size = {"TQDM_NCOLS": "80", "TQDM_NROWS": "24"}
         for words, shown in (((), True), (("--quiet",), False)):
-            process = start(self, "stat", *words, terminal=True, **size)
+            process = start_command(self, "store", "stat", *words, terminal=True)
             self.assertEqual(0, await process.end(), process.stdout)
             self.assertEqual(shown, "variants/s" in process.stdout, process.stdout)
             self.assertIn("1 variant, ", process.stdout)
@@ -307,7 +298,8 @@ class BucketTests(RemoteCase):
 
         relay.rule = hold_second
         endpoint = f"http://127.0.0.1:{relay.port}"
-        process = start(self, "purge", "-c", "1", "local://one.wav", AP_S3_ENDPOINT=endpoint)
+        words = ("store", "purge", "-c", "1", "local://one.wav")
+        process = start_command(self, *words, AP_S3_ENDPOINT=endpoint)
         await until(lambda: relay.stalled, "the second removal")
         process.signal(2)
         self.assertEqual(130, await process.end(), process.stderr)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 from audioproxy.cli.output import format_bytes
-from tests.cli.command import RunResult, command, wait_for
+from tests.cli.command import RunResult, command, start_command, wait_for
 from tests.support.authority import Authority
 from tests.support.origins import STALL, File, Status, open_origin
 from tests.support.service import (
-    PROJECT,
     Process,
     ServiceCase,
     short_flac,
@@ -143,13 +141,7 @@ class ProgramTests(ServiceCase):
 
     def warm(self, *words: str, terminal: bool = False, **variables: str) -> Process:
         """Start the command."""
-        command_line = [sys.executable, "-m", "audioproxy.cli.main", "warm", *words]
-        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT), **variables}
-        if terminal:
-            # On a terminal without a size no progress bar is shown.
-            script = 'stty rows 24 cols 80 && exec "$@"'
-            command_line = ["/bin/sh", "-c", script, "sh", *command_line]
-        return self.spawn(*command_line, terminal=terminal, **environment)
+        return start_command(self, "warm", *words, terminal=terminal, **variables)
 
     async def test_list(self) -> None:
         """`warm -` fetches a list over TLS, and prints a line per failure and a summary."""

@@ -547,53 +547,30 @@ class DescribeTests(ProberCase):
         """Probe a source for its info document."""
         return Deferred.fromCoroutine(self.prober.describe(source))
 
-    def test_once(self) -> None:
-        """What an info document needs of the source is read once for each version of it."""
-        file = musepack(89_082)
-        source = FakeSource(state=b"1", data=file, size=len(file))
-        stream = {**AUDIO, "codec_name": "musepack8"}
-        describing = self.describe(source)
-        output = probe_output(stream, container="mpc8", duration="1.671837")
-        found = self.answer(describing, output)
-        self.assertEqual(found.description.duration, Decimal("2.02"))
-        reads = source.reads
-        again = self.describe(source)
-        self.assertIs(self.successResultOf(again), found)
-        self.assertEqual((source.reads, reads), (1, 1))
-
-    def test_padding(self) -> None:
-        """The info document of an mp3 file has one duration, whatever ffprobe's version.
+    def test_durations(self) -> None:
+        """An info document has one duration, whatever ffprobe's version, which is read once.
 
         Nothing is read of sources that ffprobe has not seen the end of, and of other kinds.
         """
-        file = tagged(MPEG_1, 100)
-        stream = {**AUDIO, "start_time": "0.025057"}
-        for container, start, opened, duration, reads in (
-            ("mp3", "0.025057", local_input(), "2.576508", 1),
-            ("mp3", "0.000000", local_input(), "2.612245", 0),
-            ("mp3", "0.025057", START, "2.612245", 0),
-            ("avi", "0.025057", local_input(), "2.612245", 0),
+        mp3, stream = tagged(MPEG_1, 100), {**AUDIO, "start_time": "0.025057"}
+        musepack8, early = {**AUDIO, "codec_name": "musepack8"}, {**AUDIO, "start_time": "0.000000"}
+        for number, (reported, found, container, data, opened, duration, reads) in enumerate(
+            (
+                (musepack8, "1.671837", "mpc8", musepack(89_082), local_input(), "2.02", 1),
+                (stream, "2.612245", "mp3", mp3, local_input(), "2.576508", 1),
+                (stream, "2.576508", "mp3", mp3, local_input(), "2.576508", 1),
+                (early, "2.612245", "mp3", mp3, local_input(), "2.612245", 0),
+                (stream, "2.612245", "mp3", mp3, START, "2.612245", 0),
+                (stream, "2.612245", "avi", mp3, local_input(), "2.612245", 0),
+            )
         ):
-            source = FakeSource(data=file, size=len(file), opened=opened)
-            describing = self.describe(source)
-            streams = {**stream, "start_time": start}
-            output = probe_output(streams, container=container, duration="2.612245")
-            found = self.answer(describing, output)
-            self.assertEqual(found.description.duration, Decimal(duration), container)
-            self.assertEqual(source.reads, reads)
-
-    def test_read_once(self) -> None:
-        """The duration is read once while the file is unchanged, even if it was right."""
-        file, stream = tagged(MPEG_1, 100), {**AUDIO, "start_time": "0.025057"}
-        for state, reported in ((b"1", "2.612245"), (b"2", "2.576508")):
-            source = FakeSource(state, data=file, size=len(file))
-            first = self.describe(source)
-            described = [self.answer(first, probe_output(stream, duration=reported))]
-            again = self.describe(source)
-            described.append(self.successResultOf(again))
-            for found in described:
-                self.assertEqual(found.description.duration, Decimal("2.576508"))
-            self.assertEqual(source.reads, 1)
+            source = FakeSource(b"%d" % number, data=data, size=len(data), opened=opened)
+            output = probe_output(reported, container=container, duration=found)
+            probe = self.answer(self.describe(source), output)
+            self.assertEqual(probe.description.duration, Decimal(duration), container)
+            if opened is not START:
+                self.assertIs(self.successResultOf(self.describe(source)), probe)
+            self.assertEqual(source.reads, reads, number)
 
     def test_undecodable(self) -> None:
         """If the decoder may refuse the audio, one frame is decoded: none is a 415, as in renders.
