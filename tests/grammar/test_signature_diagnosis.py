@@ -122,6 +122,8 @@ class DiagnosisTests(SynchronousTestCase):
         )
         standard = base64.b64encode(mac(KEY, SALT + path))
         self.assertIn("+ and /", diagnose_signature(KEY, SALT, path, standard) or "")
+        escaped = standard.replace(b"=", b"%3D")
+        self.assertIn("percent-encoded", diagnose_signature(KEY, SALT, path, escaped) or "")
         made = mac(KEY.hex().encode(), SALT.hex().encode() + PATH)
         self.assert_diagnosed(made.hex().encode(), "text of AP_KEY and AP_SALT")
 
@@ -155,6 +157,9 @@ class DiagnosisTests(SynchronousTestCase):
             path = between + signature + PATH + (b"/e.mp3" if b"media" in first + between else b"")
             self.assertIn(words, diagnose_signature(KEY, SALT, path, first) or "", path)
             self.assertIsNone(diagnose_signature(KEY, SALT, path + b"x/y", first))
+        for mount, is_diagnosed in ((b"/b/c/", True), (b"/b/c/d/", False)):
+            found = diagnose_signature(KEY, SALT, mount + signature + PATH, b"a")
+            self.assertEqual(is_diagnosed, found is not None, mount)
 
     @DETERMINISTIC
     @given(st.one_of(st.binary(max_size=99), st.lists(SPECIAL, max_size=40).map(b"".join)))
