@@ -8,7 +8,6 @@ import signal
 from itertools import cycle
 from pathlib import Path
 
-from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from twisted.internet.error import ConnectError as Refused
 
 from audioproxy.grammar.formats import FORMATS
@@ -29,7 +28,6 @@ from tests.support.service import (
     is_running,
     is_stopped,
     long_flac,
-    reactor,
     resident_bytes,
     scratch_files,
     send,
@@ -272,9 +270,7 @@ class ShutdownTests(ServiceCase):
         The requests of the running render get theirs.
         """
         node, port, client, encoder = await self.start_and_hold(AP_MAX_CONCURRENCY="1")
-        reused = Client(b"GET")
-        await connectProtocol(TCP4ClientEndpoint(reactor, "127.0.0.1", port), reused)
-        reused.transport.write(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % SHORT)
+        reused = await send(port, SHORT, connection=b"keep-alive")
         await until_scraped(
             await node.metrics_port(),
             lambda it: it['audio_proxy_cache_lookups_total{format="mp3",outcome="coalesced"}'],
