@@ -32,6 +32,7 @@ from tests.faults.rig import (
     judge,
 )
 from tests.support.http import key_of
+from tests.support.programs import FFMPEG
 from tests.support.remote import RemoteCase
 from tests.support.service import (
     TWISTD,
@@ -292,7 +293,13 @@ class FaultCase(ServiceCase):
 
     async def start_node(self, forks: Forks, fault: Fault | None, found: Findings) -> None:
         """Start a node on a folder with a variant."""
-        variables = {"TMPDIR": str(self.store), **self.store_variables(forks.store)}
+        # A search along a long PATH would be most of the calls.
+        path = f"{Path(FFMPEG).parent}:/usr/bin:/bin"
+        variables = {
+            "PATH": path,
+            "TMPDIR": str(self.store),
+            **self.store_variables(forks.store),
+        }
         environ = self.environment(**variables)
         pid = await forks.start("start", _TWISTD_WORDS, environ, fault)
         port = await forks.port()
