@@ -13,8 +13,9 @@ from typing import ClassVar, TypeVar
 from cachetools import TTLCache
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.concurrency.threads import ThreadRunner, read_in_thread
+from audioproxy.concurrency.threads import ThreadRunner
 from audioproxy.errors import NoSuchSource, NotFound, UpstreamUnavailable, reason_of
+from audioproxy.files.whole_transfers import read_in_thread
 from audioproxy.grammar.sources import LocalSource, leaves_root, log_name
 from audioproxy.grammar.values import other_forms
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input

@@ -23,6 +23,7 @@ from audioproxy.errors import UpstreamUnavailable, reason_of
 from audioproxy.files.disk_space import DiskSpace
 from audioproxy.files.folder_sync import sync_folder
 from audioproxy.files.scratch_files import ScratchFile, read_chunks
+from audioproxy.files.whole_transfers import write_whole
 from audioproxy.observe.log_context import Logger
 from audioproxy.variants.interfaces import NoRoom, Unwritable
 from audioproxy.variants.last_use import record_use
@@ -126,7 +127,7 @@ class FileVariantStore:
             self._scratch.open()
             proof = self._scratch.create()
             try:
-                os.write(proof.descriptor, b"proof")
+                write_whole(proof.descriptor, b"proof", 0)
             finally:
                 proof.close_now()
         except OSError as error:
@@ -294,8 +295,7 @@ class FileVariantStore:
             for chunk in read_chunks(descriptor, 0, size):
                 sha256.update(chunk)
             trailer = make_trailer(size, headers, replace(record, sha256=sha256.hexdigest()))
-            if os.pwrite(descriptor, trailer, size) < len(trailer):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            write_whole(descriptor, trailer, size)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

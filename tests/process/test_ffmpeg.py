@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -15,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import (
+    DiskFailed,
     DiskFull,
     IrregularSource,
     MemoryExceeded,
@@ -61,7 +63,7 @@ FAILURES = (
     (b"av_interleaved_write_frame(): File too large\nError closing file", 1, None, OutputTooLarge),
     (b"Error closing file pipe:1: File too large\n", 0, None, OutputTooLarge),
     # The output lacks its end, although ffmpeg 5 exits with 0 (D35).
-    *((text, 0, None, DiskFull if b"No space" in text else RenderFailed) for text in END_LOST),
+    *((text, 0, None, DiskFull if b"No space" in text else DiskFailed) for text in END_LOST),
     (SILENCE_LOST, 0, None, MemoryExceeded),
 )
 
@@ -121,6 +123,13 @@ class EncoderCase(SynchronousTestCase):
         reading = self.ffmpeg.read_piece(["ffmpeg"], self.source, self.deadline())
         return Deferred.fromCoroutine(reading)
 
+    def run_each(self, *starts: Callable[[], Deferred[Any]]) -> Iterator[Deferred[Any]]:
+        """Start runs one by one; require that each leaves no descriptor open."""
+        for start in starts:
+            before = open_descriptors()
+            yield start()
+            self.assertEqual(set(), opened_since(before))
+
     def refused(self, running: Deferred[Any], refusal: type[Exception], row: object = "") -> Any:
         """Return the refusal, and assert that no timer is left."""
         error = self.failureResultOf(running).value
@@ -133,13 +142,8 @@ class EndTests(EncoderCase):
     """The ends of all kinds of runs"""
 
     def start_each(self) -> Iterator[Deferred[Any]]:
-        """Start a run of each kind; require that it leaves no descriptor open."""
-        starts: tuple[Callable[[], Deferred[Any]], ...]
-        starts = (self.encode, self.run_to_pipe, self.measure, self.read_piece)
-        for start in starts:
-            before = open_descriptors()
-            yield start()
-            self.assertEqual(set(), opened_since(before))
+        """Start a run of each kind."""
+        return self.run_each(self.encode, self.run_to_pipe, self.measure, self.read_piece)
 
     def test_failures(self) -> None:
         """A failed run is refused with its cause, and its output is discarded (Errors, 8)."""
@@ -314,17 +318,24 @@ class EndTests(EncoderCase):
         self.successResultOf(running)
         self.assertEqual([e for e in events if e["log_level"] is LogLevel.warn], [])
 
-    def test_last_report(self) -> None:
-        """The length is ffmpeg's last report, a byte for each sample, or 0 for none."""
+    def test_measure(self) -> None:
+        """The length is ffmpeg's last report, a byte for each sample, or 0 for none.
+
+        A pass that reports no valid size has failed.
+        """
         for report, length in (
-            (b"_size=1234567\nout_time_ms=28\nprogress=end\n", 1234567),
-            (b"_size=0\nprogress=end\n", 0),
-            (b"_size=N/A\nprogress=end\n", 0),
+            (b"total_size=5\nprogress=continue\ntotal_size=1234567\nout_time_ms=28\n", 1234567),
+            (b"total_size=5\nprogress=continue\ntotal_size=0\nprogress=end\n", 0),
+            (b"total_size=5\nprogress=continue\ntotal_size=N/A\nprogress=end\n", 0),
+            *((report, None) for report in (b"", b"total_size=\n", b"xtotal_size=5\n")),
         ):
             measuring = self.measure()
-            self.spawner.last.write_stdout(b"total_size=500000\nprogress=continue\ntotal")
-            self.spawner.last.exit_and_end(stdout=report)
-            self.assertEqual(self.successResultOf(measuring), length)
+            self.spawner.last.write_stdout(report[:36])
+            self.spawner.last.exit_and_end(stdout=report[36:])
+            if length is None:
+                self.refused(measuring, RenderFailed, report)
+            else:
+                self.assertEqual(self.successResultOf(measuring), length)
 
     def test_piece(self) -> None:
         """The samples of a piece are returned as they are."""
@@ -333,13 +344,6 @@ class EndTests(EncoderCase):
             self.spawner.last.exit_and_end(stdout=samples)
             self.assertEqual(self.successResultOf(reading), samples)
 
-    def test_no_report(self) -> None:
-        """A pass that reports no valid size has failed."""
-        for report in (b"", b"total_size=\nprogress=end\n", b"xtotal_size=5\n"):
-            measuring = self.measure()
-            self.spawner.last.exit_and_end(stdout=report)
-            self.refused(measuring, RenderFailed, report)
-
 
 class DecoderTests(EncoderCase):
     """Encoders that read from a decoder (D63)"""
@@ -347,11 +351,9 @@ class DecoderTests(EncoderCase):
     PIPELINE = Pipeline(["encoder"], ["decoder"])
 
     def start_each(self) -> Iterator[Deferred[Any]]:
-        """Start a run of each kind; require that it leaves no descriptor open."""
-        for start in (self.encode, self.run_to_pipe):
-            before = open_descriptors()
-            yield start(pipeline=self.PIPELINE)
-            self.assertEqual(set(), opened_since(before))
+        """Start a run of each kind."""
+        starts = (self.encode, self.run_to_pipe)
+        return self.run_each(*(partial(start, pipeline=self.PIPELINE) for start in starts))
 
     @property
     def decoder(self) -> FakeChild:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,6 +35,7 @@ from audioproxy.render.output import RenderOutput
 from tests.support.http import Log
 from tests.support.processes import FakeSpawner, open_descriptors
 from tests.support.stores import FakeSourceFile
+from tests.support.transfers import Transfers
 
 COMMAND = Pipeline(["ffmpeg"])
 
@@ -274,12 +276,18 @@ class AnewTests(SynchronousTestCase):
         self.assertEqual((b"headfirst and more!", [9, 18, 19]), (self.read(), self.told))
 
     def test_different(self) -> None:
-        """Readers get no byte of an output that differs from what they have."""
-        for data in (b"tail", b"headfirsT", b"headsecond and more"):
-            with self.subTest(data):
+        """Readers get no byte of an output that differs from what they have.
+
+        Short reads of either file are repeated, so that all bytes are compared.
+        """
+        for most, data in product((None, 3), (b"tail", b"headfirsT", b"headsecond and more")):
+            with self.subTest(most=most, data=data):
                 self.put(b"headfirst")
+                transfers = Transfers(self)
+                transfers.most = most
                 self.begin_anew()
                 self.assertRaises(OutputDiffers, self.put, data)
+                transfers.clear()
                 self.assertEqual((b"headfirst", [9]), (self.read(), self.told))
                 self.doCleanups()
                 self.setUp()

@@ -511,7 +511,7 @@ def _encoded(url: str) -> SplitResult:
     parts = urlsplit(url)
     path = quote(unquote_to_bytes(parts.path), safe="/-_.~")
     query = urlencode(parse_qsl(parts.query, keep_blank_values=True), quote_via=quote)
-    return parts._replace(path=path, query=query)
+    return SplitResult(parts.scheme, parts.netloc, path, query, "")
 
 
 class ClientCase(SynchronousTestCase):

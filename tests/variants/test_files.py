@@ -38,6 +38,7 @@ from tests.support.http import Log
 from tests.support.processes import open_descriptors
 from tests.support.stores import RECORD
 from tests.support.strategies import DETERMINISTIC
+from tests.support.transfers import Transfers
 
 #: The headers of a variant, as a trailer has them.
 FIELDS = {
@@ -290,6 +291,17 @@ class BoundTests(StoreCase):
         self.assertEqual([None, None, self.failureResultOf(committing, NoRoom).value], outcomes)
         scratch.close()
         self.assertEqual(sorted([".usage", KEY, key_of("b")]), self.files())
+
+    def test_short_transfers(self) -> None:
+        """Short reads and writes are repeated, for variants as for the ledger."""
+        data, transfers = bytes(range(200)), Transfers(self)
+        transfers.most = 7
+        self.store = self.open(1_000_000)
+        self.commit(data)
+        self.assertEqual(self.path().stat().st_size, self.store.usage.size)
+        self.store = self.open(1_000_000)
+        self.assertEqual(self.path().stat().st_size, self.store.usage.size)
+        self.assertEqual(data, self.found().read(0, 999))
 
     def test_unusable_ledger(self) -> None:
         """A ledger that cannot be changed is refused at boot, with a bound and without one."""
@@ -637,10 +649,10 @@ class FailureTests(StoreCase):
 
     def test_broken_disk(self) -> None:
         """A disk that fails to open or to read a file is a 502, not a miss (Errors, 8)."""
-        # Reading fails with EIO there, and opening a name of this length does with another error.
-        self.path().parent.mkdir()
-        self.path().symlink_to("/proc/self/mem")
+        self.commit(b"abc")
+        Transfers(self).failures["pread"] = [errno.EIO]
         before = open_descriptors()
+        # A name of the second length cannot be opened.
         for key in (KEY, KEY * 9):
             self.failureResultOf(begin(self.store.lookup(key)), UpstreamUnavailable)
             self.assertEqual(open_descriptors(), before)
