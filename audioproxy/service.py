@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import socket
 import time
 from dataclasses import dataclass
@@ -148,7 +149,8 @@ class AudioProxy(Service):
         self._listeners: tuple[Listener, Listener] | None = None
         if listens:
             fast_path = FastPath(self.resource.verified_paths, variants, instrumentation)
-            most = max_clients(config.max_concurrency + config.max_probe_concurrency)
+            limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            most = max_clients(config.max_concurrency + config.max_probe_concurrency, limit)
             evicted = metrics.connection_evicted
             self._listeners = (
                 Listener(reactor, ProxySite(self.resource, engine.clock, most, fast_path, evicted)),

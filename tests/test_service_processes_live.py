@@ -8,13 +8,12 @@ import signal
 from itertools import cycle
 from pathlib import Path
 
-from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from twisted.internet.error import ConnectError as Refused
 
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.variants.stored_file import open_variant
-from tests.media.test_ways_live import FORMATS as VARIANTS
-from tests.media.test_ways_live import SOURCES
+from tests.media.test_ways_live import DITHERED, SOURCES
+from tests.media.test_ways_live import FORMATS as OTHERS
 from tests.support.audio import convert_all, noise, write_wav
 from tests.support.children import fork_servers
 from tests.support.programs import FFMPEG, HELD_FFMPEG
@@ -29,7 +28,6 @@ from tests.support.service import (
     is_running,
     is_stopped,
     long_flac,
-    reactor,
     resident_bytes,
     scratch_files,
     send,
@@ -96,7 +94,7 @@ class TwoNodeTests(ServiceCase):
         pid = nodes[0].pid
         await until_linked(nodes[0])
         servers, before = set(fork_servers(pid)), set(all_children(pid))
-        options = dict(zip(sources, cycle(VARIANTS), strict=False))
+        options = dict(zip(sources, cycle((*DITHERED, *OTHERS)), strict=False))
         formats = {option.split("/")[0] for option in options.values()}
         self.assertEqual({f"f:{token}" for token in FORMATS}, formats)
         for name, option in options.items():
@@ -272,9 +270,7 @@ class ShutdownTests(ServiceCase):
         The requests of the running render get theirs.
         """
         node, port, client, encoder = await self.start_and_hold(AP_MAX_CONCURRENCY="1")
-        reused = Client(b"GET")
-        await connectProtocol(TCP4ClientEndpoint(reactor, "127.0.0.1", port), reused)
-        reused.transport.write(b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % SHORT)
+        reused = await send(port, SHORT, connection=b"keep-alive")
         await until_scraped(
             await node.metrics_port(),
             lambda it: it['audio_proxy_cache_lookups_total{format="mp3",outcome="coalesced"}'],

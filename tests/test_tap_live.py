@@ -11,7 +11,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from twisted.internet.endpoints import UNIXClientEndpoint, connectProtocol
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import tap
@@ -25,12 +24,10 @@ from tests.support.programs import FFMPEG, FFPROBE, write_ffmpeg_without_soxr
 from tests.support.service import (
     PATIENCE,
     TWISTD,
-    Client,
     Process,
     ServiceCase,
     fetch,
     is_running,
-    reactor,
     short_flac,
     signed,
     until,
@@ -200,16 +197,8 @@ class BindTests(TapCase):
         for killed in (True, False):
             process = self.twistd(AP_BIND=f"unix:{path}")
             await process.printed(f"listening on {path}", "the service to listen")
-            bodies = set()
-            for _ in range(3):
-                client = await connectProtocol(
-                    UNIXClientEndpoint(reactor, str(path)), Client(b"GET")
-                )
-                lines = b"GET %s HTTP/1.1", b"Host: x", b"Connection: close", b"", b""
-                client.transport.write(
-                    b"\r\n".join(lines) % signed("/f:mp3/plain/local://short.flac")
-                )
-                bodies.add((await client.end()).body)
+            target = signed("/f:mp3/plain/local://short.flac")
+            bodies = {(await fetch(str(path), target)).body for _ in range(3)}
             self.assertEqual(1, len(bodies))
             if killed:
                 await process.kill()

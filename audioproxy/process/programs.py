@@ -55,7 +55,7 @@ class _Run(NamedTuple):
     failure: str = ""
 
 
-class _Examined(NamedTuple):
+class Examined(NamedTuple):
     """What is known of the ffmpeg that was examined last."""
 
     identity: object = None
@@ -66,18 +66,21 @@ class _Examined(NamedTuple):
 
 @dataclass(slots=True)
 class Programs:
-    """The paths of ffmpeg and ffprobe, and the launcher that starts them."""
+    """The paths of ffmpeg and ffprobe, and the launcher that starts them.
+
+    :ivar examined: what is known of ffmpeg until its file is another one.
+    """
 
     launcher: Launcher
     ffmpeg: str
     ffprobe: str
-    _examined: _Examined = field(default=_Examined(), init=False)
+    examined: Examined = field(default=Examined(), init=False)
 
     @property
     def build(self) -> dict[str, str]:
         """The version and the resampler of ffmpeg, as of the last examination; empty before one."""
         names = {"": "", SOXR: "soxr", SWRESAMPLE: "swr"}
-        return {"ffmpeg": self._examined.version, "resampler": names[self._examined.resampler]}
+        return {"ffmpeg": self.examined.version, "resampler": names[self.examined.resampler]}
 
     @property
     def build_name(self) -> str:
@@ -86,7 +89,7 @@ class Programs:
         It shows the configuration, the compiler and the libraries of FFmpeg, but not those of
         encoders, such as libopus.
         """
-        return self._examined.build_name
+        return self.examined.build_name
 
     async def probe_missing(self) -> list[str]:
         """Return what is missing, as text: unusable programs, or else encoders and filters."""
@@ -118,10 +121,10 @@ class Programs:
 
     async def probe_resampler(self) -> str:
         """Return the options of the best resampler (D60); renders report an unusable ffmpeg."""
-        is_known = self._examined.resampler and self._examined.identity == identify(self.ffmpeg)
+        is_known = self.examined.resampler and self.examined.identity == identify(self.ffmpeg)
         if not is_known and (await self._run_for_version(self.ffmpeg)).failure:
             return SOXR
-        return self._examined.resampler
+        return self.examined.resampler
 
     async def probe_shortcoming(self) -> str | None:
         """Return which library ffmpeg lacks that has a replacement, as text."""
@@ -140,7 +143,7 @@ class Programs:
             version = _read_version(run.output)
             digest = hashlib.sha256(run.output).hexdigest()[:_DIGEST_DIGITS]
             name = f"{version or 'unknown'}:{digest}"
-            self._examined = _Examined(identity, version, resampler, name)
+            self.examined = Examined(identity, version, resampler, name)
         return run
 
     async def _run(self, arguments: list[str]) -> _Run:

@@ -41,7 +41,10 @@ class EncodedFile:
 
     @property
     def written(self) -> int:
-        return os.fstat(self.scratch.descriptor).st_size
+        try:
+            return os.fstat(self.scratch.descriptor).st_size
+        except OSError as error:
+            raise _refuse(error) from error
 
     def encoded_bytes(self, size: int) -> int:
         return max(0, size - len(self._prefix))

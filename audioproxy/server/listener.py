@@ -123,12 +123,13 @@ class Listener:
         return room
 
 
-def max_clients(children: int) -> int:
+def max_clients(children: int, limit: int) -> int:
     """Return how many connections leave enough descriptors for renders and probes.
 
     A service without free descriptors can open no source and start no child.
+
+    :param limit: of open descriptors, as of getrlimit(2).
     """
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         limit = _UNLIMITED
     return max(_FEWEST_CLIENTS, (limit - _RESERVED - _PER_CHILD * children) // _PER_CLIENT)

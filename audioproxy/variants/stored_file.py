@@ -199,9 +199,12 @@ class WarmKeys:
     Reading a cached file takes less time than a switch to another thread. Any other read may block
     for long: on a network file system, or on a disk that was idle. So a variant is first read in a
     thread, and then on the reactor thread if that was fast.
+
+    :param most: the keys that are known at a time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = _MOST_KEYS) -> None:
+        self._most = most
         self._until: dict[str, float] = {}
 
     def has(self, key: str, now: float) -> bool:
@@ -210,7 +213,7 @@ class WarmKeys:
     def add(self, key: str, began: float, ended: float) -> None:
         """Record a read in a thread."""
         if ended - began < _FAST:
-            if len(self._until) >= _MOST_KEYS:
+            if len(self._until) >= self._most:
                 del self._until[next(iter(self._until))]
             self._until[key] = ended + _WARM_SECONDS
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
+from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.deadlines import Deadline
@@ -30,6 +32,7 @@ from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.spawn import Launcher
 from audioproxy.render.encoded_file import EncodedFile
 from audioproxy.render.output import RenderOutput
+from tests.support.http import Log
 from tests.support.processes import FakeSpawner, open_descriptors
 from tests.support.stores import FakeSourceFile
 from tests.support.transfers import Transfers
@@ -160,6 +163,14 @@ class RenderOutputTests(SynchronousTestCase):
             output.end(RenderFailed())
             self.assertEqual((output.ended, output.failure, self.told), (True, failure, ["a"]))
             leave()
+
+    def test_failing_disk(self) -> None:
+        """A file whose size cannot be read is a refusal, with a line in the log."""
+        log = Log(self)
+        scratch: Any = SimpleNamespace(descriptor=-1)
+        with self.assertRaises(RenderFailed):
+            EncodedFile(scratch).written  # noqa: B018
+        self.assertEqual([LogLevel.warn], [event["log_level"] for event in log.events])
 
     def test_closed_by_the_last(self) -> None:
         """The file is closed when the render and the last reader have released it, in any order.

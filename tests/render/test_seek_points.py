@@ -15,11 +15,10 @@ from audioproxy.media.reading import SourceLength
 from audioproxy.media.seek_point import SeekPoint
 from audioproxy.render.seek_points import SeekPoints
 from audioproxy.testing import FakeThreads
-from tests.media.lengths.test_mp3 import MPEG_1, frames, tagged
-from tests.media.lengths.test_wavpack import wavpack
-from tests.media.seeking.test_frames import ac3, adts, counted, eac3, mp3
 from tests.support.audio import options_of
 from tests.support.http import Log
+from tests.support.lossless import wavpack
+from tests.support.mpeg import MPEG_1, ac3, adts, counted, eac3, frames, mp3, tagged
 from tests.support.probes import Probe
 from tests.support.stores import FakeSource
 

@@ -69,6 +69,25 @@ class ConnectionCase(SynchronousTestCase):
         self.assertTrue(connection.closed, "not closed")
         self.assertEqual(abort, connection.aborted)
 
+    def assert_bad_request(
+        self, connection: Connection, what: object, request_id: bytes | None = None
+    ) -> None:
+        """Assert that the last response is a 400, with its log line.
+
+        The sending side is closed after it.
+        """
+        (*_, response) = responses_of(connection)
+        self.assertEqual((400, "bad_request"), (response.status, response.error), what)
+        self.assertEqual((b"close", True), (response["connection"], response.complete), what)
+        self.assertEqual(b"no-store", response["cache-control"], what)
+        self.assertRegex(response["x-request-id"] or b"", request_id or rb"\A[0-9a-f]{32}\Z", what)
+        self.assertIsNotNone(response["date"], what)
+        *_, record = self.log.requests
+        line = f"unknown 400 bad_request {len(response.body)} bytes in 0ms"
+        self.assertEqual(line, str(record), what)
+        self.assertEqual(response["x-request-id"], record.request_id.encode(), what)
+        self.assertEqual((True, False), (connection.half_closed, connection.closed), what)
+
 
 def responses_of(connection: Connection) -> list[Response]:
     """Return all responses to GET that a connection has received so far."""

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import contextlib  # trial would take a module attribute `suppress` as a setting
 import os
-import resource
 import signal
 import socket
 import struct
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 from twisted.internet.threads import deferToThread
+from twisted.trial.unittest import TestCase
 
-from audioproxy.server import channel, connections
-from tests.support.http import Log
+from audioproxy.server.channel import ProxySite
+from audioproxy.server.listener import Listener
+from tests.server.test_channel import HIT, MISS
+from tests.support.http import Log, ResourceHarness
 from tests.support.service import (
     PATIENCE,
+    TEST_PATIENCE,
     Client,
     ServiceCase,
     descriptors,
     encoders,
     fetch,
     long_flac,
+    reactor,
     scrape,
     send,
     short_flac,
@@ -74,6 +81,23 @@ def has_ended(client: socket.socket) -> bool:
         return True
 
 
+def connect_and_send(
+    case: TestCase, port: int, data: bytes = b"", window: int | None = None
+) -> socket.socket:
+    """Connect, and send bytes; the socket is closed before the service is stopped.
+
+    :param window: size of the receive buffer in bytes, if not the system's default.
+    """
+    client = socket.socket()
+    case.addCleanup(client.close)
+    client.settimeout(PATIENCE)
+    if window is not None:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+    client.connect(("127.0.0.1", port))
+    client.sendall(data)
+    return client
+
+
 class ClientCase(ServiceCase):
     """Service with a source of ten minutes and a source of one second."""
 
@@ -83,22 +107,6 @@ class ClientCase(ServiceCase):
         self.add("long.flac", long_flac())
         self.add("short.flac", short_flac())
         self.log = Log(self)
-
-    def connect_and_send(
-        self, port: int, data: bytes = b"", window: int | None = None
-    ) -> socket.socket:
-        """Connect, and send bytes; the socket is closed before the service is stopped.
-
-        :param window: size of the receive buffer in bytes, if not the system's default.
-        """
-        client = socket.socket()
-        self.addCleanup(client.close)
-        client.settimeout(PATIENCE)
-        if window is not None:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
-        client.connect(("127.0.0.1", port))
-        client.sendall(data)
-        return client
 
     async def assert_all_closed(self, before: int) -> None:
         """Wait until this process has as many descriptors as before; assert no logged errors."""
@@ -127,9 +135,9 @@ class ManyConnectionsTests(ClientCase):
         before = descriptors(process.pid)
 
         first, encoder = await self.start_stopped_render(port, process.pid)
-        idle = [self.connect_and_send(port) for _ in range(300)]
-        slow = [self.connect_and_send(port, HEALTH[:-2] + b"X-Slow: ") for _ in range(100)]
-        stalled = [self.connect_and_send(port, get(LONG), window=4096) for _ in range(40)]
+        idle = [connect_and_send(self, port) for _ in range(300)]
+        slow = [connect_and_send(self, port, HEALTH[:-2] + b"X-Slow: ") for _ in range(100)]
+        stalled = [connect_and_send(self, port, get(LONG), window=4096) for _ in range(40)]
         await until(lambda: all(map(has_response, stalled)), "responses to begin")
 
         for _ in range(3):
@@ -155,72 +163,9 @@ class ManyConnectionsTests(ClientCase):
         for word in ("[error]", "Traceback", "Unhandled"):
             self.assertNotIn(word, process.stdout + process.stderr)
 
-    async def test_burst(self) -> None:
-        """In a burst far above the limit, each client gets its response in an idle one's place."""
-        self.patch(resource, "getrlimit", lambda which: (64, 64))
-        self.patch(connections, "EVICTABLE_AFTER", 0.1)
-        service = self.start()
-        clients = [self.connect_and_send(service.port, HEALTH) for _ in range(160)]
-        await until(lambda: all(map(has_response, clients)), "all responses")
-        for client in clients:
-            self.assertTrue(client.recv(64).startswith(b"HTTP/1.1 200"))
-        series = await scrape(service.metrics_port)
-        self.assertEqual(144, series["audio_proxy_connection_evictions_total"])
-
-    async def test_stalled_at_the_limit(self) -> None:
-        """If clients that receive nothing have all places, they make room for a new one."""
-        real = resource.getrlimit
-        limits = {resource.RLIMIT_NOFILE: (64, 64)}
-        self.patch(resource, "getrlimit", lambda which: limits.get(which) or real(which))
-        port = self.start().port
-        await fetch(port, LONG)
-        await until_hit(port, LONG)
-        stalled = [self.connect_and_send(port, get(LONG) * 9, window=4096) for _ in range(16)]
-        await until(lambda: all(map(has_response, stalled)), "responses to begin")
-        self.assertEqual(200, (await fetch(port, b"/health")).status)
-
 
 class DisconnectTests(ClientCase):
     """Connections that end in unusual ways."""
-
-    async def test_half_closed(self) -> None:
-        """A client that closes its sending side gets the responses to its whole requests.
-
-        Its connection is closed then, or at once if there is no whole request.
-        """
-        # On a busy machine, a render may need more than a second for its first bytes.
-        self.patch(channel, "HALF_CLOSE_TIMEOUT", PATIENCE)
-        service = self.start()
-        await fetch(service.port, SHORT)
-        await until_hit(service.port, SHORT)
-        before = descriptors(os.getpid())
-        for sent, count in (
-            *((b"", 0), (HEALTH[:10], 0), (HEALTH, 1), (HEALTH * 9, 9), (HEALTH + b"GET /", 1)),
-            (get(SHORT) + get(signed("/info/plain/local://short.flac")), 2),
-            (get(signed("/f:ogg/t:0:30/plain/local://long.flac")), 1),
-        ):
-            client = self.connect_and_send(service.port, sent)
-            half_close(client)
-            received = await deferToThread(receive, client)
-            self.assertEqual(count, received.count(b"HTTP/1.1 200 OK"), sent)
-            if b"chunked" in received:
-                self.assertTrue(received.endswith(b"0\r\n\r\n"))
-            client.close()
-        await self.assert_all_closed(before)
-
-    async def test_half_closed_and_waiting(self) -> None:
-        """A response that does not begin in time is given up: 499, and its render is cancelled."""
-        self.patch(channel, "HALF_CLOSE_TIMEOUT", 0.2)
-        service = self.start(variant_store=None, max_concurrency=1, queue_size=1)
-        running, encoder = await self.start_stopped_render(service.port)
-        client = self.connect_and_send(service.port, get(SHORT))
-        await until(lambda: service.engine.slots.depth, "the render to be queued")
-        half_close(client)
-        await until(lambda: has_ended(client), "the connection to be closed")
-        self.assertEqual([499], [each.status for each in self.log.requests])
-        await running.leave()
-        os.kill(encoder, signal.SIGCONT)
-        await until(lambda: not service.engine.slots.held, "the encoder to end")
 
     async def test_reset(self) -> None:
         """A connection reset at any moment leaks nothing and does not affect other connections."""
@@ -235,10 +180,86 @@ class DisconnectTests(ClientCase):
             *(get(SHORT), get(LONG), get(LONG) + HEALTH * 100, get(LONG) + b"nonsense\r\n"),
         ):
             for waits in (False, True):
-                client = self.connect_and_send(port, data, window=4096)
+                client = connect_and_send(self, port, data, window=4096)
                 if waits and data.startswith(b"GET /") and data.endswith(b"\r\n\r\n"):
                     await until(lambda client=client: has_response(client), "a response")
                 reset(client)
         response = await unaffected.end()
         self.assertEqual((200, True), (response.status, response.complete))
         await self.assert_all_closed(before)
+
+
+class SiteTests(TestCase):
+    """A site on a real port, with clients that a service meets rarely or wants to be rid of."""
+
+    timeout = TEST_PATIENCE
+
+    def open(self, speed: float, most: int | None = None) -> int:
+        """Open a port, and return it.
+
+        :param speed: of the site's clock: on a slow machine, no limit of time is met by accident.
+        :param most: connections.
+        """
+        self.harness, self.log, self.evictions = ResourceHarness(), Log(self), [0]
+        clock: Any = SimpleNamespace(
+            seconds=lambda: reactor.seconds() * speed,
+            callLater=lambda delay, *call: reactor.callLater(delay / speed, *call),
+        )
+        self.harness.store_variant(HIT, bytes(1 << 20))
+        site = ProxySite(
+            self.harness.resource, clock, most, on_eviction=partial(self.evictions.append, 1)
+        )
+        listener = Listener(reactor, site)
+        self.addCleanup(site.finish)
+        self.addCleanup(listener.close_now)
+        return listener.open(0, "127.0.0.1")
+
+    async def test_burst(self) -> None:
+        """In a burst far above the limit, each client gets its response in an idle one's place."""
+        # Each second, as many as there are places make room.
+        port = self.open(4, 16)
+        clients = [connect_and_send(self, port, HEALTH) for _ in range(48)]
+        await until(lambda: all(map(has_response, clients)), "all responses")
+        for client in clients:
+            self.assertTrue(client.recv(64).startswith(b"HTTP/1.1 200"))
+        self.assertEqual(32, sum(self.evictions))
+
+    async def test_stalled_at_the_limit(self) -> None:
+        """If clients that receive nothing have all places, they make room for a new one."""
+        port, hit = self.open(1, 16), get(self.harness.path(HIT))
+        stalled = [connect_and_send(self, port, hit * 9, window=4096) for _ in range(16)]
+        await until(lambda: all(map(has_response, stalled)), "responses to begin")
+        self.assertEqual(200, (await fetch(port, b"/health")).status)
+
+    async def test_half_closed(self) -> None:
+        """A client that closes its sending side gets the responses to its whole requests.
+
+        Its connection is closed then, or at once if there is no whole request.
+        """
+        port = self.open(1 / PATIENCE)
+        hit, miss = get(self.harness.path(HIT)), get(self.harness.path(MISS))
+        for sent, count in (
+            *((b"", 0), (HEALTH[:10], 0), (HEALTH, 1), (HEALTH * 9, 9), (HEALTH + b"GET /", 1)),
+            *((hit + HEALTH, 2), (miss, 1)),
+        ):
+            client = connect_and_send(self, port, sent)
+            half_close(client)
+            receiving = deferToThread(receive, client)
+            if sent == miss:
+                await until(lambda: self.harness.renders.running, "the render")
+                self.harness.render(MISS).write_output(b"sound")
+                self.harness.render(MISS).end()
+            received = await receiving
+            self.assertEqual(count, received.count(b"HTTP/1.1 200 OK"), sent)
+            self.assertEqual(sent == miss, received.endswith(b"\r\nsound\r\n0\r\n\r\n"))
+        self.assertEqual([], self.log.errors)
+
+    async def test_half_closed_and_waiting(self) -> None:
+        """A response that does not begin in time is given up: 499, and its render is left."""
+        port = self.open(5)
+        client = connect_and_send(self, port, get(self.harness.path(MISS)))
+        await until(lambda: self.harness.renders.running, "the render")
+        half_close(client)
+        await until(lambda: has_ended(client), "the connection to be closed")
+        self.assertEqual([499], [each.status for each in self.log.requests])
+        self.assertEqual(1, self.harness.render(MISS).left)

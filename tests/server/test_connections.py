@@ -199,5 +199,4 @@ class MaxClientsTests(SynchronousTestCase):
             *((501, 8, 90), (354, 8, 17), (352, 8, 16), (0, 1, 16), (64, 1, 16), (256, 100, 16)),
             (resource.RLIM_INFINITY, 8, 8032),
         ):
-            self.patch(resource, "getrlimit", lambda which, limit=limit: (limit, limit))
-            self.assertEqual(most, max_clients(children), (limit, children))
+            self.assertEqual(most, max_clients(children, limit), (limit, children))

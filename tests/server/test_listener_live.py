@@ -9,15 +9,15 @@ import socket
 import stat
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest import skipUnless
 
-from twisted.internet.endpoints import UNIXClientEndpoint, connectProtocol
 from twisted.internet.error import ConnectError
 from twisted.internet.tcp import Port
 from twisted.logger import formatEvent
 from twisted.trial.unittest import TestCase
 
-from audioproxy.server import listener as listener_module
 from audioproxy.server.channel import ProxySite
 from audioproxy.server.connections import NEW_CONNECTION_GRACE
 from audioproxy.server.listener import Listener, is_live
@@ -82,14 +82,6 @@ class ListenerTests(TestCase):
             await until(lambda: not len(self.harness.site.connections), "the connection to close")
             listener.close_now()
 
-    async def connect(self, path: str) -> Client:
-        """Send a request to a Unix socket."""
-        client = Client(b"GET")
-        await connectProtocol(UNIXClientEndpoint(reactor, path), client)
-        request = b"GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        client.transport.write(request % self.harness.path(STORED))  # type: ignore[union-attr]
-        return client
-
     async def test_unix(self) -> None:
         """A Unix socket serves its user and group; one that nobody listens on is replaced."""
         folder = short_folder(self)
@@ -103,12 +95,12 @@ class ListenerTests(TestCase):
         mode = os.lstat(path).st_mode
         self.assertTrue(stat.S_ISSOCK(mode))
         self.assertEqual(0o660, stat.S_IMODE(mode))
-        response = await (await self.connect(path)).end()
+        response = await fetch(path, self.harness.path(STORED))
         self.assertEqual((200, data), (response.status, response.body))
         self.assertTrue(is_live(path))
         error = self.assertRaises(OSError, Listener(reactor, self.harness.site).open_unix, path)
         self.assertEqual(errno.EADDRINUSE, error.errno)
-        response = await (await self.connect(path)).end()
+        response = await fetch(path, self.harness.path(STORED))
         self.assertEqual(200, response.status)
         await self.listener.close()
         self.assertEqual([], os.listdir(folder))
@@ -123,15 +115,16 @@ class ListenerTests(TestCase):
         self.assertEqual("kept", file.read_text())
 
     async def test_unix_at_once(self) -> None:
-        """While a service looks for a listener and binds the path, another one is refused."""
+        """While a service binds a path, and before it, another one is refused."""
         folder = short_folder(self)
         locked = []
 
-        def look(path: str) -> bool:
+        def listen(*words: Any) -> Any:
             locked.append(not is_lockable(folder))
-            return is_live(path)
+            return reactor.listenUNIX(*words)
 
-        self.patch(listener_module, "is_live", look)
+        self.listener = Listener(SimpleNamespace(listenUNIX=listen), self.harness.site)
+        self.addCleanup(self.listener.close_now)
         self.listener.open_unix(str(folder / "socket"))
         self.assertEqual(([True], True), (locked, is_lockable(folder)))
         descriptor = os.open(folder, os.O_RDONLY)
@@ -199,7 +192,7 @@ class ListenerTests(TestCase):
         self.listener = Listener(reactor, self.harness.site)
         self.addCleanup(self.listener.close_now)
         port = self.listener.open(0)
-        first = await send(port, self.harness.path(MISS), connection=b"close")
+        first = await send(port, self.harness.path(MISS))
         await until(lambda: self.harness.renders.running, "the request")
         second = await send(port, b"/health")
         await until(lambda: not self.is_accepting(port), "the port to pause")

@@ -80,17 +80,8 @@ class RequestCase(ConnectionCase):
         for fast in (False, True):
             self.log.events.clear()
             connection = self.send(data + self.request(b"Host: h"), fast)
-            (response,) = responses_of(connection)
-            self.assertEqual((400, "bad_request"), (response.status, response.error), data)
-            self.assertEqual(
-                (b"close", b"no-store"), (response["connection"], response["cache-control"]), data
-            )
-            if request_id is not None:
-                self.assertEqual(request_id, response["x-request-id"], data)
-            (record,) = self.log.requests
-            line = f"unknown 400 bad_request {len(response.body)} bytes in 0ms"
-            self.assertEqual(line, str(record), data)
-            self.assertTrue(connection.half_closed, data)
+            self.assert_bad_request(connection, data, request_id)
+            self.assertEqual((1, 1), (len(responses_of(connection)), len(self.log.requests)), data)
         self.assertEqual([], self.harness.calls, data)
 
 

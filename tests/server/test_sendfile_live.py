@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -50,6 +51,19 @@ class Files(BaseResource):
         await exchange.stream(plan, FileProducer(self.output, start, stop))
 
 
+class _Channel(ProxyChannel):
+    """Channel of a test, which may have no plain TCP."""
+
+    def __init__(self, case: SendfileTests) -> None:
+        ProxyChannel.__init__(self)  # type: ignore[no-untyped-call]
+        self._case = case
+
+    def connectionMade(self) -> None:
+        ProxyChannel.connectionMade(self)
+        self.is_plain_tcp &= self._case.uses_sendfile
+        self._case.channels.append(self)
+
+
 class SendfileTests(TestCase):
     """Bodies that are sent with sendfile."""
 
@@ -67,16 +81,10 @@ class SendfileTests(TestCase):
         self.failure: OSError | None = None
         self.patch(sendfile.os, "sendfile", self.sendfile)
         self.channels: list[ProxyChannel] = []
-        made = ProxyChannel.connectionMade
-
-        def connection_made(channel: ProxyChannel) -> None:
-            made(channel)
-            channel.is_plain_tcp &= self.uses_sendfile
-            self.channels.append(channel)
-
-        self.patch(ProxyChannel, "connectionMade", connection_made)
         self.files = Files(self.output)
-        listener = Listener(reactor, ProxySite(self.files, reactor))
+        site = ProxySite(self.files, reactor)
+        site.protocol = partial(_Channel, self)
+        listener = Listener(reactor, site)
         self.port = listener.open(0, "127.0.0.1")
         self.addCleanup(listener.close)
         self.log = Log(self)
@@ -146,7 +154,7 @@ class SendfileTests(TestCase):
         """Return whether the client has stalled; assert that few bytes are buffered for it."""
         for channel in self.channels[-1:]:
             transport: Any = channel.transport
-            self.assertLess(len(transport.dataBuffer) + transport._tempDataLen, 200_000)
+            self.assertLess(len(transport.dataBuffer), transport.SEND_LIMIT)
             if channel.stalled_since is not None:
                 return reactor.seconds() - channel.stalled_since > 0.05
         return False

@@ -254,36 +254,60 @@ def mount(folder: str) -> bool:
 
 
 class Targets(SimpleNamespace):
-    """What the attempts are about; its public methods are attempts.
+    """What the attempts are about, and steps of several attempts.
 
     :ivar file: a file of the attempt's own, which holds the secret.
     :ivar new: a name for a new file.
     """
 
-    def _proc(self, name: str) -> str:
+    def proc(self, name: str) -> str:
         return f"/proc/{self.victim}/{name}"
 
-    def _has_secret(self, path: str | int) -> bool:
+    def has_secret(self, path: str | int) -> bool:
         return self.secret in content(path)
 
-    def _is_signalled(self, send: Callable[..., object], *arguments: Any) -> bool:
+    def is_signalled(self, send: Callable[..., object], *arguments: Any) -> bool:
         before, deadline = os.stat(self.signals).st_size, time.monotonic() + 2
         send(*arguments)
         while os.stat(self.signals).st_size == before and time.monotonic() < deadline:
             os.sched_yield()
         return os.stat(self.signals).st_size > before
 
-    def _memory(self, mode: str) -> Any:
-        file = open(self._proc("mem"), mode, buffering=0)  # noqa: SIM115
+    def memory_of_victim(self, mode: str) -> Any:
+        file = open(self.proc("mem"), mode, buffering=0)  # noqa: SIM115
         file.seek(self.victim_address)
         return file
 
-    def _transfers(self, name: str, local: bytes) -> bool:
+    def transfers(self, name: str, local: bytes) -> bool:
         """Return whether local memory and the victim's become equal."""
         memory, vectors = vector(local)
         remote = structure(self.victim_address, len(local))
         call(name, self.victim, vectors, 1, remote, 1, 0)
         return bytes(memory) == self.secret
+
+    def questions(self) -> socket.socket:
+        """Return a socket of the kind at which a child asks for blocks of its source."""
+        if self.far:
+            return socket.socket(UNIX, socket.SOCK_SEQPACKET, 0, os.dup(4))
+        ours, self._peer = socket.socketpair(UNIX, socket.SOCK_SEQPACKET)
+        return ours
+
+    def map_descriptor(self) -> int:
+        """Return a descriptor of the kind that a child has of the map of its source."""
+        if self.far:
+            return 5
+        file = call("memfd_create", b"map", 0)
+        os.write(file, b"x")
+        return file
+
+    def server_header(self) -> int:
+        # The first page has the header of the program.
+        with open(f"/proc/{self.server}/maps") as file:
+            return int(file.read().partition("-")[0], 16)
+
+
+class Attempts(Targets):
+    """The attempts that are more than an expression, each by its name."""
 
     def inherited_descriptors(self) -> bool:
         # The first attempt, as others open descriptors. The interpreter has files open.
@@ -300,7 +324,7 @@ class Targets(SimpleNamespace):
 
     def read_handle(self) -> bool:
         handle = ctypes.create_string_buffer(bytes.fromhex(self.handle))
-        return self._has_secret(call("open_by_handle_at", 3, handle, os.O_RDONLY))
+        return self.has_secret(call("open_by_handle_at", 3, handle, os.O_RDONLY))
 
     def flag_source(self) -> bool:
         # FS_IOC_GETFLAGS, and FS_IOC_SETFLAGS with FS_NODUMP_FL.
@@ -330,7 +354,7 @@ class Targets(SimpleNamespace):
         with socket.socket(UNIX) as peer:
             peer.connect(self.unix)
             peer.send(b"descriptor")
-            return self._has_secret(socket.recv_fds(peer, 1, 1)[1][0])
+            return self.has_secret(socket.recv_fds(peer, 1, 1)[1][0])
 
     def firewall(self) -> bool:
         # IPT_SO_GET_INFO
@@ -344,21 +368,6 @@ class Targets(SimpleNamespace):
         program = bytes(structure(1, ctypes.addressof(accepts)))
         with socket.socket(INET, DATAGRAM) as peer:
             return peer.setsockopt(socket.SOL_SOCKET, 26, program) is None
-
-    def _questions(self) -> socket.socket:
-        """Return a socket of the kind at which a child asks for blocks of its source."""
-        if self.far:
-            return socket.socket(UNIX, socket.SOCK_SEQPACKET, 0, os.dup(4))
-        ours, self._peer = socket.socketpair(UNIX, socket.SOCK_SEQPACKET)
-        return ours
-
-    def _map(self) -> int:
-        """Return a descriptor of the kind that a child has of the map of its source."""
-        if self.far:
-            return 5
-        file = call("memfd_create", b"map", 0)
-        os.write(file, b"x")
-        return file
 
     def other_families(self) -> bool:
         found = []
@@ -381,31 +390,26 @@ class Targets(SimpleNamespace):
 
     def pidfd_getfd(self) -> bool:
         pidfd = call("pidfd_open", self.victim, 0)
-        return self._has_secret(call("pidfd_getfd", pidfd, self.victim_fd, 0))
+        return self.has_secret(call("pidfd_getfd", pidfd, self.victim_fd, 0))
 
     def server_socket(self) -> bool:
         # Where a fork server receives its requests
         return call("pidfd_getfd", call("pidfd_open", self.server, 0), 3, 0) > 0
 
-    def _server_header(self) -> int:
-        # The first page has the header of the program.
-        with open(f"/proc/{self.server}/maps") as file:
-            return int(file.read().partition("-")[0], 16)
-
     def server_memory(self) -> bool:
         memory, vectors = vector(bytes(PAGE))
-        remote = structure(self._server_header(), PAGE)
+        remote = structure(self.server_header(), PAGE)
         call("process_vm_readv", self.server, vectors, 1, remote, 1, 0)
         return bytes(memory).startswith(b"\x7fELF")
 
     def server_memory_by_file(self) -> bool:
         # Not for reading too, which the filter refuses for every file
         file = os.open(f"/proc/{self.server}/mem", os.O_WRONLY)
-        return os.pwrite(file, b"\x7fELF", self._server_header()) == 4
+        return os.pwrite(file, b"\x7fELF", self.server_header()) == 4
 
     def kill_own_group(self) -> bool:
         signal.signal(SIGNAL, signal.SIG_IGN)
-        return self._is_signalled(os.kill, 0, SIGNAL)
+        return self.is_signalled(os.kill, 0, SIGNAL)
 
     # Programs and processes
 
@@ -495,7 +499,7 @@ class Targets(SimpleNamespace):
 
 # Each attempt by its name: a function of the targets, which raises or returns False where it fails.
 ATTEMPTS: dict[str, Callable[[Any], object]] = {
-    name: method for name, method in vars(Targets).items() if not name.startswith("_")
+    name: method for name, method in vars(Attempts).items() if not name.startswith("_")
 }
 
 # Files
@@ -510,35 +514,35 @@ READ_SECRET: dict[str, Callable[[Any], str | int]] = {
     "symlink": lambda t: t.link,
     "self_root": lambda t: "/proc/self/root" + t.variant,
     "self_cwd": lambda t: "/proc/self/cwd/" + os.path.relpath(t.variant),
-    "victim_root": lambda t: t._proc("root") + t.variant,
-    "victim_cwd": lambda t: t._proc("cwd/") + os.path.basename(t.other),
-    "victim_fd": lambda t: t._proc(f"fd/{t.victim_fd}"),
-    "victim_environ": lambda t: t._proc("environ"),
-    "victim_cmdline": lambda t: t._proc("cmdline"),
+    "victim_root": lambda t: t.proc("root") + t.variant,
+    "victim_cwd": lambda t: t.proc("cwd/") + os.path.basename(t.other),
+    "victim_fd": lambda t: t.proc(f"fd/{t.victim_fd}"),
+    "victim_environ": lambda t: t.proc("environ"),
+    "victim_cmdline": lambda t: t.proc("cmdline"),
     "opened_path": lambda t: f"/proc/self/fd/{os.open(t.variant, os.O_PATH)}",
     "openat2": lambda t: call("openat2", AT_FDCWD, t.variant.encode(), structure(0, 0, 0), 24),
 }
 #: Paths of what tells something of others.
 READ: dict[str, Callable[[Any], str]] = {
-    "victim_maps": lambda t: t._proc("maps"),
-    "victim_status": lambda t: t._proc("status"),
+    "victim_maps": lambda t: t.proc("maps"),
+    "victim_status": lambda t: t.proc("status"),
     "parent_environ": lambda t: f"/proc/{t.parent}/environ",
     "connections": lambda t: "/proc/net/tcp",
     "symbols": lambda t: "/proc/kallsyms",
     "accounts": lambda t: "/etc/passwd",
     "passwords": lambda t: "/etc/shadow",
 }
-ATTEMPTS |= {f"read_{name}": lambda t, p=p: t._has_secret(p(t)) for name, p in READ_SECRET.items()}
+ATTEMPTS |= {f"read_{name}": lambda t, p=p: t.has_secret(p(t)) for name, p in READ_SECRET.items()}
 ATTEMPTS |= {f"read_{name}": lambda t, p=p: content(p(t)) != b"" for name, p in READ.items()}
 ATTEMPTS |= {
     "list_store": lambda t: os.path.basename(t.variant) in os.listdir(os.path.dirname(t.variant)),
     "list_root": lambda t: "usr" in os.listdir("/"),
     "list_processes": lambda t: str(t.victim) in os.listdir("/proc"),
-    "name_victims_file": lambda t: os.readlink(t._proc(f"fd/{t.victim_fd}")) == t.other,
+    "name_victims_file": lambda t: os.readlink(t.proc(f"fd/{t.victim_fd}")) == t.other,
     "write_variant": lambda t: write(t.replaced),
     "write_source": lambda t: write(t.source),
     "write_source_reopened": lambda t: write("/dev/fd/3"),
-    "write_oom_score": lambda t: write(t._proc("oom_score_adj"), b"500"),
+    "write_oom_score": lambda t: write(t.proc("oom_score_adj"), b"500"),
     "create": lambda t: write(t.new, flags=os.O_CREAT),
     "create_nameless": lambda t: write(os.path.dirname(t.file), flags=os.O_TMPFILE),
     "create_nameless_for_nothing": lambda t: os.open(t.files, os.O_TMPFILE | O_NOTHING) > 0,
@@ -604,18 +608,20 @@ ATTEMPTS |= {
     "unix_pair": lambda t: socket.socketpair() != (),
     "unix_stream": lambda t: exchanges(socket.socket(UNIX), t.unix),
     "unix_abstract": lambda t: exchanges(socket.socket(UNIX), f"\0{t.unique}"),
-    "questions_descriptor": lambda t: socket.send_fds(t._questions(), [b"x"], [1]) == 1,
-    "questions_peer": lambda t: t._questions().getsockopt(socket.SOL_SOCKET, 17, 12) != b"",
+    "questions_descriptor": lambda t: socket.send_fds(t.questions(), [b"x"], [1]) == 1,
+    "questions_peer": lambda t: t.questions().getsockopt(socket.SOL_SOCKET, 17, 12) != b"",
     "questions_buffer": lambda t: (
-        t._questions().setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20) is None
+        t.questions().setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20) is None
     ),
-    "questions_shutdown": lambda t: t._questions().shutdown(socket.SHUT_RDWR) is None,
+    "questions_shutdown": lambda t: t.questions().shutdown(socket.SHUT_RDWR) is None,
 }
 # The map of a source
 ATTEMPTS |= {
-    "read_map": lambda t: len(os.pread(t._map(), 1, 0)) == 1,
-    "write_map": lambda t: os.pwrite(os.open(f"/dev/fd/{t._map()}", os.O_WRONLY), b"x", 0) == 1,
-    "share_map": lambda t: mmap.mmap(t._map(), 1).write(b"x") == 1,
+    "read_map": lambda t: len(os.pread(t.map_descriptor(), 1, 0)) == 1,
+    "write_map": lambda t: (
+        os.pwrite(os.open(f"/dev/fd/{t.map_descriptor()}", os.O_WRONLY), b"x", 0) == 1
+    ),
+    "share_map": lambda t: mmap.mmap(t.map_descriptor(), 1).write(b"x") == 1,
 }
 #: What a process learns of another one, and of the file systems of the machine.
 LEARN: dict[str, Callable[[Any], object]] = {
@@ -636,32 +642,32 @@ LEARN: dict[str, Callable[[Any], object]] = {
 ATTEMPTS |= {f"learn_{name}": lambda t, f=f: f(t) is not None for name, f in LEARN.items()}
 # Other processes, and the process's own user, groups and limits
 ATTEMPTS |= {
-    "read_memory": lambda t: t._memory("rb").read(len(t.secret)) == t.secret,
-    "write_memory": lambda t: t._memory("r+b").write(t.secret) == len(t.secret),
-    "process_vm_readv": lambda t: t._transfers("process_vm_readv", bytes(len(t.secret))),
-    "process_vm_writev": lambda t: t._transfers("process_vm_writev", t.secret),
+    "read_memory": lambda t: t.memory_of_victim("rb").read(len(t.secret)) == t.secret,
+    "write_memory": lambda t: t.memory_of_victim("r+b").write(t.secret) == len(t.secret),
+    "process_vm_readv": lambda t: t.transfers("process_vm_readv", bytes(len(t.secret))),
+    "process_vm_writev": lambda t: t.transfers("process_vm_writev", t.secret),
     # PTRACE_SEIZE
     "ptrace_seize": lambda t: call("ptrace", 0x4206, t.victim, 0, 0) == 0,
     "pidfd_open": lambda t: call("pidfd_open", t.victim, 0) > 0,
     # KCMP_FILES
     "kcmp": lambda t: call("kcmp", t.victim, t.victim, 2, 0, 0) == 0,
     "perf_event_of_victim": lambda t: perf_event(t.victim),
-    "kill": lambda t: t._is_signalled(os.kill, t.victim, SIGNAL),
-    "kill_group": lambda t: t._is_signalled(os.killpg, t.victim, SIGNAL),
+    "kill": lambda t: t.is_signalled(os.kill, t.victim, SIGNAL),
+    "kill_group": lambda t: t.is_signalled(os.killpg, t.victim, SIGNAL),
     "kill_all": lambda t: os.kill(-1, 0) is None,
     "kill_parent": lambda t: os.kill(t.parent, 0) is None,
     "kill_server": lambda t: os.kill(t.server, 0) is None,
     "kill_sibling": lambda t: os.kill(t.sibling, 0) is None,
     "ptrace_sibling": lambda t: call("ptrace", 0x4206, t.sibling, 0, 0) == 0,
-    "tkill": lambda t: t._is_signalled(call, "tkill", t.victim, SIGNAL),
-    "tgkill": lambda t: t._is_signalled(call, "tgkill", t.victim, t.victim, SIGNAL),
-    "rt_sigqueueinfo": lambda t: t._is_signalled(
+    "tkill": lambda t: t.is_signalled(call, "tkill", t.victim, SIGNAL),
+    "tgkill": lambda t: t.is_signalled(call, "tgkill", t.victim, t.victim, SIGNAL),
+    "rt_sigqueueinfo": lambda t: t.is_signalled(
         call, "rt_sigqueueinfo", t.victim, SIGNAL, structure(SIGNAL, 0xFFFFFFFF, *[0] * 14)
     ),
-    "pidfd_send_signal": lambda t: t._is_signalled(
-        call, "pidfd_send_signal", os.open(t._proc(""), os.O_RDONLY), SIGNAL, 0, 0
+    "pidfd_send_signal": lambda t: t.is_signalled(
+        call, "pidfd_send_signal", os.open(t.proc(""), os.O_RDONLY), SIGNAL, 0, 0
     ),
-    "signal_of_descriptor": lambda t: t._is_signalled(by_descriptor, t.victim),
+    "signal_of_descriptor": lambda t: t.is_signalled(by_descriptor, t.victim),
     # PR_SET_PDEATHSIG
     "parent_death_signal": lambda t: call("prctl", 1, 0, 0, 0, 0) == 0,
     "leave_group": lambda t: os.setpgid(0, 0) is None,
@@ -800,7 +806,7 @@ def outcome(name: str, targets: dict[str, Any]) -> str:
     """Return ``succeeded``, or why an attempt failed."""
     file = f"{targets['files']}/{name}"
     try:
-        has_effect = ATTEMPTS[name](Targets(**targets, file=file, new=f"{file}.new"))
+        has_effect = ATTEMPTS[name](Attempts(**targets, file=file, new=f"{file}.new"))
         return SUCCEEDED if has_effect else "no effect"
     except OSError as error:
         return errno.errorcode.get(error.errno or 0, repr(error))

@@ -191,6 +191,20 @@ def read_response(data: bytes, method: bytes = b"GET", closed: bool = False) -> 
     return reader.response(closed)
 
 
+def write_request(
+    target: bytes,
+    method: bytes = b"GET",
+    version: bytes = b"HTTP/1.1",
+    **headers: bytes | list[bytes],
+) -> bytes:
+    """Return the bytes of a request without a body; underscores in names become hyphens."""
+    lines = [b" ".join((method, target, version)), b"Host: localhost"]
+    for name, given in headers.items():
+        for value in given if isinstance(given, list) else [given]:
+            lines.append(name.replace("_", "-").encode() + b": " + value)
+    return b"\r\n".join([*lines, b"", b""])
+
+
 @implementer(ITCPTransport)
 class Connection(StringTransport):
     """Client connection to a site, and the transport that the server has of it.
@@ -235,13 +249,9 @@ class Connection(StringTransport):
         body: bytes = b"",
         **headers: bytes | list[bytes],
     ) -> None:
-        """Send a request; underscores in header names become hyphens."""
+        """Send a request; see `write_request`."""
         self.method = method
-        lines = [b" ".join((method, target, version)), b"Host: proxy.example"]
-        for name, given in headers.items():
-            for value in given if isinstance(given, list) else [given]:
-                lines.append(name.replace("_", "-").encode() + b": " + value)
-        self.send_raw(b"\r\n".join([*lines, b"", b""]) + body)
+        self.send_raw(write_request(target, method, version, **headers) + body)
 
     def send_raw(self, data: bytes) -> None:
         """Send any bytes; those that the server does not read yet are kept."""

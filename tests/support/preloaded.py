@@ -219,9 +219,10 @@ def _find_fork() -> Any:
     # These keep the interpreter's lock, which fork(3) would keep too.
     python, libc = ctypes.pythonapi, ctypes.PyDLL(None)
     address = ctypes.c_void_p()
-    if libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0):
-        raise OSError("the kernel lacks PR_GET_TID_ADDRESS")
-    flags = _CLONE_PARENT | _CLONE_CHILD_CLEARTID | _CLONE_CHILD_SETTID | signal.SIGCHLD
+    flags = _CLONE_PARENT | signal.SIGCHLD
+    # Where the C library keeps the thread's ID; some kernels do not tell.
+    if not libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0):
+        flags |= _CLONE_CHILD_CLEARTID | _CLONE_CHILD_SETTID
     number, last = (
         (56, (address, None)) if platform.machine() == "x86_64" else (220, (None, address))
     )

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar
 
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
+from twisted.internet.endpoints import TCP4ClientEndpoint, UNIXClientEndpoint, connectProtocol
 from twisted.internet.error import ConnectionDone, ProcessDone
 from twisted.internet.protocol import ProcessProtocol, Protocol
 from twisted.internet.task import deferLater
@@ -29,7 +29,7 @@ from audioproxy.process.programs import ProgramsMonitor
 from audioproxy.service import AudioProxy
 from tests.support import preloaded
 from tests.support.children import child_processes, command_line, is_linked
-from tests.support.http import KEY, SALT, Response, ResponseReader
+from tests.support.http import KEY, SALT, Response, ResponseReader, write_request
 from tests.support.preloaded import PROJECT
 from tests.support.programs import FFMPEG
 from tests.support.sounds import keep
@@ -150,24 +150,33 @@ class Client(Protocol):
 
 
 async def send(
-    port: int,
+    where: int | str | Any,
     target: bytes,
     method: bytes = b"GET",
     client: Any = None,
     **headers: bytes,
 ) -> Any:
-    """Connect and send a request; underscores in header names become hyphens."""
+    """Connect and send a request; see `write_request`. By default, it closes the connection.
+
+    :param where: a port, the path of a Unix socket, or an endpoint.
+    """
     client = client or Client(method)
-    await connectProtocol(TCP4ClientEndpoint(reactor, "127.0.0.1", port), client)
-    lines = [b"%s %s HTTP/1.1" % (method, target), b"Host: localhost", b"Connection: close"]
-    lines += [name.replace("_", "-").encode() + b": " + text for name, text in headers.items()]
-    client.transport.write(b"\r\n".join([*lines, b"", b""]))  # type: ignore[union-attr]
+    if isinstance(where, int):
+        where = TCP4ClientEndpoint(reactor, "127.0.0.1", where)
+    elif isinstance(where, str):
+        where = UNIXClientEndpoint(reactor, where)
+    await connectProtocol(where, client)
+    client.transport.write(  # type: ignore[union-attr]
+        write_request(target, method, **{"connection": b"close", **headers})
+    )
     return client
 
 
-async def fetch(port: int, target: bytes, method: bytes = b"GET", **headers: bytes) -> Response:
+async def fetch(
+    where: int | str, target: bytes, method: bytes = b"GET", **headers: bytes
+) -> Response:
     """Send a request and return the whole response."""
-    return await (await send(port, target, method, **headers)).end()
+    return await (await send(where, target, method, **headers)).end()
 
 
 async def until_hit(port: int, path: bytes) -> Response:
@@ -518,8 +527,8 @@ class ServiceCase(TestCase):
         if not self.checks_ffmpeg:
             # A service examines a program again if it was replaced.
             programs = service.engine.programs
-            programs._examined = EXAMINED.get(programs.ffmpeg, programs._examined)
-            self.addCleanup(lambda: EXAMINED.update({programs.ffmpeg: programs._examined}))
+            programs.examined = EXAMINED.get(programs.ffmpeg, programs.examined)
+            self.addCleanup(lambda: EXAMINED.update({programs.ffmpeg: programs.examined}))
         return service
 
     def start(self, **settings: Any) -> AudioProxy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.endpoints import SSL4ClientEndpoint, connectProtocol
+from twisted.internet.endpoints import SSL4ClientEndpoint
 from twisted.internet.error import ConnectionDone
 from twisted.internet.ssl import Certificate, optionsForClientTLS
 from twisted.trial.unittest import TestCase
@@ -21,7 +21,7 @@ from tests.support.origins import (
     Status,
     open_origin,
 )
-from tests.support.service import TEST_PATIENCE, Client, fetch, reactor, until
+from tests.support.service import TEST_PATIENCE, fetch, reactor, send, until
 
 DATA = bytes(range(256)) * 100
 
@@ -92,10 +92,7 @@ class SecureTests(TestCase):
     async def fetch(self, origin: Origin) -> Any:
         """Send a request from a verifying client; return the client after the connection ends."""
         options = optionsForClientTLS("localhost", trustRoot=self.root)
-        client = Client()
-        endpoint = SSL4ClientEndpoint(reactor, "127.0.0.1", origin.port, options)
-        await connectProtocol(endpoint, client)
-        client.transport.write(b"GET /it HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        client = await send(SSL4ClientEndpoint(reactor, "127.0.0.1", origin.port, options), b"/it")
         await until(lambda: client.closed, "the connection to close")
         return client
 

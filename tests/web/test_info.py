@@ -20,7 +20,6 @@ from audioproxy.errors import (
 from audioproxy.grammar.cache_tag import CacheTagHeader
 from tests.support.http import NOW, Response
 from tests.support.processes import FakeChild
-from tests.support.stores import FakeSource
 from tests.web.test_exchange import ExchangeCase
 
 PATH = b"/info/plain/local://a.mp3"
@@ -254,7 +253,7 @@ class RefusalTests(InfoCase):
 
         The next request probes it again.
         """
-        self.patch(FakeSource, "has_certain_identity", lambda source: True)
+        self.harness.sources.certain = True
         connection = self.send(PATH)
         self.harness.sources.opened[0].written_to = True
         self.end_probe()

@@ -177,20 +177,6 @@ class MethodTests(RootCase):
                 self.assert_not_found(self.harness.fetch(target, method))
         self.assertEqual([], self.harness.calls)
 
-    def test_bodies(self) -> None:
-        """A request body of any kind is read and dropped."""
-        rows: tuple[dict[str, Any], ...] = (
-            {"body": b"x" * 60_000},
-            {"transfer_encoding": b"chunked", "body": b"3\r\nabc\r\n0\r\n\r\n"},
-            {"content_type": b"application/x-www-form-urlencoded", "body": b"a=b"},
-            {"content_type": b"multipart/form-data; boundary=x", "body": b"--x"},
-        )
-        for headers in rows:
-            if "transfer_encoding" not in headers:
-                headers["content_length"] = b"%d" % len(headers["body"])
-            self.assert_not_found(self.harness.fetch(b"/health", b"POST", **headers))
-            self.assertEqual(200, self.harness.fetch(b"/health", **headers).status)
-
     def test_preflight(self) -> None:
         """With AP_ALLOW_ORIGIN, OPTIONS on any path is a 204 without a signature (CORS, 3).
 

@@ -385,7 +385,7 @@ class HitTests(VariantCase):
 
         A single byte range is a 206. Several ranges and malformed values are ignored, like a Range
         on HEAD, which has all headers of GET (Hit in proxy mode, 2 and 4; HEAD on signed endpoints,
-        4). `tests.web.test_response_plan` and `tests.web.test_conditions` have more ranges.
+        4). `tests.web.test_conditions` has more ranges.
         """
         whole: Any = (200, DATA, {"content-length": b"768"})
         part = {"content-length": b"10", "content-range": b"bytes 10-19/768"}
@@ -491,7 +491,7 @@ class RedirectTests(VariantCase):
 
         It has the framing headers of a HIT; with HEAD, the object's size (Framing by cache state;
         HEAD on signed endpoints, 3 and 4). The bytes are not read, and Range is left to the store.
-        A MISS is rendered and sent by the service. `tests.web.test_response_plan` has more rows.
+        A MISS is rendered and sent by the service.
         """
         self.harness = ResourceHarness(presign_ttl=300)
         stored = self.harness.store_variant(PATH, DATA)
@@ -532,10 +532,12 @@ class CacheTagTests(VariantCase):
             tagged += [get(PATH, b"HEAD"), get(spelled, b"HEAD"), self.get_miss(spelled)]
             self.harness.renders.refusal = QueueFull(7)
             refused = [get(b"/q:99" + PATH), get(b"/ch:1" + PATH)]
+            if presign_ttl is None:
+                refused.append(get(PATH, range=b"bytes=768-"))
             self.assertEqual(
                 [[tag.encode()]] * 6, [response.all("cache-tag") for response in tagged]
             )
-            self.assertEqual([[]] * 2, [response.all("cache-tag") for response in refused])
+            self.assertEqual({()}, {tuple(response.all("cache-tag")) for response in refused})
             for response in tagged + refused:
                 self.assertNotIn(b"cache-tag", response["access-control-expose-headers"] or b"")
                 names |= {name.decode() for name, _ in response.headers}
@@ -548,13 +550,14 @@ class ConditionalTests(VariantCase):
     """If-None-Match with the entity tag, which depends only on the URL."""
 
     def test_match(self) -> None:
-        """A list with the variant's tag, in one or several headers, is a 304; another is a 200.
+        """A list with the variant's tag, in one or several headers, is a 304; others are a 200.
 
         The variant store is not asked (Request handling order, 3).
         """
         self.harness.store_variant(PATH, DATA)
-        other = self.harness.fetch_signed(PATH, if_none_match=b'"another"')
-        self.assertEqual((200, DATA), _seen(other))
+        for value in (b'"another"', b"*"):
+            other = self.harness.fetch_signed(PATH, if_none_match=value)
+            self.assertEqual((200, DATA), _seen(other))
         self.harness.store.lookup_error = UpstreamUnavailable()
         self.harness.calls.clear()
         expected = {"etag": TAG, "cache-control": MEDIA_CACHE_CONTROL.encode()}
@@ -564,30 +567,6 @@ class ConditionalTests(VariantCase):
                 response = self.harness.fetch_signed(PATH, method, if_none_match=value)
                 self.assertEqual((304, b"", expected), (*_seen(response), response.fields), value)
         self.assertEqual([], self.harness.called_methods())
-
-
-class ExpiryTests(VariantCase):
-    """``exp`` in variant URLs"""
-
-    def test_clamp(self) -> None:
-        """``exp`` limits max-age of responses, not of stored headers (Request option exp, 3).
-
-        `tests.web.test_response_plan` has other times.
-        """
-        rest = b"/f:mp3/exp:%d/plain/local://a.mp3" % (NOW + 90)
-        responses = [self.get_miss(rest), self.get_miss(rest)]
-        responses.append(self.harness.fetch_signed(rest, b"HEAD"))
-        self.harness.store_variant(rest, DATA)
-        for headers in ({}, {"range": b"bytes=0-0"}, {"if_none_match": TAG}):
-            responses.append(self.harness.fetch_signed(rest, **headers))
-        responses.append(self.harness.fetch_signed(rest, b"HEAD"))
-        self.assertEqual([200] * 4 + [206, 304, 200], [response.status for response in responses])
-        self.assertEqual(
-            {b"public, max-age=90, immutable, no-transform"},
-            {response["cache-control"] for response in responses},
-        )
-        kept = VariantHeaders.of(self.harness.render(rest).request.options)
-        self.assertEqual(MEDIA_CACHE_CONTROL, kept.cache_control)
 
 
 def _disposition(dl: bytes) -> str:

@@ -113,7 +113,7 @@ async def check_open_files(
 ) -> AsyncIterator[CheckResult]:
     raise_descriptor_limit()
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    clients = max_clients(config.max_concurrency + config.max_probe_concurrency)
+    clients = max_clients(config.max_concurrency + config.max_probe_concurrency, limit)
     most = "without limit" if limit == resource.RLIM_INFINITY else f"{limit} at most"
     if env_file is not None:
         most += " in this shell (a unit has LimitNOFILE=)"
