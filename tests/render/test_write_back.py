@@ -249,28 +249,6 @@ class FullDiskTests(StoreCase):
 
     FULL = b"av_interleaved_write_frame(): No space left on device"
 
-    def test_before_audio(self) -> None:
-        """A render without a reader yet begins anew outside the store; it is counted.
-
-        If there is no room outside the store either, the render fails.
-        """
-        for stderr in (self.FULL, b"pipe:1: Disk quota exceeded"):
-            client, encoder = self.harness.render(f"cb:{len(stderr)}")
-            encoder.exit_and_end(1, stderr=stderr)
-            self.harness.disk.run()
-            self.assertEqual(self.harness.scratch_files(), [])
-            self.harness.finish()
-            self.assertEqual((client.outcome, client.data), ("whole", b"abc"))
-        self.harness.disk.run()
-        counted = self.counted()
-        # One missing write-back for each render.
-        self.assertEqual((counted[SUCCESS], counted[WRITE_FAILURE]), (2, 2))
-        client, encoder = self.harness.render()
-        encoder.exit_and_end(1, stderr=self.FULL)
-        self.harness.encoder().exit_and_end(1, stderr=self.FULL)
-        self.assertIsInstance(client.outcome, DiskFull)
-        self.harness.disk.run()
-
     def test_after_audio(self) -> None:
         """A client that has bytes gets the rest from outside the store, as do the next ones.
 
