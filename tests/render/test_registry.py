@@ -46,7 +46,7 @@ class DrainTests(RenderCase):
         self.assert_released()
         self.make()
         self.harness.render_whole()
-        self.assertIsNotNone(self.harness.renders.find(self.harness.request().key))
+        self.assertFalse(self.harness.start_client().started)
         self.successResultOf(self.drain())
         self.assert_released()
 
@@ -129,10 +129,3 @@ class DrainTests(RenderCase):
         self.assertNoResult(draining)
         self.harness.clock.advance(5)
         self.successResultOf(draining)
-
-    def test_idle(self) -> None:
-        """A shutdown ends at once without running renders, or if they have failed."""
-        self.successResultOf(self.drain())
-        self.make()
-        self.harness.start_client(path=b"no.wav")
-        self.successResultOf(self.drain())

@@ -81,11 +81,9 @@ class RenderCase(SynchronousTestCase):
     def assert_refused(self, refusal: type[Refusal], had_slot: bool = True) -> None:
         """Assert that all clients have the same refusal and that nothing of the render is left.
 
-        The refusal is counted if the render had a slot (Metrics, 1). It is not cached: the next
-        client starts a new render.
+        The refusal is counted if the render had a slot (Metrics, 1).
         """
         self.assertEqual(self.harness.refusals(), {refusal})
-        self.assertIsNone(self.harness.renders.find(self.harness.request().key))
         self.assert_released()
         self.assertEqual(self.outcomes(), {refusal.code: 1} if had_slot else {})
         self.assert_nothing_stored()
@@ -295,7 +293,6 @@ class JoiningTests(RenderCase):
         during = self.harness.start_client()
         encoder.exit_and_end()
         self.assertEqual((during.data, during.started), (b"abc", False))
-        self.assertIsNone(self.harness.renders.find(self.harness.request().key))
         after = self.harness.start_client()
         self.assertEqual((after.data, after.started), (b"", True))
 
@@ -306,21 +303,6 @@ class JoiningTests(RenderCase):
         self.assertTrue(one.started and two.started)
         self.harness.answer_probe()
         self.assertEqual([c.arguments[0] for c in self.harness.spawner.alive], ["ffmpeg"] * 2)
-
-    def test_find(self) -> None:
-        """``find`` joins a running render if there is one, and never starts a render."""
-        request = self.harness.request()
-        self.assertIsNone(self.harness.renders.find(request.key))
-        self.assertEqual(self.harness.spawner.children, [])
-        client = self.harness.start_client()
-        subscription = self.harness.renders.find(request.key)
-        assert subscription is not None
-        joined = Client(subscription)
-        self.harness.clients.append(joined)
-        client.disconnect()
-        self.harness.answer_probe()
-        self.harness.encoder().exit_and_end(stdout=b"abc")
-        self.assertEqual((joined.data, joined.started), (b"abc", False))
 
 
 class LaneTests(RenderCase):

@@ -79,7 +79,6 @@ class NoFileTests(StoreCase):
         self.harness.finish()
         self.assert_served_without_storing(client)
         self.assertEqual((half_way.started, half_way.data), (False, b"abc"))
-        self.assertIsNone(self.harness.renders.find(self.harness.request().key))
         client, encoder = self.harness.render("f:peaks/pts:1/pk_fmt:dat")
         encoder.exit_and_end(stdout=b"\1\0\2\0")
         self.harness.threads.run()
@@ -138,7 +137,6 @@ class NoFileTests(StoreCase):
                 self.harness.disk.run()
             self.assertEqual((self.harness.spawner.alive, self.harness.slots.held), ([], 0))
             self.assertEqual(self.counted(), {SUCCESS: 1, CANCELLED: 1 if late else 2})
-            self.assertIsNone(self.harness.renders.find(self.harness.request().key))
             self.harness.disk.run()
 
     def test_all_leave(self) -> None:
@@ -217,7 +215,6 @@ class WriteBackTests(StoreCase):
         self.harness.clock.advance(0.1)
         self.assertEqual(self.counted(), {SUCCESS: 1, WRITE_FAILURE: 1})
         self.assertEqual(self.warnings(), ["write-back"])
-        self.assertIsNone(self.harness.renders.find(self.harness.request().key))
         self.assertIsNone(self.harness.found())
         self.assertNotEqual(self.harness.scratch_files(), [])
         self.harness.clock.advance(1)
