@@ -168,19 +168,6 @@ class RefusedStartTests(TapCase):
         # If no host is allowed, no certificate is ever verified.
         await self.twistd(**missing).port()
 
-    async def test_stopped_while_it_asks(self) -> None:
-        """SIGTERM during the check of a bucket ends the start with status 0 and without errors."""
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            silent.settimeout(PATIENCE)
-            endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
-            process = self.twistd(**{**BUCKET, "AP_S3_ENDPOINT": endpoint})
-            with silent.accept()[0]:
-                process.signal(signal.SIGTERM)
-                self.assertEqual(0, await process.end())
-        self.assertEqual("", process.stderr)
-        self.assertNotIn("error", process.stdout)
-        self.assert_not_served(process)
-
 
 class BindTests(TapCase):
     """Where the service listens (AP_BIND)."""
