@@ -43,9 +43,9 @@ S3_TESTS = tests.support.test_buckets_live tests.deploy.test_cluster \
 QUICK_FILES = $(sort $(shell find tests -name 'test_*.py' ! -name '*_live.py' \
     $(foreach folder,bench browser deploy examples fuzz handover soak,! -path 'tests/$(folder)/*')))
 
-.PHONY: help help-all install dev ffmpeg system-ffmpeg cell compiler node browser browsers webkit engines player haproxy nginx varnish cache-servers proxy-servers promtool systemd gpodder names readers languages utilities test-packages radosgw swift run demo \
+.PHONY: help help-all install dev ffmpeg system-ffmpeg cell compiler node browser browsers webkit engines player haproxy nginx cache-servers proxy-servers promtool systemd names readers languages utilities test-packages radosgw swift run demo \
     check ci-root lint format types docs coverage test test-more quick test-deploy caches proxies test-ceph test-rclone test-swift \
-    test-ffmpeg matrix soak handover bench deadlines quality wrk fuzz container outdated screenshots clean
+    test-ffmpeg matrix soak handover faults mutants bench deadlines quality wrk fuzz container outdated screenshots clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
@@ -85,12 +85,12 @@ endef
 quick: dev ## run the tests that need no program and no server, in seconds
 	$(BIN)/python $(TRIAL) -j$(JOBS) $(subst /,.,$(QUICK_FILES:.py=))
 
-test-deploy: system-ffmpeg dev haproxy nginx systemd promtool utilities gpodder #: run the tests of deploy/
-	AUDIOPROXY_GPODDER=required AUDIOPROXY_HAPROXY=required AUDIOPROXY_PROMTOOL=required \
+test-deploy: system-ffmpeg dev haproxy nginx systemd promtool utilities #: run the tests of deploy/
+	AUDIOPROXY_HAPROXY=required AUDIOPROXY_PROMTOOL=required \
 	    AUDIOPROXY_NGINX=required AUDIOPROXY_SYSTEMD_ANALYZE=required AUDIOPROXY_UTILITIES=required \
 	    $(BIN)/python $(TRIAL) -j$(JOBS) tests.deploy
 
-caches: system-ffmpeg dev nginx cache-servers #: run a node behind nginx, Varnish, Squid and Traffic Server
+caches: system-ffmpeg dev nginx cache-servers #: run a node behind nginx, Varnish and Squid
 	AUDIOPROXY_CACHES=required AUDIOPROXY_NGINX=required \
 	    $(BIN)/python $(TRIAL) -j$(JOBS) tests.deploy.test_caches tests.deploy.other_caches
 
@@ -122,6 +122,14 @@ soak: system-ffmpeg dev ## run nodes under load and faults; SECONDS=120 SEED=1
 
 handover: system-ffmpeg dev #: replace the service ten times under load; SECONDS=120 is how long slow clients take
 	SECONDS=$(SECONDS) $(BIN)/python $(TRIAL) tests.handover.long
+
+faults: system-ffmpeg compiler dev #: fail each system call of a request, a prune and a start once, and cut the power after each change
+	$(BIN)/python $(TRIAL) tests.faults.every_step
+	$(BIN)/python -m tests.faults.store_load
+
+mutants: dev #: mutate pure modules, and list the mutants that their unit tests do not detect; SCOPES=grammar SAMPLE=300
+	@$(BIN)/pip install --quiet --disable-pip-version-check 'mutmut==3.8.*'
+	$(BIN)/python tools/mutants.py --seed $(SEED) $(SAMPLE:%=--sample %) $(SCOPES)
 
 bench: system-ffmpeg ffmpeg nginx wrk dev ## measure, and write the figures into the pages; ROUNDS=5
 	$(BIN)/python -m bench --rounds $(ROUNDS)
@@ -162,8 +170,6 @@ coverage: dev test ## run `make test`, and require full branch coverage of gramm
 	$(BIN)/coverage report
 
 fuzz: dev ## feed random input to every parser; SECONDS=120
-	@$(BIN)/pip install --quiet --disable-pip-version-check atheris || \
-	    echo 'atheris is not available for this Python; fuzzing with Hypothesis alone.'
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 ffmpeg: ## build an audio-only ffmpeg in build/ffmpeg/bin
@@ -274,15 +280,12 @@ haproxy:
 	@command -v haproxy >/dev/null || [ -x /usr/sbin/haproxy ] || tools/system-package haproxy
 
 # For tests only: caches. Their programs need more of their packages than one file.
-cache-servers: varnish
-	@for program in squid/squid traffic_server/trafficserver; do \
+cache-servers:
+	@for program in squid/squid varnishd/varnish; do \
 	    PATH=$$PATH:/usr/sbin command -v $${program%/*} >/dev/null || \
 	        tools/system-package --stopped $${program#*/} || exit; \
 	done
-
-# varnish-modules has xkey, and no program.
-varnish:
-	@PATH=$$PATH:/usr/sbin command -v varnishd >/dev/null || tools/system-package --stopped varnish
+	@# varnish-modules has xkey, and no program.
 	@[ -n "$$(ls /usr/lib*/varnish/vmods/libvmod_xkey.so /usr/lib*/*/varnish/vmods/libvmod_xkey.so 2>/dev/null)" ] || \
 	    tools/system-package varnish-modules
 
@@ -345,10 +348,6 @@ build/bin/promtool:
 # For tests only: systemd-analyze verifies units, even if systemd is not running.
 systemd:
 	@command -v systemd-analyze >/dev/null || tools/system-package systemd
-
-# For `make test-deploy` only: a program that downloads podcasts. It brings GTK.
-gpodder:
-	@command -v gpo >/dev/null || tools/system-package gpodder
 
 # npm writes this file last.
 %/node_modules/.package-lock.json: %/package.json %/package-lock.json | node

@@ -20,7 +20,8 @@ responds with one. No other module contains the status of a refusal::
     +-- QueueFull                429
     +-- Stopping                 499  never sent: the connection is closed
     +-- RenderFailed             500  by the service, not by the client
-    |   +-- DiskFull
+    |   +-- DiskFailed
+    |   |   +-- DiskFull
     |   +-- IrregularSource           never sent: the render begins anew
     |   |   +-- WrongLength
     |   +-- OutputDiffers
@@ -218,13 +219,20 @@ class RenderFailed(Refusal, status=500, code="render_failed"):
     default_message = "The render failed."
 
 
-class DiskFull(RenderFailed):
-    default_message = "The disk is full."
+class DiskFailed(RenderFailed):
+    """The disk of an output fails. Another one may not."""
+
+    default_message = "The output could not be written to the disk."
 
     @staticmethod
-    def explains(error: OSError) -> bool:
-        """Return whether an error has this cause."""
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    def of(error: OSError) -> DiskFailed:
+        """Return the refusal for an error of the disk."""
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return DiskFull() if is_full else DiskFailed()
+
+
+class DiskFull(DiskFailed):
+    default_message = "The disk is full."
 
 
 class IrregularSource(RenderFailed):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
@@ -132,24 +131,3 @@ async def await_uncancelled(running: Deferred[T], stop: Callable[[], object] = l
     if cancelled:
         raise CancelledError
     return await result.wait()
-
-
-async def read_in_thread(
-    run_in_thread: ThreadRunner, descriptor: int, offset: int, count: int
-) -> bytes:
-    """Return up to ``count`` bytes of a file, or raise OSError."""
-    # If the caller is cancelled, the thread reads on.
-    own = os.dup(descriptor)
-
-    def read() -> bytes:
-        try:
-            return os.pread(own, count, offset)
-        finally:
-            os.close(own)
-
-    try:
-        reading = run_in_thread(read)
-    except OSError:
-        os.close(own)
-        raise
-    return await reading

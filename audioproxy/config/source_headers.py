@@ -56,7 +56,7 @@ def read_source_headers(path: str) -> SourceHeaders:
     headers = _Collector("the first word")
     with open(readable_file(path), "rb") as file:
         with headers.naming():
-            _check_access(os.fstat(file.fileno()))
+            check_access(os.fstat(file.fileno()), os.geteuid())
         data = file.read()
     wanted = "UTF-8 without a byte-order mark is required"
     with headers.naming():
@@ -146,14 +146,14 @@ class _Collector:
         return source.authority
 
 
-def _check_access(status: os.stat_result) -> None:
-    """Raise `InvalidValue` for a file that others than its owner may read or change.
+def check_access(status: os.stat_result, uid: int) -> None:
+    """Raise `InvalidValue` for a file of a user that others than its owner may read or change.
 
     A file of root that another user can read was given to that user by root: by an ACL, as by
     LoadCredential= of systemd, where the mode shows the ACL's mask in place of the group's rights
     (acl(5)), or by a group, as in a volume of Kubernetes.
     """
-    is_given = status.st_uid == 0 != os.geteuid()
+    is_given = status.st_uid == 0 != uid
     if status.st_mode & (0o037 if is_given else 0o077):
         mode = f"{stat.S_IMODE(status.st_mode):04o}"
         raise InvalidValue(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from audioproxy.errors import (
+    DiskFailed,
     DiskFull,
     EncryptedSource,
     MemoryExceeded,
@@ -44,7 +45,9 @@ def verdict(ended_by: str | None, stderr: bytes, *, writes: bool = True) -> type
     # The stderr of a child that a signal ended explains nothing but a failed allocation.
     if ended_by is not None:
         return MemoryExceeded if lacked_memory(stderr) else None
-    return DiskFull if writes and filled_disk(stderr) else classify(stderr)
+    if writes and filled_disk(stderr):
+        return DiskFull
+    return DiskFailed if writes and lost_output(stderr) else classify(stderr)
 
 
 def classify(stderr: bytes) -> type[Refusal] | None:
@@ -104,6 +107,11 @@ def exceeded_file_size(stderr: bytes) -> bool:
 def filled_disk(stderr: bytes) -> bool:
     """Return whether a write failed since the disk is full or a quota is reached."""
     return _has(Meaning.DISK_FULL, stderr)
+
+
+def lost_output(stderr: bytes) -> bool:
+    """Return whether a write failed since the disk is faulty."""
+    return _has(Meaning.OUTPUT_LOST, stderr)
 
 
 def _has(meaning: Meaning, stderr: bytes) -> bool:

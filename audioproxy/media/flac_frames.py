@@ -76,16 +76,19 @@ class _Bits:
         self._text += digits.tobytes().decode("ascii")
         return bool(piece)
 
-    def starts_with(self, text: str) -> bool:
-        while self.at + len(text) > len(self._text) and self._convert_more():
+    def _convert_to(self, stop: int) -> None:
+        while stop > len(self._text) and self._convert_more():
             pass
+
+    def starts_with(self, text: str) -> bool:
+        self._convert_to(self.at + len(text))
         return self._text.startswith(text, self.at)
 
     def read(self, count: int) -> int:
         start, self.at = self.at, self.at + count
-        while self.at > len(self._text):
-            if not self._convert_more():
-                raise Malformed
+        self._convert_to(self.at)
+        if self.at > len(self._text):
+            raise Malformed
         return int(self._text[start : self.at] or "0", 2)
 
     def match(self, pattern: re.Pattern[str]) -> re.Match[str]:

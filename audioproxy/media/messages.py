@@ -41,6 +41,8 @@ class Meaning(Enum):
     SILENCE_LOST = auto()
     #: The last bytes of the output could not be written. ffmpeg 5 exits with 0 even then.
     END_LOST = auto()
+    #: A write of the output failed, at another fault of the disk than a lack of space.
+    OUTPUT_LOST = auto()
     #: The reader of a pipe has ended.
     READER_LOST = auto()
     #: The container states no duration; ffprobe divides the size by the bit rate of the first
@@ -71,6 +73,10 @@ _BROKEN += rb"|Value too large for defined data type)"
 # The line that follows in ffmpeg names the input.
 _INPUT = rb"^\[in#\d+ @ [^\]\n]*\] Error opening input: "
 _NEXT_LINE = rb"\nError opening input file "
+# What precedes the reason why a write has failed.
+_OLD_WRITE = rb"^(?:av_interleaved_write_frame\(\)"
+_OLD_WRITE += rb"|(?:Could not write header|Error writing trailer|Error closing file) [^\n]*)"
+_NEW_WRITE = rb"^\[(?:aost|out)#[^\]\n]*\] [^\n]*"
 
 MESSAGES = (
     Message((_M.NOT_OPENED,), _ALL, rb"^file:/dev/fd/\d+: " + _BROKEN + rb"$"),
@@ -133,14 +139,10 @@ MESSAGES = (
     ),
     Message((_M.END_LOST,), _OLD, rb"^Error (?:writing trailer of|closing file) "),
     Message((_M.END_LOST,), _NEW, rb"^\[out#[^\]\n]*\] Error (?:writing trailer|closing file): "),
-    Message(
-        (_M.READER_LOST,),
-        _OLD,
-        rb"^(?:av_interleaved_write_frame\(\)"
-        rb"|(?:Could not write header|Error writing trailer|Error closing file) [^\n]*)"
-        rb": Broken pipe$",
-    ),
-    Message((_M.READER_LOST,), _NEW, rb"^\[(?:aost|out)#[^\]\n]*\] [^\n]*: Broken pipe$"),
+    Message((_M.READER_LOST,), _OLD, _OLD_WRITE + rb": Broken pipe$"),
+    Message((_M.READER_LOST,), _NEW, _NEW_WRITE + rb": Broken pipe$"),
+    Message((_M.OUTPUT_LOST,), _OLD, _OLD_WRITE + rb": Input/output error$"),
+    Message((_M.OUTPUT_LOST,), _NEW, _NEW_WRITE + rb": Input/output error$"),
     Message((_M.ESTIMATED_DURATION,), _ALL, rb"Estimating duration from bitrate"),
     Message(
         (_M.DECODER_FAULT,),

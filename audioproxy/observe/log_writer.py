@@ -14,11 +14,8 @@ from threading import Condition, Thread
 
 # Bytes of lines that wait for the reader of the log (D68).
 _LIMIT = 8 << 20
-# Bytes below which lines are accepted again after a loss, so that one line reports thousands.
-_ACCEPTED_AGAIN = _LIMIT // 2
 # Bytes that are written at once: the default capacity of a pipe.
 _MOST_AT_ONCE = 64 * 1024
-# Seconds of rest after an error, such as a full disk.
 _PAUSE = 0.1
 
 
@@ -30,12 +27,21 @@ class LogWriter:
 
     :param write: writes whole lines, and returns what the system refused of them. It may block.
     :param lost_line: returns the line that says how many lines were lost.
+    :param limit: bytes of lines that wait. After a loss, lines are accepted again below half of it,
+        so that one line reports thousands.
+    :param pause: seconds of rest after an error, such as a full disk.
     """
 
     def __init__(
-        self, write: Callable[[bytes], bytes], encoding: str, lost_line: Callable[[int], str]
+        self,
+        write: Callable[[bytes], bytes],
+        encoding: str,
+        lost_line: Callable[[int], str],
+        limit: int = _LIMIT,
+        pause: float = _PAUSE,
     ) -> None:
         self.encoding = encoding
+        self._limit, self._pause = limit, pause
         self._write = write
         self._lost_line = lost_line
         self._changed = Condition()
@@ -56,7 +62,8 @@ class LogWriter:
             self._write(data)
             return
         with self._changed:
-            self._full = self._size > (_ACCEPTED_AGAIN if self._full else _LIMIT - len(data))
+            limit = self._limit // 2 if self._full else self._limit - len(data)
+            self._full = self._size > limit
             if self._full:
                 self._lost += data.count(b"\n")
                 return
@@ -87,7 +94,7 @@ class LogWriter:
                 data = self._take()
             lost = self._write_whole_lines(data)
             if lost:
-                time.sleep(_PAUSE)
+                time.sleep(self._pause)
             with self._changed:
                 self._size -= len(data)
                 self._lost += lost

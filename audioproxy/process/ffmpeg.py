@@ -21,6 +21,7 @@ from audioproxy.media.diagnostics import (
     filled_disk,
     lacks_end,
     lacks_silence,
+    lost_output,
     lost_reader,
     one_line,
     verdict,
@@ -90,8 +91,8 @@ class Encoding:
     def is_readable(self) -> bool:
         """Whether readers may see what it has written so far.
 
-        No reader sees what precedes the first audio. Nor what follows a failure of the source, a
-        full disk, or the loss of silence: a filter that looks ahead, such as loudnorm, ends with
+        No reader sees what precedes the first audio. Nor what follows a failure of the source or
+        the disk, or the loss of silence: a filter that looks ahead, such as loudnorm, ends with
         other samples than the source has.
 
         :raises IrregularSource: where the source needs another pipeline.
@@ -109,7 +110,7 @@ class Encoding:
         # This is asked each millisecond until there is audio, and a search takes as long.
         if (printed := (decoder_stderr, stderr)) != self._printed:
             self._run.pipeline.check(stderr)
-            lacks_audio = lacks_silence(stderr) or filled_disk(stderr)
+            lacks_audio = lacks_silence(stderr) or filled_disk(stderr) or lost_output(stderr)
             self._is_readable = self._run.pipeline.has_checked(stderr) and not lacks_audio
             self._printed = printed
         return self._is_readable

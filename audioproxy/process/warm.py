@@ -250,6 +250,7 @@ class WarmProgram:
             if linked[program] != self.executables.identify(f"/proc/{server.pid}/exe"):
                 raise ValueError("it was replaced while it was linked")
             trial = await self._run_trial(server, [program, "-version"], {})
+            self._discard(trial)
             if trial.fault is not None:
                 raise ValueError(trial.fault)
             if server is not self._next:
@@ -278,9 +279,12 @@ class WarmProgram:
                 MAP_DESCRIPTOR: file.fileno(),
             }
             trial = await self._run_trial(server, [program, *_FAR_WORDS], descriptors)
+            asks = False
             with suppress(OSError):
-                return not trial.has_crashed and bool(ours.recv(1, socket.MSG_DONTWAIT))
-        return False
+                asks = not trial.has_crashed and bool(ours.recv(1, socket.MSG_DONTWAIT))
+        # The end of a closed program may be reported here, when nothing is open any more.
+        self._discard(trial)
+        return asks
 
     async def _run_trial(
         self, server: ForkServer, command: Sequence[str], descriptors: Mapping[int, int]
@@ -293,7 +297,6 @@ class WarmProgram:
         self._trial = trial
         self._running.add(trial)
         await trial.ended
-        self._discard(trial)
         return trial
 
     def _adopt(self, server: ForkServer, linked: dict[str, object], *, asks: bool) -> None:

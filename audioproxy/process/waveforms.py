@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled, run_detached
 from audioproxy.concurrency.workers import all_results
-from audioproxy.errors import DiskFull, NothingDecoded, OutputTooLarge, RenderFailed, reason_of
+from audioproxy.errors import DiskFailed, NothingDecoded, OutputTooLarge, RenderFailed, reason_of
 from audioproxy.files.scratch_files import DEFAULT_FOLDER
 from audioproxy.media.waveform_pixels import CoarseBlocks, frames_per_pixel
 from audioproxy.media.waveform_spec import Pass, UnusualSamples, WaveformSpec
@@ -93,10 +93,11 @@ class Waveforms:
         except OutputTooLarge as refusal:
             _log.warn("a waveform was dropped: {why}", why=refusal.message)
             raise
+        except DiskFailed as refusal:
+            _log.warn("a waveform cannot be written: {error}", error=refusal.__cause__)
+            raise
         except OSError as error:
             _log.warn("a waveform cannot be written: {error}", error=error)
-            if DiskFull.explains(error):
-                raise DiskFull from error
             raise RenderFailed("The waveform could not be written to the disk.") from error
 
 
@@ -187,7 +188,10 @@ class _Run:
         def write() -> None:
             from audioproxy.process.waveform_reader import write_document
 
-            write_document(finish, self.spec, self.output, self.limit)
+            try:
+                write_document(finish, self.spec, self.output, self.limit)
+            except OSError as error:
+                raise DiskFailed.of(error) from error
 
         await await_uncancelled(self.waveforms.in_thread(write))
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import os
 
-from audioproxy.errors import DiskFull, RenderFailed
+from audioproxy.errors import DiskFailed
 from audioproxy.files.scratch_files import ScratchFile
+from audioproxy.files.whole_transfers import read_whole, write_whole
 from audioproxy.media.command.encoding import StatedLength
 from audioproxy.observe.log_context import Logger
 
@@ -41,7 +41,10 @@ class EncodedFile:
 
     @property
     def written(self) -> int:
-        return os.fstat(self.scratch.descriptor).st_size
+        try:
+            return os.fstat(self.scratch.descriptor).st_size
+        except OSError as error:
+            raise _refuse(error) from error
 
     def encoded_bytes(self, size: int) -> int:
         return max(0, size - len(self._prefix))
@@ -71,22 +74,28 @@ class EncodedFile:
     def read(self, offset: int, limit: int) -> bytes:
         return os.pread(self.scratch.descriptor, limit, offset)
 
+    def read_whole(self, offset: int, count: int) -> bytes:
+        try:
+            return read_whole(self.scratch.descriptor, count, offset)
+        except OSError as error:
+            raise _refuse(error) from error
+
     def _patch(self) -> None:
         """Write the stated length into the headers, which are complete; only once."""
         stated = self._stated_length
         assert stated is not None
-        header = self.read(0, self._header_bytes)
+        header = self.read_whole(0, min(self._header_bytes, self.written))
         for offset, data in list(stated.header.patches(stated.form, header)):
             self._write(data, offset)
         self._patched = True
 
     def _write(self, data: bytes, offset: int) -> None:
         try:
-            written = os.pwrite(self.scratch.descriptor, data, offset)
-            if written < len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            write_whole(self.scratch.descriptor, data, offset)
         except OSError as error:
-            _log.warn("the length of an output cannot be written: {error}", error=error)
-            if DiskFull.explains(error):
-                raise DiskFull from error
-            raise RenderFailed("The output could not be written to the disk.") from error
+            raise _refuse(error) from error
+
+
+def _refuse(error: OSError) -> DiskFailed:
+    _log.warn("the file of an output fails: {error}", error=error)
+    return DiskFailed.of(error)

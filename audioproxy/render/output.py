@@ -205,7 +205,7 @@ class RenderOutput:
             return True
         stop = min(readable, self.size)
         count = min(_COMPARED, max(0, stop - self._compared))
-        if file.read(self._compared, count) != self._file.read(self._compared, count):
+        if file.read_whole(self._compared, count) != self._file.read_whole(self._compared, count):
             raise OutputDiffers
         self._compared += count
         self._has_more_to_compare = count == _COMPARED

@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.slots import Claim, Slots
 from audioproxy.errors import (
-    DiskFull,
+    DiskFailed,
     IrregularSource,
     NothingDecoded,
     OutputDiffers,
@@ -253,9 +253,9 @@ class Render:
                     key=self._request.key,
                 )
                 raise
-            except DiskFull:
+            except DiskFailed as refusal:
                 # Once more outside the store.
-                if not self._write_back.disk_filled():
+                if not self._write_back.leave_store(refusal):
                     raise
 
     async def _run_job(self, job: Job, deadline: Deadline) -> RenderOutput:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from cachetools import TTLCache
 from twisted.internet.interfaces import IReactorTime
 
-from audioproxy.errors import RenderFailed
+from audioproxy.errors import DiskFailed, DiskFull, RenderFailed
 from audioproxy.files.scratch_files import ScratchFile, ScratchSpace
 from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.grammar.request import VariantRequest
@@ -62,7 +62,7 @@ class WriteBack:
 
     async def create_in_store(self, seconds: float) -> ScratchFile | None:
         storage = self._storage
-        if storage.store is None:
+        if storage.store is None or not self.possible:
             return None
         if self._key in storage.oversized:
             _log.warn("{key} is not stored: it filled the disk of the store", key=self._key)
@@ -77,13 +77,23 @@ class WriteBack:
             self.possible = False
             return None
 
-    def disk_filled(self) -> bool:
-        """Keep this variant, and no other, out of the store; return whether its file was there."""
-        if self.possible:
+    def leave_store(self, refusal: DiskFailed) -> bool:
+        """Keep this render out of the store, whose disk fails; return whether its file was there.
+
+        A variant that has filled the disk, and no other, is kept out for a while.
+        """
+        was_there, self.possible = self.possible, False
+        if not was_there:
+            _log.warn("the disk of TMPDIR fails: {why}", why=refusal.message)
+            return False
+        _log.warn(
+            "{key} is not stored: the disk of the store fails: {why}",
+            key=self._key,
+            why=refusal.message,
+        )
+        if isinstance(refusal, DiskFull):
             self._storage.oversized[self._key] = True
-        else:
-            _log.warn("the disk of TMPDIR is full")
-        return self.possible
+        return True
 
     async def create_outside_store(self, seconds: float) -> ScratchFile:
         try:

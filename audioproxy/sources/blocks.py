@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+from audioproxy.files.whole_transfers import write_whole
+
 #: Bytes of a block, as in cell.c.
 BLOCK = 64 * 1024
 # The marks of blocks that are there are 1 to 255.
@@ -83,10 +85,7 @@ class BlockFile:
 
         :returns: the bytes that are free on the disk.
         """
-        view = memoryview(data)
-        while view:
-            count = os.pwrite(self._file.fileno(), view, offset)
-            offset, view = offset + count, view[count:]
+        write_whole(self._file.fileno(), data, offset)
         disk = os.fstatvfs(self._file.fileno())
         return disk.f_bavail * disk.f_frsize
 

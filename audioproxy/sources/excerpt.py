@@ -13,6 +13,7 @@ from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
 from audioproxy.errors import Refusal, RenderFailed, UpstreamUnavailable, reason_of
 from audioproxy.files.scratch_files import AnonymousSpace
+from audioproxy.files.whole_transfers import read_up_to
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR
 from audioproxy.media.reading import Reader
 from audioproxy.media.seek_point import MOST_COPIED, SeekPoint
@@ -92,7 +93,7 @@ def _read_all(copying: Reader[None], descriptor: int, stop: Event) -> None:
     while wanted is not None and not stop.is_set():
         offset, count = wanted
         try:
-            data = os.pread(descriptor, count, offset)
+            data = read_up_to(descriptor, count, offset)
         except OSError as error:
             _log.warn("a source cannot be read: {why}", why=reason_of(error))
             raise UpstreamUnavailable from error

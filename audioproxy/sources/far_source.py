@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -13,8 +12,9 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.concurrency.threads import ThreadRunner, read_in_thread
+from audioproxy.concurrency.threads import ThreadRunner
 from audioproxy.errors import Refusal, RenderFailed, SourceTooLarge, UndecodableSource, reason_of
+from audioproxy.files.whole_transfers import read_in_thread, read_whole
 from audioproxy.media.inputs import (
     MAP_DESCRIPTOR,
     QUESTIONS_DESCRIPTOR,
@@ -329,6 +329,6 @@ class FarSource:
     async def _fetch_end(self, file: FarFile, size: int) -> None:
         """Fetch the end of the source, which most containers need, when the start is there."""
         await file.want(START_BYTES // BLOCK - 1, self._reader)
-        start = os.pread(file.blocks.readable, _TS_PACKET + 1, 0)
+        start = read_whole(file.blocks.readable, _TS_PACKET + 1, 0)
         is_ts = start[0] == start[-1] == _TS_SYNC
         file.prefetch(size - (_END_BYTES_OF_TS if is_ts else _END_BYTES))

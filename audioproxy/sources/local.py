@@ -13,8 +13,9 @@ from typing import ClassVar, TypeVar
 from cachetools import TTLCache
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.concurrency.threads import ThreadRunner, read_in_thread
+from audioproxy.concurrency.threads import ThreadRunner
 from audioproxy.errors import NoSuchSource, NotFound, UpstreamUnavailable, reason_of
+from audioproxy.files.whole_transfers import read_in_thread
 from audioproxy.grammar.sources import LocalSource, leaves_root, log_name
 from audioproxy.grammar.values import other_forms
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
@@ -94,16 +95,21 @@ class OpenLocalSource:
     def has_certain_identity(self) -> bool:
         """Return whether the file is as it was when it was opened, and had been for 3 seconds.
 
-        After `close`, nothing is certain: other requests may still share a probe of this source.
+        Nothing is certain after `close`, since other requests may still share a probe of this
+        source, and while the disk fails.
         """
-        if self._descriptor < 0:
+        try:
+            status = os.fstat(self._descriptor)
+        except OSError:
             return False
-        status = os.fstat(self._descriptor)
         is_old = max(status.st_mtime, status.st_ctime) <= self._now() - _TIMESTAMP_MARGIN
         return is_old and _identity(status) == self.identity
 
     async def unchanged(self) -> bool:
-        return _validator(os.fstat(self._descriptor)) == self.validator
+        try:
+            return _validator(os.fstat(self._descriptor)) == self.validator
+        except OSError as error:
+            raise UpstreamUnavailable from error
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
@@ -128,7 +134,7 @@ class LocalSources:
         try:
             # The root is resolved for each request: it may be a link that a deployment changes.
             root = os.path.realpath(self._root)
-            descriptor = _open_resolved(root, _resolve(root, source.path))
+            descriptor, status = _open_resolved(root, _resolve(root, source.path))
         except OSError as error:
             if error.errno in _UNCERTAIN_ERRORS:
                 raise UpstreamUnavailable from error
@@ -140,7 +146,6 @@ class LocalSources:
             raise NoSuchSource(f"{reason_of(error)}{other}") from None
         except ValueError as error:
             raise NotFound(str(error)) from None
-        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
             raise NotFound("not a regular file")
@@ -211,7 +216,7 @@ def _find_other_form(root: bytes, path: bytes) -> bytes | None:
     return found
 
 
-def _open_resolved(root: bytes, components: list[bytes]) -> int:
+def _open_resolved(root: bytes, components: list[bytes]) -> tuple[int, os.stat_result]:
     *directories, name = components
     parent = os.open(root, _DIRECTORY_FLAGS)
     try:
@@ -219,6 +224,11 @@ def _open_resolved(root: bytes, components: list[bytes]) -> int:
             inner = os.open(directory, _DIRECTORY_FLAGS, dir_fd=parent)
             os.close(parent)
             parent = inner
-        return os.open(name, _FILE_FLAGS, dir_fd=parent)
+        opened = os.open(name, _FILE_FLAGS, dir_fd=parent)
     finally:
         os.close(parent)
+    try:
+        return opened, os.fstat(opened)
+    except OSError:
+        os.close(opened)
+        raise

@@ -23,6 +23,7 @@ from audioproxy.errors import UpstreamUnavailable, reason_of
 from audioproxy.files.disk_space import DiskSpace
 from audioproxy.files.folder_sync import sync_folder
 from audioproxy.files.scratch_files import ScratchFile, read_chunks
+from audioproxy.files.whole_transfers import write_whole
 from audioproxy.observe.log_context import Logger
 from audioproxy.variants.interfaces import NoRoom, Unwritable
 from audioproxy.variants.last_use import record_use
@@ -73,6 +74,7 @@ class FileVariantStore:
     :param seconds: a clock, which threads call too.
     :param max_bytes: the bound of the store; None without one.
     :param sync: writes the names in a folder to the disk, in a thread.
+    :param measure: returns the space of the disk that has a folder, in a thread.
     :ivar on_commit: called after each commit, with the refusal if the bound left no room.
     """
 
@@ -84,6 +86,7 @@ class FileVariantStore:
         seconds: Callable[[], float] = time.monotonic,
         max_bytes: int | None = None,
         sync: Callable[[str], object] = sync_folder,
+        measure: Callable[[str], DiskSpace] = DiskSpace.of,
     ) -> None:
         self.root = os.path.abspath(root)
         self.usage = StoreUsage(self.root, max_bytes)
@@ -94,6 +97,7 @@ class FileVariantStore:
         self._reads = reads
         self._seconds = seconds
         self._sync = sync
+        self._measure = measure
         # Folders of variants whose names are on the disk. Another node may have created one that is
         # not, yet.
         self._synced_shards: set[str] = set()
@@ -123,7 +127,7 @@ class FileVariantStore:
             self._scratch.open()
             proof = self._scratch.create()
             try:
-                os.write(proof.descriptor, b"proof")
+                write_whole(proof.descriptor, b"proof", 0)
             finally:
                 proof.close_now()
         except OSError as error:
@@ -212,9 +216,9 @@ class FileVariantStore:
     def record_uses(self, now: float) -> None:
         """Set the time of use of the variants that were read since the last call, in a thread."""
         used, self._used = self._used, set()
-        # A copy: the reactor thread may be adding a key.
-        for key in tuple(used or ()):
-            record_use(variant_path(self.root, key), now)
+        # No iteration: the reactor thread may be adding a key.
+        while used:
+            record_use(variant_path(self.root, used.pop()), now)
 
     async def commit(
         self,
@@ -257,7 +261,7 @@ class FileVariantStore:
 
     def _create(self) -> NamedFile:
         # A full disk can still create an empty file, but then the render would fail.
-        disk = DiskSpace.of(self.root)
+        disk = self._measure(self.root)
         if disk.free < min(_RESERVE, disk.size // _RESERVE_FRACTION):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return self._scratch.create()
@@ -291,8 +295,7 @@ class FileVariantStore:
             for chunk in read_chunks(descriptor, 0, size):
                 sha256.update(chunk)
             trailer = make_trailer(size, headers, replace(record, sha256=sha256.hexdigest()))
-            if os.pwrite(descriptor, trailer, size) < len(trailer):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            write_whole(descriptor, trailer, size)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

@@ -23,6 +23,7 @@ from typing import TypeAlias
 from twisted.internet.defer import Deferred
 
 from audioproxy.files.streams import FileProducer
+from audioproxy.files.whole_transfers import read_up_to
 from audioproxy.variants.record import VariantRecord
 from audioproxy.variants.response_headers import VariantHeaders
 
@@ -76,7 +77,7 @@ class StoredFile:
 
     def load(self) -> bool:
         """Read all bytes, so that no later read accesses the disk; return whether it has them."""
-        self._data = os.pread(self.descriptor, self.size, 0)
+        self._data = read_up_to(self.descriptor, self.size, 0)
         return len(self._data) == self.size
 
     def read(self, offset: int, limit: int) -> bytes:
@@ -92,7 +93,7 @@ class StoredFile:
         """Read bytes in a thread, so that they are in the page cache afterwards."""
         assert self.run_read is not None
         # After `close`, the read fails, and its result is not used.
-        return self.run_read(lambda: len(os.pread(self.descriptor, count, offset)))
+        return self.run_read(lambda: len(read_up_to(self.descriptor, count, offset)))
 
     def close(self) -> None:
         descriptor, self.descriptor = self.descriptor, -1
@@ -141,7 +142,8 @@ def read_small(path: str) -> tuple[int | None, bytes] | None:
     except OSError:
         return None
     try:
-        # One more byte than a small file has shows whether this is the whole file.
+        # One more byte than a small file has shows whether this is the whole file. A short read has
+        # no trailer, and is no variant here.
         data = os.pread(descriptor, _SMALL_FILE + 1, 0)
     except OSError:
         return None
@@ -158,7 +160,8 @@ def read_trailer(descriptor: int) -> _Fields | None:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         return None
-    tail = os.pread(descriptor, _TRAILER_READ, max(0, status.st_size - _TRAILER_READ))
+    start = max(0, status.st_size - _TRAILER_READ)
+    tail = read_up_to(descriptor, status.st_size - start, start)
     return _parse_trailer(tail, status.st_size)
 
 
@@ -196,9 +199,12 @@ class WarmKeys:
     Reading a cached file takes less time than a switch to another thread. Any other read may block
     for long: on a network file system, or on a disk that was idle. So a variant is first read in a
     thread, and then on the reactor thread if that was fast.
+
+    :param most: the keys that are known at a time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = _MOST_KEYS) -> None:
+        self._most = most
         self._until: dict[str, float] = {}
 
     def has(self, key: str, now: float) -> bool:
@@ -207,7 +213,7 @@ class WarmKeys:
     def add(self, key: str, began: float, ended: float) -> None:
         """Record a read in a thread."""
         if ended - began < _FAST:
-            if len(self._until) >= _MOST_KEYS:
+            if len(self._until) >= self._most:
                 del self._until[next(iter(self._until))]
             self._until[key] = ended + _WARM_SECONDS
 

@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from os.path import sameopenfile
 from typing import TypeAlias
 
+from audioproxy.files.whole_transfers import read_up_to, write_whole
 from audioproxy.variants.interfaces import NoRoom
 
 _NAME = ".usage"
@@ -62,10 +63,9 @@ class _Ledger:
 
     def set(self, size: int | None, added: int) -> None:
         text = "unknown" if size is None else str(max(0, size))
-        entry, written = f"{text:>{_WIDTH}} {added:>{_WIDTH}}\n".encode("ascii"), 0
+        entry = f"{text:>{_WIDTH}} {added:>{_WIDTH}}\n".encode("ascii")
         with _ledger_faults():
-            while written < len(entry):
-                written += os.pwrite(self.descriptor, entry[written:], written)
+            write_whole(self.descriptor, entry, 0)
         self.size, self.added = size, added
 
     def subtract(self, size: int) -> None:
@@ -191,7 +191,7 @@ class StoreUsage:
         try:
             with _ledger_faults():
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-                entry = _ENTRY.fullmatch(_read(descriptor))
+                entry = _ENTRY.fullmatch(read_up_to(descriptor, _LENGTH, 0))
             size = int(entry[1]) if entry and entry[1].isdigit() else None
             ledger = _Ledger(descriptor, size, int(entry[2]) if entry else 0)
             try:
@@ -208,13 +208,6 @@ def _ledger_faults() -> Iterator[None]:
         yield
     except OSError as error:
         raise LedgerFault(error.errno, error.strerror, _NAME) from error
-
-
-def _read(descriptor: int) -> bytes:
-    data = b""
-    while len(data) < _LENGTH and (part := os.pread(descriptor, _LENGTH - len(data), len(data))):
-        data += part
-    return data
 
 
 def _read_size(path: str) -> int:

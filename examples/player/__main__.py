@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ Ctrl-C stops the player.
 """
 
 
-def configure(home: Home) -> tuple[Config, Path]:
+def configure(home: Home, environ: Mapping[str, str]) -> tuple[Config, Path]:
     """Create missing files in a folder.
 
     :returns: the configuration of a service that uses the folder, and the file of its settings, for
@@ -76,10 +77,10 @@ def configure(home: Home) -> tuple[Config, Path]:
     :raises ConfigError: for settings that cannot be used.
     """
     # An empty AP_SOURCE_ALLOWLIST is refused. Every other empty variable counts as unset.
-    kept = KEPT + IDENTITY if os.environ.get(IDENTITY[0]) else KEPT
-    settings = {name: os.environ[name] for name in kept if name in os.environ}
-    for name in sorted(os.environ):
-        if name.startswith("AP_") and name not in KEPT and os.environ[name]:
+    kept = KEPT + IDENTITY if environ.get(IDENTITY[0]) else KEPT
+    settings = {name: environ[name] for name in kept if name in environ}
+    for name in sorted(environ):
+        if name.startswith("AP_") and name not in KEPT and environ[name]:
             print(f"player: {name}: ignored", file=sys.stderr)
     if not settings.get("AP_LOCAL_ROOT"):
         home.make_samples()
@@ -135,7 +136,7 @@ def main(*words: str) -> None:
         sys.exit(f"player: {LIBRARIES} is missing; `make demo` installs it")
     home = Home(Path(words[0] if words else Path(__file__).parents[2] / ".run").resolve())
     try:
-        config, env_file = configure(home)
+        config, env_file = configure(home, os.environ)
     except ConfigError as error:
         sys.exit("\n".join(f"player: {problem}" for problem in error.problems))
     observer = LineObserver(sys.stdout, config.log_level)

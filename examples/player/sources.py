@@ -18,11 +18,6 @@ SUFFIXES = frozenset(
     b" .tta .w64 .wav .wma .wv".split()
 )
 
-#: Maximum number of listed files, and of names that are examined. A folder may be a large
-#: collection, or the wrong folder.
-MAX_LISTED = 500
-MAX_EXAMINED = 20_000
-
 
 @dataclass(frozen=True, slots=True)
 class Sources:
@@ -30,10 +25,15 @@ class Sources:
 
     :ivar folder: AP_LOCAL_ROOT, an absolute path.
     :ivar allowlist: the entries of AP_SOURCE_ALLOWLIST, or None where it is unset.
+    :ivar max_listed: how many files are listed at most.
+    :ivar max_examined: how many names are examined at most. A folder may be a large collection, or
+        the wrong folder.
     """
 
     folder: Path
     allowlist: Sequence[str] | None
+    max_listed: int = 500
+    max_examined: int = 20_000
 
     def find(self, text: str) -> Source:
         """Return the source that the user chose or typed.
@@ -70,13 +70,13 @@ class Sources:
         found = []
         complete = True
         for examined, path in enumerate(_files(os.fsencode(self.folder), b"")):
-            if examined == MAX_EXAMINED:
+            if examined == self.max_examined:
                 complete = False
                 break
             if os.path.splitext(path)[1].lower() in SUFFIXES:
                 found.append(path)
         found.sort(key=lambda path: (path.lower(), path))
-        shown = found[:MAX_LISTED]
+        shown = found[: self.max_listed]
         return {
             "folder": os.fsencode(self.folder).decode("utf-8", "replace"),
             "sources": [describe_file(path) for path in shown],

@@ -14,7 +14,6 @@ import numpy as np
 
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.media.command.encoders import ENCODERS
-from examples.player.__main__ import main
 from examples.player.site import LIBRARIES
 from tests.browser.node import NodeCase, missing
 from tests.examples.test_player import HOSTILE
@@ -270,9 +269,10 @@ class PlayerTests(PlayerCase):
         self.assertEqual(1, await failing.end())
         words = r"\Aplayer: AP_PORT: cannot listen on 127\.0\.0\.1 port \d+ \([^\n]*\n\Z"
         self.assertRegex(failing.stderr, words)
-        self.patch(os, "environ", {"AP_LOCAL_ROOT": "/nowhere"})
-        refusal = str(self.assertRaises(SystemExit, main, str(self.store)))
-        self.assertRegex(refusal, r"\Aplayer: AP_LOCAL_ROOT: '/nowhere' is not a directory[^\n]*\Z")
+        refused = self.start_player(AP_LOCAL_ROOT="/nowhere")
+        self.assertEqual(1, await refused.end())
+        words = r"\Aplayer: AP_LOCAL_ROOT: '/nowhere' is not a directory[^\n]*\n\Z"
+        self.assertRegex(refused.stderr, words)
         await fetch(port, b"/uploads?name=a.wav", b"PUT", origin=b"http://localhost")
         samples = self.store / "samples"
         self.assertEqual(1, len(list(samples.glob("dropped-*/a.wav"))))

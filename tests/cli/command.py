@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 from audioproxy.cli.main import build_parser, main
 from audioproxy.urls import Signer
 from tests.support import preloaded
-from tests.support.service import PATIENCE, PROJECT, reactor
+from tests.support.service import PATIENCE, PROJECT, Process, ServiceCase, reactor
 
 KEY, SALT = bytes(range(32)), b"\xfa\x11"
 #: Key and salt as environment variables.
@@ -79,6 +79,18 @@ def command(*words: str, environment: Mapping[str, str] = SECRETS, stdin: str = 
     return RunResult(status, out.getvalue(), err.getvalue())
 
 
+def json_keys(value: Any) -> Any:
+    """Return a document with None for each text, number and truth value, and a row for all rows.
+
+    Programs read what commands print with --json, so the keys never change.
+    """
+    if isinstance(value, dict):
+        return {key: json_keys(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [json_keys(each) for each in value[:1]]
+    return None
+
+
 @cache
 def parse_store(*words: str) -> Namespace:
     """Return the arguments of a command of `audioproxy store`."""
@@ -98,6 +110,16 @@ def run_program(
     environment = {"PYTHONPATH": str(PROJECT), **environment}
     ended = subprocess.run(words, env=environment, check=False, timeout=PATIENCE, **options)
     return RunResult(ended.returncode, ended.stdout or "", ended.stderr)
+
+
+def start_command(
+    case: ServiceCase, *words: str, terminal: bool = False, **variables: str
+) -> Process:
+    """Start the command with the settings of a service, in a process of its own."""
+    # A terminal of a test has no size, without which no progress bar is shown.
+    size = {"TQDM_NCOLS": "80", "TQDM_NROWS": "24"} if terminal else {}
+    environment = case.environment(**size, **variables)
+    return case.spawn(*preloaded.COMMAND, *words, terminal=terminal, **environment)
 
 
 def run_command(*words: str, environment: Mapping[str, str]) -> RunResult:

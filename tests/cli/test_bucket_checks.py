@@ -201,7 +201,6 @@ class BucketCase(ClientCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.patch(writing, "_PART_SIZE", 4096)
         self.start = datetime.now(UTC)
         self.patch(auth, "get_current_datetime", self.now)
         self.store = self.new_store()
@@ -239,7 +238,8 @@ class BucketCase(ClientCase):
     ) -> AsyncGenerator[CheckResult]:
         """Return a run of checks."""
         s3 = replace(SETTINGS, **settings)
-        return run_checks(Trial(ObjectStore(s3, self.client), s3, BUCKET, config), checks)
+        trial = Trial(ObjectStore(s3, self.client), s3, BUCKET, config, part_size=4096)
+        return run_checks(trial, checks)
 
     def pass_time(self) -> None:
         """Advance the clock by more seconds than a run waits."""

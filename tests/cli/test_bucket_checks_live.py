@@ -5,14 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import sys
 
-from audioproxy.cli.checks.bucket import reading, writing
 from audioproxy.cli.checks.bucket.reading import READING
-from audioproxy.cli.checks.bucket.table import CHECKS
+from audioproxy.cli.checks.bucket.table import CHECKS, run_checks
+from audioproxy.cli.checks.bucket.trial import Trial
+from audioproxy.cli.checks.bucket.writing import REMOVAL
 from audioproxy.cli.checks.results import CheckResult, Verdict
 from audioproxy.cli.doctor import check_bucket
+from audioproxy.engine import Engine, build
 from audioproxy.grammar.sources import S3Source
+from audioproxy.variants.s3 import S3VariantStore
+from tests.cli.command import start_command
+from tests.support.checks import collect
 from tests.support.remote import HOLD, PASS, RemoteCase, RequestAction
 from tests.support.s3 import Identity
 from tests.support.service import Process, reactor, until
@@ -54,26 +58,34 @@ class BucketTests(RemoteCase):
 
     def start(self, *words: str, **variables: str) -> Process:
         """Start the command."""
-        program = (sys.executable, "-m", "audioproxy.cli.main", "doctor", "--bucket", *words)
         variables = {"AP_SERVE_MODE": "redirect", **variables}
-        return self.spawn(*program, **self.environment(**variables))
+        return start_command(self, "doctor", "--bucket", *words, **variables)
 
     async def test_good(self) -> None:
         """A new bucket passes every check but those that its server is known to fail.
 
-        Nothing remains in it. Of its source, only what is read is checked.
+        Nothing remains in it. Of its source, only what is read is checked. The report has no
+        secret, and names neither buckets nor the endpoint.
         """
         self.allow_origins()
         self.put("a b.wav", bytes(100_000))
-        results = await self.run_checks(S3Source(self.sources, b"a b.wav"))
+        source = f"s3://{self.sources}/a b.wav"
+        process = self.start("--json", "--source", source, AP_ALLOW_ORIGIN="*")
+        server, status = self.server, await process.end()
+        self.assertEqual(1 if server.fails else 0, status, process.stdout + process.stderr)
+        secrets = (server.access_key, server.secret_key, "X-Amz-Signature")
+        for word in (self.variants, self.sources, str(server.port), *secrets):
+            self.assertNotIn(word, process.stdout)
+        document = json.loads(process.stdout)
+        found = {check["check"]: check for check in document["checks"]}
+        keys = {name for check in found.values() for name in check}
+        self.assertEqual(({"ok", "checks"}, {"check", "verdict", "text"}), ({*document}, keys))
         for check in CHECKS:
-            names = [check.name] + [f"source: {check.name}"] * (check in READING)
-            for name in names:
-                found = results[name]
-                passed = found.verdict is Verdict.GOOD
-                self.assertEqual(check.name not in self.server.fails, passed, found.line)
+            for name in [check.name] + [f"source: {check.name}"] * (check in READING):
+                passed = found[name]["verdict"] == "good"
+                self.assertEqual(check.name not in server.fails, passed, found[name])
         self.assertEqual((0, 0), self.remaining())
-        self.assertEqual([b"a b.wav"], self.server.keys(self.sources))
+        self.assertEqual([b"a b.wav"], server.keys(self.sources))
 
     async def test_rights(self) -> None:
         """Temporary credentials with the rights that the pages name pass, and others do not."""
@@ -86,17 +98,8 @@ class BucketTests(RemoteCase):
         self.assertIs(Verdict.BAD, results["write"].verdict)
         self.assertIn("there is no object", results["other checks"].text)
 
-    async def test_report(self) -> None:
-        """The report has no secret, and names no bucket and no endpoint unless they are wanted."""
-        process = self.start("--json")
-        server = self.server
-        status = 1 if server.fails else 0
-        self.assertEqual(status, await process.end(), process.stdout + process.stderr)
-        names = [self.variants, str(server.port), server.access_key, server.secret_key]
-        for word in (*names, "X-Amz-Signature"):
-            self.assertNotIn(word, process.stdout)
-        found = {check["check"]: check for check in json.loads(process.stdout)["checks"]}
-        self.assertEqual(set(), {check.name for check in CHECKS} - found.keys())
+    async def test_names(self) -> None:
+        """The report has the name of the endpoint if that is wanted."""
         endpoint = "http://127.0.0.1:9"
         for is_named, shown in ((False, "ENDPOINT"), (True, endpoint)):
             results = await self.run_checks(names=is_named, AP_S3_ENDPOINT=endpoint)
@@ -146,8 +149,18 @@ class BucketTests(RemoteCase):
         """What a killed command has written is removed by a later one."""
         process = await self.start_and_hold()
         await process.kill()
-        # Otherwise, an hour has to pass. No URL expires in this run.
-        self.patch(writing, "_ABANDONED", -3600)
-        self.patch(reading, "_EXPIRED", 0)
-        await self.run_checks()
+        config = self.config()
+        engine = Engine(build(config, reactor))
+        self.addCleanup(engine.close)
+        assert isinstance(engine.store, S3VariantStore)
+        # Otherwise, an hour has to pass.
+        trial = Trial(
+            engine.store.object_store,
+            config.variant_s3,
+            self.variants,
+            config,
+            abandoned_after=-3600,
+        )
+        found, *_ = await collect(run_checks(trial, REMOVAL))
+        self.assertIs(Verdict.GOOD, found.verdict, found.line)
         self.assertEqual((0, 0), self.remaining())

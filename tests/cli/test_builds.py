@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.cli.checks import builds as builds_module
-from audioproxy.cli.checks.builds import check_builds, compare_builds, sample_builds
+from audioproxy.cli.checks.builds import check_builds, check_catalog, compare_builds, sample_builds
 from audioproxy.cli.checks.results import CheckResult, Verdict
 from audioproxy.config import Config
 from audioproxy.variants.catalog import CatalogError, Entry, OnFailure, Page
@@ -105,23 +104,14 @@ class CompareTests(SynchronousTestCase):
 
 
 class SampleTests(SynchronousTestCase):
-    """`sample_builds` and `check_builds`"""
-
-    def check(self, catalog: FakeCatalog, seconds: float = 0) -> list[CheckResult]:
-        """Return the results of the check of a store, after some seconds."""
-        clock = Clock()
-        programs = SimpleNamespace(build_name=OWN)
-        engine: Any = SimpleNamespace(store=object(), clock=clock, programs=programs)
-        self.patch(builds_module, "open_catalog", lambda *_: catalog)
-        checking = Deferred.fromCoroutine(
-            collect(check_builds(None, Config(allow_insecure=True), engine))
-        )
-        clock.advance(seconds)
-        return self.successResultOf(checking)
+    """`sample_builds`, `check_catalog` and `check_builds`"""
 
     def text(self, catalog: FakeCatalog, verdict: Verdict, seconds: float = 0) -> str:
-        """Return the text of the only result, and require this verdict."""
-        (found,) = self.check(catalog, seconds)
+        """Return the text of the check of a store, after some seconds; require this verdict."""
+        clock = Clock()
+        checking = Deferred.fromCoroutine(check_catalog(cast(Any, catalog), clock, OWN))
+        clock.advance(seconds)
+        found = self.successResultOf(checking)
         self.assertEqual(verdict, found.verdict)
         return found.text
 

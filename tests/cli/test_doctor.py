@@ -15,7 +15,6 @@ from typing import Any
 from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.cli.checks import disk as disk_module
 from audioproxy.cli.checks import machine as machine_module
 from audioproxy.cli.checks.disk import check_temporary_files, filesystem_of
 from audioproxy.cli.checks.machine import (
@@ -33,6 +32,7 @@ from audioproxy.config import Config, FileStore, S3Config
 from audioproxy.urls import Signer
 from tests.cli.command import PIECE, SECRETS, SIGNER
 from tests.support.checks import collect
+from tests.support.processes import set_environment
 from tests.variants.test_files import store_in
 
 GOOD, NOTE, BAD = Verdict.GOOD, Verdict.NOTE, Verdict.BAD
@@ -243,7 +243,7 @@ class MachineTests(SynchronousTestCase):
     def test_temporary_files(self) -> None:
         """An unusable TMPDIR is an error: no other folder is used instead."""
         config = Config(allow_insecure=True, max_variant_bytes=1)
-        self.patch(os, "environ", {"TMPDIR": "/nowhere"})
+        set_environment(self, TMPDIR="/nowhere")
         words = "/nowhere.*; set TMPDIR to a writable directory"
         self.assert_result(check_temporary_files(config), BAD, words)
 
@@ -251,7 +251,7 @@ class MachineTests(SynchronousTestCase):
         """A folder that the settings of a unit do not name is called that of the shell."""
         config = Config(allow_insecure=True, max_variant_bytes=1)
         file, folder = self.folder / "a.env", str(self.folder)
-        self.patch(os, "environ", {"TMPDIR": folder})
+        set_environment(self, TMPDIR=folder)
         for text, shown in (("", f", of this shell, since {file} has no TMPDIR"), ("TMPDIR=x", "")):
             file.write_text(text)
             words = re.escape(f"{folder} ({filesystem_of(folder)}{shown}) is writable")
@@ -260,7 +260,7 @@ class MachineTests(SynchronousTestCase):
     def test_certificates(self) -> None:
         """The bundle that verifies https sources is named; without such sources, none is needed."""
         bundle = str(self.folder / "ca.pem")
-        self.patch(os, "environ", {"SSL_CERT_FILE": bundle})
+        set_environment(self, SSL_CERT_FILE=bundle)
         without = UsableSettings(Config(allow_insecure=True), frozenset(), ())
         self.assert_result(check_certificates(None, without), None)
         config = Config(allow_insecure=True, source_allowlist=("*",))
@@ -301,8 +301,7 @@ class OutputTests(SynchronousTestCase):
             "24 23 0:21 / /srv/a\\040b rw shared:1 - xfs /dev/sdb rw\n"
             "25 23 0:22 / /srv rw - tmpfs tmpfs rw\n"
         )
-        self.patch(disk_module, "_MOUNTS", table)
         kinds = {"/srv/a b/c": "xfs", "/srv/x": "tmpfs", "/srvx": "ext4", "/": "ext4"}
-        self.assertEqual(kinds, {path: filesystem_of(path) for path in kinds})
+        self.assertEqual(kinds, {path: filesystem_of(path, table) for path in kinds})
         table.unlink()
-        self.assertEqual("filesystem unknown", filesystem_of("/"))
+        self.assertEqual("filesystem unknown", filesystem_of("/", table))

@@ -9,7 +9,25 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.urls import Variant
-from tests.cli.command import SECRETS, SIGNER, command
+from tests.cli.command import SECRETS, SIGNER, command, json_keys
+
+VERDICT = dict.fromkeys(("verdict", "reason", "expires", "previous_pair"))
+INFO_KEYS = {
+    "signed": None,
+    "signature": VERDICT,
+    "source": None,
+    "read_as": dict.fromkeys("codec container sample_rate channels bit_depth seconds".split()),
+    "descriptors": {"3": None},
+    "ffprobe": [None],
+}
+#: The keys of a document about a variant.
+KEYS = {
+    **INFO_KEYS,
+    **dict.fromkeys(("canonical", "cache_key", "stored_as")),
+    "options": {"f": None},
+    "defaults": [None],
+    "ffmpeg": [None],
+}
 
 
 class UrlTests(SynchronousTestCase):
@@ -67,6 +85,22 @@ class UrlTests(SynchronousTestCase):
         identity = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_REGION": "z"}
         parts = self.explain(url, AP_VARIANT_STORE="s3://variants", **identity)
         self.assertEqual(f"s3://variants/{key}", parts["stored_as"])
+
+    def test_keys(self) -> None:
+        """With --json, each part of a document has its key, and no others."""
+        url = SIGNER.url("https://h.example/a.wav?X-Amz-Signature=x", expires_in=9)
+        more = {"assumed": [None], **dict.fromkeys(("ends", "warning"))}
+        refused = dict.fromkeys(("status", "error", "message"))
+        for path, status, expected in (
+            (url, 0, {key: KEYS[key] for key in KEYS if key != "stored_as"} | more),
+            (SIGNER.info_url("local://a"), 0, {**INFO_KEYS, "asks_for": None, "assumed": [None]}),
+            (
+                "/insecure/br:0/plain/local://a",
+                4,
+                {"signed": None, "signature": {"verdict": None}, "refused": refused},
+            ),
+        ):
+            self.assertEqual(expected, json_keys(self.explain(path, status)))
 
     def test_verdicts(self) -> None:
         """`explain` has the exit status of `verify`, and shows refusals with their HTTP status."""

@@ -11,7 +11,8 @@ from typing import Any
 from twisted.trial.unittest import TestCase
 
 from audioproxy.urls import Variant
-from tests.cli.command import SECRETS, SIGNER, command, run_program
+from tests.cli.command import SECRETS, SIGNER, command, json_keys, run_program
+from tests.cli.test_explain import KEYS
 from tests.support.audio import read_wav
 from tests.support.service import PATIENCE, TEST_PATIENCE, generate_audio, short_flac
 
@@ -73,7 +74,10 @@ class SourceTests(TestCase):
         ended = command("explain", url, environment=self.settings)
         text = "the first of 2 audio streams; the source marks number 2 as the default"
         self.assertRegex(ended.out, f"(?m)^stream +{text}$")
-        self.assertNotIn("stream", self.explain(0, SIGNER.url("local://a b.flac")))
+        self.settings["AP_VARIANT_STORE"] = "s3://b"
+        self.settings |= dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "a")
+        self.settings["AWS_REGION"] = "a"
+        self.assertEqual(KEYS, json_keys(self.explain(0, SIGNER.url("local://a b.flac"))))
 
     def test_unusable_settings(self) -> None:
         """Settings that are valid but cannot be used are reported like invalid ones."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -20,9 +19,9 @@ from audioproxy.s3 import listing
 from audioproxy.variants.bucket_catalog import BucketCatalog
 from audioproxy.variants.s3 import S3VariantStore
 from audioproxy.variants.stored_file import open_variant
-from tests.cli.command import RunResult, command, parse_store
+from tests.cli.command import RunResult, command, json_keys, parse_store, start_command
 from tests.support.remote import HOLD, PASS, RemoteCase, RequestAction
-from tests.support.service import Process, ServiceCase, reactor, until
+from tests.support.service import ServiceCase, reactor, until
 from tests.support.variants import StoredVariant, neighbors
 from tests.support.wire import Request
 
@@ -33,21 +32,47 @@ ROTTEN = replace(StoredVariant.of("local://three.wav", "f:wav"), data=b"other au
 UNKNOWN = StoredVariant.of("local://four.wav").without_record
 
 
-def start(case: ServiceCase, *words: str, terminal: bool = False, **variables: str) -> Process:
-    """Start a command with the settings of a service."""
-    program = (sys.executable, "-m", "audioproxy.cli.main", "store")
-    return case.spawn(*program, *words, terminal=terminal, **case.environment(**variables))
+AMOUNT = dict.fromkeys(("variants", "bytes"))
+AGES = ("up to 1 day", "1-7 days", "7-30 days", "30-365 days", "over 365 days")
+VARIANT = dict.fromkeys("key bytes stored used options source source_sha256 build".split())
+#: The keys of the document that each command prints of the variants above, with `ENDED`.
+DOCUMENTS: dict[str, dict[str, Any]] = {
+    "stat": {
+        **AMOUNT,
+        "unknown": AMOUNT,
+        "formats": dict.fromkeys(("mp3", "opus", "wav"), AMOUNT),
+        "builds": {OTHER_BUILD: AMOUNT, "unknown": AMOUNT},
+        "ages": dict.fromkeys(AGES, AMOUNT),
+    },
+    "verify": {
+        **dict.fromkeys(("good", "unknown", "gone", "bytes")),
+        "broken": [dict.fromkeys(("key", "reason", "removed"))],
+    },
+    "purge": {
+        **dict.fromkeys(("dry_run", "bytes", "unknown", "unaddressed", "untagged")),
+        "removed": [VARIANT],
+        "left": dict.fromkeys(("unreachable", "refused", "no_validator", "no_address")),
+        "cache_tags": [],
+    },
+    "prune": {"dry_run": None, "removed": AMOUNT, "remaining": AMOUNT},
+}
+ENDED = dict.fromkeys(("failed", "interrupted"))
 
 
 class FolderTests(ServiceCase):
     """Commands on a folder"""
 
     def values(self, status: int, *words: str) -> Any:
-        """Return the values that a command prints before it ends with a status."""
+        """Return the values that a command prints, with its keys, before it ends with a status."""
         ended = command("store", *words, "--json", environment=self.environment())
         self.assertEqual(status, ended.status, ended.err)
-        found = [json.loads(line) for line in ended.out.splitlines()]
-        return found if words[0] == "ls" else found[0]
+        rows = [json.loads(line) for line in ended.out.splitlines()]
+        if words[0] == "ls":
+            self.assertEqual([VARIANT], json_keys(rows))
+            return rows
+        (found,) = rows
+        self.assertEqual({**DOCUMENTS[words[0]], **ENDED}, json_keys(found))
+        return found
 
     def test_commands(self) -> None:
         """Each command does what it says, and touches nothing that is beside the variants."""
@@ -104,7 +129,7 @@ class FolderTests(ServiceCase):
         for words in (("purge", "--prefix", "local://"), ("prune", "--max-bytes=0")):
             for variant in variants:
                 variant.write(self.store)
-            process = start(self, *words)
+            process = start_command(self, "store", *words)
             await until(lambda: len(remaining()) < len(variants), "the first removal")
             await process.kill()
             for path in remaining():
@@ -115,10 +140,8 @@ class FolderTests(ServiceCase):
     async def test_progress(self) -> None:
         """A progress bar is shown on a terminal, but not with --quiet."""
         ONE[0].write(self.store)
-        # The terminal of a test has no size of its own.
-        size = {"TQDM_NCOLS": "80", "TQDM_NROWS": "24"}
         for words, shown in (((), True), (("--quiet",), False)):
-            process = start(self, "stat", *words, terminal=True, **size)
+            process = start_command(self, "store", "stat", *words, terminal=True)
             self.assertEqual(0, await process.end(), process.stdout)
             self.assertEqual(shown, "variants/s" in process.stdout, process.stdout)
             self.assertIn("1 variant, ", process.stdout)
@@ -275,7 +298,8 @@ class BucketTests(RemoteCase):
 
         relay.rule = hold_second
         endpoint = f"http://127.0.0.1:{relay.port}"
-        process = start(self, "purge", "-c", "1", "local://one.wav", AP_S3_ENDPOINT=endpoint)
+        words = ("store", "purge", "-c", "1", "local://one.wav")
+        process = start_command(self, *words, AP_S3_ENDPOINT=endpoint)
         await until(lambda: relay.stalled, "the second removal")
         process.signal(2)
         self.assertEqual(130, await process.end(), process.stderr)

@@ -156,6 +156,8 @@ class VerifyTests(SynchronousTestCase):
         ended = command("verify", "--json", *urls, good.replace("piece", "other"))
         rows = [json.loads(line) for line in ended.out.splitlines()]
         self.assertEqual([*urls, good.replace("piece", "other")], [row["url"] for row in rows])
+        names = {"url", "verdict", "reason", "expires", "previous_pair"}
+        self.assertEqual([names] * 5, [{*row} for row in rows])
         expected = [("good", 4_102_444_800), ("expired", 1), ("refused", None), ("no URL", None)]
         found = [(row["verdict"], row["expires"]) for row in rows]
         self.assertEqual([*expected, ("wrong signature", None)], found)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
-from collections.abc import AsyncIterator
-from pathlib import Path
+import os
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from tqdm import tqdm
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.cli import output as output_module
-from audioproxy.cli import warm as warm_module
 from audioproxy.cli.fetcher import NOT_A_VARIANT, RENDERED, STORED, Fetcher, FetchFailed, redact_url
 from audioproxy.cli.output import Output
 from audioproxy.cli.warm import WarmProgress, fetch_all, read_urls
@@ -253,8 +251,10 @@ class FetchAllTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.waiting: list[Deferred[str]] = []
-        self.printed: list[str] = []
-        self.patch(output_module, "print_errors", self.printed.append)
+        self.printed = io.StringIO()
+        printing = contextlib.redirect_stderr(self.printed)
+        printing.__enter__()
+        self.addCleanup(printing.__exit__, None, None, None)
         self.progress = WarmProgress(Output(bar=tqdm(disable=True)), lambda: 0.0)
         self.read = 0
 
@@ -299,18 +299,17 @@ class FetchAllTests(SynchronousTestCase):
         """A URL that fails, even unexpectedly, is reported in one line; the others go on."""
         fetching = self.begin(5, concurrency=5)
         full = OSError(errno.ENOSPC, "No space left on device", "/tmp/x")
-        traceback = io.StringIO()
-        with contextlib.redirect_stderr(traceback):
-            for result in (FetchFailed("404"), RuntimeError("oh"), full):
-                self.waiting.pop().errback(result)
+        for result in (FetchFailed("404"), RuntimeError("oh"), full):
+            self.waiting.pop().errback(result)
         for state in (RENDERED, NOT_A_VARIANT):
             self.waiting.pop().callback(state)
         self.successResultOf(fetching)
-        refused, crashed, unwritable = self.printed
-        self.assertEqual("a line without a signed URL: 404", refused)
+        refused, *traceback, crashed, unwritable = self.printed.getvalue().splitlines()
+        nothing = "audioproxy: a line without a signed URL"
+        self.assertEqual(f"{nothing}: 404", refused)
         self.assertIn("audioproxy itself failed", crashed)
-        self.assertIn("RuntimeError: oh", traceback.getvalue())
-        self.assertEqual("a line without a signed URL: No space left on device: /tmp/x", unwritable)
+        self.assertIn("RuntimeError: oh", traceback)
+        self.assertEqual(f"{nothing}: No space left on device: /tmp/x", unwritable)
         self.assertEqual(3, self.progress.failed)
         parts = "1 rendered, 1 not a variant, 3 failed"
         self.assertEqual(f"5 URLs in 0.0 s: {parts}; 0 B", self.progress.summary())
@@ -320,7 +319,7 @@ class FetchAllTests(SynchronousTestCase):
         fetching = self.begin(9)
         fetching.addErrback(lambda _: None)
         fetching.cancel()
-        self.assertEqual(([], [], 3), (self.waiting, self.printed, self.read))
+        self.assertEqual(([], "", 3), (self.waiting, self.printed.getvalue(), self.read))
 
 
 class ReadUrlsTests(SynchronousTestCase):
@@ -334,14 +333,21 @@ class ReadUrlsTests(SynchronousTestCase):
         ):
             self.assertEqual(2, command("warm", *words).status)
 
-    def read(self, *words: str, stdin: bytes = b"") -> list[str]:
-        """Return all URLs of a list."""
-        path = Path(self.mktemp())
-        path.write_bytes(stdin)
+    def read(self, *words: str, stdin: Iterable[bytes] = (), remembered: int = 9) -> list[str]:
+        """Return all URLs of a list; each read finds one piece of the standard input."""
+        readable, writable = os.pipe()
+        pieces = iter(stdin)
+
+        def in_thread(work: Callable[[], Any]) -> Deferred[Any]:
+            if (piece := next(pieces, None)) is not None:
+                os.write(writable, piece)
+            else:
+                os.close(writable)
+            return succeed(work())
 
         async def read() -> list[str]:
-            with path.open("rb") as file:
-                urls = read_urls(words, lambda work: succeed(work()), file.fileno)
+            with open(readable, "rb") as file:
+                urls = read_urls(words, in_thread, file.fileno, remembered)
                 return [url async for url in urls]
 
         return self.successResultOf(Deferred.fromCoroutine(read()))
@@ -349,13 +355,13 @@ class ReadUrlsTests(SynchronousTestCase):
     def test_lines(self) -> None:
         """``-`` stands for the lines of standard input, however they are divided into reads."""
         text = b"# why\n\n  b \r\nc\n#d\nefghijk\xff"
-        for size in (64 * 1024, 3):
-            self.patch(warm_module, "_READ_SIZE", size)
-            urls = self.read("a", "-", "f", stdin=text)
+        for size in (len(text), 3):
+            pieces = [text[at : at + size] for at in range(0, len(text), size)]
+            urls = self.read("a", "-", "f", stdin=pieces)
             self.assertEqual(["a", "b", "c", "efghijk\ufffd", "f"], urls, size)
 
     def test_duplicates(self) -> None:
-        """`read_urls` skips a URL that is among the last ``_REMEMBERED`` different URLs."""
-        self.assertEqual(["a", "b"], self.read("a", "-", "a", stdin=b"a\nb\na\nb\n"))
-        self.patch(warm_module, "_REMEMBERED", 2)
-        self.assertEqual(["a", "b", "c", "a"], self.read("-", stdin=b"a\nb\na\nc\nc\na\n"))
+        """`read_urls` skips a URL that is among the last ``remembered`` different URLs."""
+        self.assertEqual(["a", "b"], self.read("a", "-", "a", stdin=[b"a\nb\na\nb\n"]))
+        urls = self.read("-", stdin=[b"a\nb\na\nc\nc\na\n"], remembered=2)
+        self.assertEqual(["a", "b", "c", "a"], urls)

@@ -1,26 +1,19 @@
-"""`audioproxy warm` against a real service, and in a process of its own."""
+"""`audioproxy warm` against real servers, and in a process of its own."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
-from audioproxy.cli import output as output_module
-from audioproxy.cli.fetcher import Fetcher
-from audioproxy.cli.output import Output, progress_bar
-from audioproxy.cli.warm import WarmProgress, fetch_all, read_urls
-from audioproxy.http_client.client import ClientsByBundle
+from audioproxy.cli.output import format_bytes
+from tests.cli.command import RunResult, command, start_command, wait_for
 from tests.support.authority import Authority
 from tests.support.origins import STALL, File, Status, open_origin
 from tests.support.service import (
-    PATIENCE,
-    PROJECT,
     Process,
     ServiceCase,
-    reactor,
     short_flac,
     signed,
     until,
@@ -31,39 +24,116 @@ from tests.support.service import (
 class ServiceTests(ServiceCase):
     """`warm` against the real service."""
 
-    async def warm(self, port: int, *paths: bytes) -> WarmProgress:
-        """Fetch these paths."""
-        client = ClientsByBundle(reactor, None).client()
-        self.printed: list[str] = []
-        self.patch(output_module, "print_errors", self.printed.append)
-        progress = WarmProgress(Output(bar=progress_bar("URLs", quiet=True)), reactor.seconds)
-        urls = [f"http://127.0.0.1:{port}{path.decode()}" for path in paths]
-        fetcher = Fetcher(client, PATIENCE, 3, progress.add_bytes)
+    def url(self, port: int, rest: str) -> str:
+        """Return a signed URL of the service."""
+        return f"http://127.0.0.1:{port}{signed(rest).decode()}"
 
-        async def fetch_one(url: str) -> str:
-            return (await fetcher.fetch(url)).result
+    def warm(self, *words: str) -> RunResult:
+        """Run the command."""
+        return command("warm", *words, environment={"PATH": os.environ["PATH"]})
 
-        try:
-            await fetch_all(read_urls(urls, None, None), fetch_one, progress, 2)  # type: ignore[arg-type]
-        finally:
-            await client.close()
-        return progress
-
-    async def test_rendered_and_stored(self) -> None:
+    def test_rendered_and_stored(self) -> None:
         """`warm` renders missing variants only, and prints refusals without signatures."""
         self.add("a.flac", short_flac())
         port = self.start().port
-        path, info = signed("/f:mp3/plain/local://a.flac"), signed("/info/plain/local://a.flac")
-        first = await self.warm(port, path, info, signed("/f:mp9/plain/local://a.flac"))
-        hit = await until_hit(port, path)
+        url, info, refused = (
+            self.url(port, f"/{rest}/plain/local://a.flac") for rest in ("f:mp3", "info", "f:mp9")
+        )
+        first = self.warm(url, info, refused)
+        hit = wait_for(until_hit(port, signed("/f:mp3/plain/local://a.flac")))
         counts = "1 rendered, 1 not a variant, 1 failed"
-        self.assertRegex(first.summary(), rf"\A3 URLs in .+: {counts}; \S+ kB\Z")
-        self.assertLess(len(hit.body), first.received)
-        (refusal,) = self.printed
-        self.assertTrue(refusal.startswith("f:mp9/plain/local://a.flac: 422 invalid_"), refusal)
-        second = await self.warm(port, path)
-        self.assertIn("1 stored already;", second.summary())
-        self.assertEqual((len(hit.body), []), (second.received, self.printed))
+        self.assertEqual(1, first.status)
+        self.assertRegex(first.out, rf"\A3 URLs in .+: {counts}; \S+ kB\n\Z")
+        self.assertRegex(
+            first.err, r"\Aaudioproxy: f:mp9/plain/local://a\.flac: 422 invalid_.*\n\Z"
+        )
+        second = self.warm(url)
+        size = format_bytes(len(hit.body))
+        self.assertRegex(second.out, rf"\A1 URL in .+: 1 stored already; {size}\n\Z")
+        self.assertEqual((0, ""), (second.status, second.err))
+
+    def test_json(self) -> None:
+        """--json prints what each URL gave, with the duration of the received audio."""
+        self.add("a.flac", short_flac())
+        port = self.start().port
+        trimmed = [f"f:{each}/t:0.25:0.5" for each in ("mp3", "opus", "wav")]
+        durations = {**dict.fromkeys(trimmed, 0.5), "f:peaks/pts:9": None, "f:mp3": 1.0}
+        # The header of aac states no length.
+        durations["f:aac"] = None
+        paths = [f"/{options}/plain/local://a.flac" for options in durations]
+        urls = [self.url(port, path) for path in paths]
+        first = self.warm("--json", *urls)
+        self.assertEqual(0, first.status, first.err)
+        hits = [wait_for(until_hit(port, signed(path))) for path in paths]
+        second = self.warm("--json", "-c", "1", *urls, urls[0].replace("a.f", "b.f"), urls[0] + "#")
+        self.assertEqual(1, second.status, second.err)
+        self.assertRegex(second.err, "8 URLs in .* 7 stored already, 1 failed; ")
+        *rows, failed, again = map(json.loads, second.out.splitlines())
+        for url, row, hit, seconds in zip(urls, rows, hits, durations.values(), strict=True):
+            expected = {
+                "url": url,
+                "status": 200,
+                "result": "stored already",
+                "state": "HIT",
+                "bytes": len(hit.body),
+                "content_type": str(hit["content-type"], "ascii"),
+                "etag": str(hit["etag"], "ascii"),
+                "duration": row["duration"],
+            }
+            self.assertEqual(expected, row)
+            if seconds is None:
+                self.assertIsNone(row["duration"])
+            else:
+                # The frames of an mp3 include the encoder's padding.
+                self.assertApproximates(seconds, row["duration"], 0.06)
+        self.assertEqual(rows[0] | {"url": urls[0] + "#"}, again)
+        self.assertEqual(["url", "status", "error"], list(failed))
+        self.assertEqual(401, failed["status"])
+        rendered = [row | {"result": "rendered", "state": "MISS"} for row in rows]
+        printed = {row["url"]: row for row in map(json.loads, first.out.splitlines())}
+        self.assertEqual({row["url"]: row for row in rendered}, printed)
+
+    def test_enclosure(self) -> None:
+        """--enclosure prints elements of a feed, and fails where a directory would refuse the URL.
+
+        A redirect has no length; a path needs the right extension; info and peaks are no audio.
+        A URL whose signed part has an escape is printed with a warning: apps may spell it anew.
+        """
+        for name in ("a.mp3", "exp:1/a.mp3", "a b.mp3"):
+            self.add(name, short_flac())
+        port = self.start().port
+        # The name of a folder is no option.
+        path = "/f:mp3/t:0:0.5/plain/local://exp:1/a.mp3"
+        url = self.url(port, path) + "?a='1'&b=\"2\"#x"
+        spaced = self.url(port, "/f:mp3/plain/local://a%20b.mp3")
+        named = self.url(port, "/dl:a%20b/plain/local://a.mp3")
+        redirect = open_origin(self).put("/s/plain/b", Status(302, ("X-Audio-Proxy: HIT",), b""))
+        refused = [
+            self.url(port, f"/{rest}/plain/local://a.mp3")
+            for rest in ("info", "f:peaks", "f:flac", "exp:4102444800")
+        ]
+        ended = self.warm("--enclosure", "-c", "1", url, spaced, named, redirect, *refused)
+        self.assertEqual(1, ended.status, ended.err)
+        for words in (
+            "302: an enclosure needs a length; set AP_SERVE_MODE=proxy",
+            "application/json: an enclosure is audio",
+            "a path that ends in .flac is required for audio/flac; sign the URL with --file-name",
+            "exp: apps request an enclosure for years",
+            "a%20b.mp3: some apps spell %20 in another way, which is a 401; sign the URL with --",
+            "a.mp3: some apps spell %20 in another way, which is a 401; use dl and cb without it",
+        ):
+            self.assertIn(words, ended.err)
+        self.assertEqual(2, ended.err.count("some apps"))
+        item, duration, *others = ended.out.splitlines()
+        self.assertIn(f'url="{spaced}"', others[0])
+        self.assertIn("&amp;b=&quot;2&quot;", item)
+        self.assertEqual("<itunes:duration>1</itunes:duration>", duration)
+        expected = {
+            "url": url.removesuffix("#x"),
+            "length": str(len(wait_for(until_hit(port, signed(path))).body)),
+            "type": "audio/mpeg",
+        }
+        self.assertEqual(expected, ElementTree.fromstring(item).attrib)
 
 
 class ProgramTests(ServiceCase):
@@ -71,13 +141,7 @@ class ProgramTests(ServiceCase):
 
     def warm(self, *words: str, terminal: bool = False, **variables: str) -> Process:
         """Start the command."""
-        command_line = [sys.executable, "-m", "audioproxy.cli.main", "warm", *words]
-        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT), **variables}
-        if terminal:
-            # On a terminal without a size no progress bar is shown.
-            script = 'stty rows 24 cols 80 && exec "$@"'
-            command_line = ["/bin/sh", "-c", script, "sh", *command_line]
-        return self.spawn(*command_line, terminal=terminal, **environment)
+        return start_command(self, "warm", *words, terminal=terminal, **variables)
 
     async def test_list(self) -> None:
         """`warm -` fetches a list over TLS, and prints a line per failure and a summary."""
@@ -94,89 +158,6 @@ class ProgramTests(ServiceCase):
             process.stderr,
             r"\Aaudioproxy: plain/b: ended early after 1000 bytes, see the node's log \(.+\)\n\Z",
         )
-
-    async def test_json(self) -> None:
-        """--json prints what each URL gave, with the duration of the received audio."""
-        self.add("a.flac", short_flac())
-        port = self.start().port
-        trimmed = [f"f:{each}/t:0.25:0.5" for each in ("mp3", "opus", "wav")]
-        durations = {**dict.fromkeys(trimmed, 0.5), "f:peaks/pts:9": None, "f:mp3": 1.0}
-        # The header of aac states no length.
-        durations["f:aac"] = None
-        paths = {options: signed(f"/{options}/plain/local://a.flac") for options in durations}
-        urls = [f"http://127.0.0.1:{port}{path.decode()}" for path in paths.values()]
-        first = self.warm("--json", *urls)
-        self.assertEqual(0, await first.end(), first.stderr)
-        hits = {options: await until_hit(port, path) for options, path in paths.items()}
-        second = self.warm("--json", "-c", "1", *urls, urls[0].replace("a.f", "b.f"), urls[0] + "#")
-        self.assertEqual(1, await second.end(), second.stderr)
-        self.assertRegex(second.stderr, "8 URLs in .* 7 stored already, 1 failed; ")
-        *rows, failed, again = map(json.loads, second.stdout.splitlines())
-        for url, row, (options, hit) in zip(urls, rows, hits.items(), strict=True):
-            expected = {
-                "url": url,
-                "status": 200,
-                "result": "stored already",
-                "state": "HIT",
-                "bytes": len(hit.body),
-                "content_type": str(hit["content-type"], "ascii"),
-                "etag": str(hit["etag"], "ascii"),
-                "duration": row["duration"],
-            }
-            self.assertEqual(expected, row)
-            if (seconds := durations[options]) is None:
-                self.assertIsNone(row["duration"])
-            else:
-                # The frames of an mp3 include the encoder's padding.
-                self.assertApproximates(seconds, row["duration"], 0.06)
-        self.assertEqual(rows[0] | {"url": urls[0] + "#"}, again)
-        self.assertEqual(["url", "status", "error"], list(failed))
-        self.assertEqual(401, failed["status"])
-        rendered = [row | {"result": "rendered", "state": "MISS"} for row in rows]
-        printed = {row["url"]: row for row in map(json.loads, first.stdout.splitlines())}
-        self.assertEqual({row["url"]: row for row in rendered}, printed)
-
-    async def test_enclosure(self) -> None:
-        """--enclosure prints elements of a feed, and fails where a directory would refuse the URL.
-
-        A redirect has no length; a path needs the right extension; info and peaks are no audio.
-        A URL whose signed part has an escape is printed with a warning: apps may spell it anew.
-        """
-        for name in ("a.mp3", "exp:1/a.mp3", "a b.mp3"):
-            self.add(name, short_flac())
-        port = self.start().port
-        # The name of a folder is no option.
-        path = signed("/f:mp3/t:0:0.5/plain/local://exp:1/a.mp3")
-        url = f"http://127.0.0.1:{port}{path.decode()}" + "?a='1'&b=\"2\"#x"
-        spaced = f"http://127.0.0.1:{port}{signed('/f:mp3/plain/local://a%20b.mp3').decode()}"
-        named = f"http://127.0.0.1:{port}{signed('/dl:a%20b/plain/local://a.mp3').decode()}"
-        redirect = open_origin(self).put("/s/plain/b", Status(302, ("X-Audio-Proxy: HIT",), b""))
-        refused = [
-            f"http://127.0.0.1:{port}{signed(f'/{rest}/plain/local://a.mp3').decode()}"
-            for rest in ("info", "f:peaks", "f:flac", "exp:4102444800")
-        ]
-        process = self.warm("--enclosure", "-c", "1", url, spaced, named, redirect, *refused)
-        self.assertEqual(1, await process.end(), process.stderr)
-        for words in (
-            "302: an enclosure needs a length; set AP_SERVE_MODE=proxy",
-            "application/json: an enclosure is audio",
-            "a path that ends in .flac is required for audio/flac; sign the URL with --file-name",
-            "exp: apps request an enclosure for years",
-            "a%20b.mp3: some apps spell %20 in another way, which is a 401; sign the URL with --",
-            "a.mp3: some apps spell %20 in another way, which is a 401; use dl and cb without it",
-        ):
-            self.assertIn(words, process.stderr)
-        self.assertEqual(2, process.stderr.count("some apps"))
-        item, duration, *others = process.stdout.splitlines()
-        self.assertIn(f'url="{spaced}"', others[0])
-        self.assertIn("&amp;b=&quot;2&quot;", item)
-        self.assertEqual("<itunes:duration>1</itunes:duration>", duration)
-        expected = {
-            "url": url.removesuffix("#x"),
-            "length": str(len((await until_hit(port, path)).body)),
-            "type": "audio/mpeg",
-        }
-        self.assertEqual(expected, ElementTree.fromstring(item).attrib)
 
     async def test_interrupted(self) -> None:
         """Ctrl-C ends `warm` at once with a summary of what was done, and status 130."""

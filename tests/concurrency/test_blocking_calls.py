@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -15,8 +13,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.testing import FakeThreads
-from audioproxy.variants.scratch_folder import NamedFile
-from tests.support.processes import open_descriptors
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -148,18 +144,6 @@ class BlockingCallsTests(SynchronousTestCase):
         self.threads.run()
         self.assertEqual(self.undone, ["late"])
         self.assertEqual(self.flushLoggedErrors(), [])
-
-    def test_late_file(self) -> None:
-        """A file that is created after the deadline is closed and removed, in a thread."""
-        folder = Path(self.mktemp())
-        folder.mkdir()
-        before = open_descriptors()
-        make = partial(NamedFile, str(folder / "file"), self.blocking_calls.run_detached)
-        late = Deferred.fromCoroutine(self.blocking_calls.run(make, 10, NamedFile.close))
-        self.clock.advance(10)
-        self.failureResultOf(late, TimeoutError)
-        self.threads.run()
-        self.assertEqual((list(folder.iterdir()), open_descriptors()), ([], before))
 
     def test_cancelled(self) -> None:
         """A cancelled caller returns at once; its call is never overdue, and is undone."""

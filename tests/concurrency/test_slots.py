@@ -256,29 +256,6 @@ class SlotsTests(SynchronousTestCase):
         self.assertIsInstance(seconds, int)
         self.assertTrue(1 <= seconds <= longest_wait, seconds)
 
-    def test_low_waits_for_all_others(self) -> None:
-        """A low claim is served after every normal one, even one that arrives later (D65)."""
-        slots = self.make(low_queue=2)
-        served: list[str] = []
-        first = self.take_slot(slots)
-        for name in ("low", "low too"):
-            self.take_slot(slots, partial(served.append, name), is_low=True)
-        for name in ("normal", "normal too"):
-            self.take_slot(slots, partial(served.append, name))
-        self.assertEqual((slots.depth, slots.low_depth, self.depths), (2, 2, [1, 2]))
-        first.finish()
-        while holding := [each for each in self.all_holders if each.holds]:
-            holding[0].finish()
-        self.assertEqual(["normal", "normal too", "low", "low too"], served)
-
-    def test_low_leaves_a_slot(self) -> None:
-        """Low claims leave other slots free while more of them wait (D65)."""
-        for capacity, expected in ((1, 1), (2, 1), (3, 2), (8, 7)):
-            slots = self.make(capacity, low_queue=9)
-            low = [self.take_slot(slots, is_low=True) for _ in range(capacity + 1)]
-            self.assertEqual(expected, sum(each.holds for each in low))
-            self.assertEqual(capacity > 1, self.take_slot(slots).holds)
-
     def test_low_queue_is_full(self) -> None:
         """A low claim that finds its lane full is refused, and counted nowhere (D65).
 
@@ -347,23 +324,6 @@ class SlotsTests(SynchronousTestCase):
         for each in both:
             each.finish()
         self.assertEqual((True, True), (lifted.holds, low.holds))
-
-    def test_lifted_into_a_slot(self) -> None:
-        """A lifted claim takes the slot that low claims leave free (D65)."""
-        slots = self.make(capacity=2, low_queue=1)
-        self.take_slot(slots, is_low=True)
-        waiting = self.take_slot(slots, is_low=True)
-        self.assertFalse(waiting.holds)
-        waiting.lift()
-        self.assertTrue(waiting.holds)
-
-    def test_lifted_while_holding(self) -> None:
-        """A lifted holder counts as low no more, so the next low claim may start (D65)."""
-        slots = self.make(capacity=2, low_queue=1)
-        holder = self.take_slot(slots, is_low=True)
-        waiting = self.take_slot(slots, is_low=True)
-        holder.lift()
-        self.assertTrue(waiting.holds)
 
     def test_lifted_too_late(self) -> None:
         """Lifting a claim that is normal, refused or over changes nothing (D65)."""

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -99,29 +98,6 @@ def shipped(name: str, changes: Mapping[str, str], enabled: Collection[str] = ()
     return "\n".join([*lines, ""])
 
 
-@dataclass(frozen=True, slots=True)
-class Behavior:
-    """What a proxy does with its shipped file, as docs/proxies.md states it.
-
-    :ivar hashes: whether all requests for one URL go to one node.
-    :ivar retries: whether a request that a node closes without a response goes to another one.
-    :ivar retried_statuses: the nodes' statuses that are retried.
-    :ivar tells_from: the version from which a node learns that a client of HTTP/1.1 has left
-        before its response; None if it never does.
-    :ivar check: the path of the health check, if any.
-    :ivar names_plain: whether file names under /media/ work for sources in ``plain/``, too.
-    :ivar changed: the spellings of a path that do not reach the node as they were sent.
-    """
-
-    hashes: bool = True
-    retries: bool = True
-    retried_statuses: frozenset[int] = frozenset()
-    tells_from: tuple[int, ...] | None = ()
-    check: str = "/ready"
-    names_plain: bool = True
-    changed: frozenset[str] = frozenset()
-
-
 B = TypeVar("B", bound="Balancer")
 
 
@@ -144,7 +120,6 @@ class Balancer:
     :cvar checking: arguments that check a configuration, whose path follows.
     :cvar running: arguments that run it.
     :cvar hosts: the addresses at which it looks for the nodes.
-    :cvar behavior: what it does with the shipped file.
     :ivar port: where clients connect.
     :ivar log: the file with the program's standard output or access log.
     """
@@ -156,7 +131,6 @@ class Balancer:
     checking: tuple[str, ...]
     running: tuple[str, ...]
     hosts: ClassVar[tuple[str, ...]] = ("127.0.0.1",) * 3
-    behavior: ClassVar[Behavior] = Behavior()
 
     def __init__(
         self, folder: Path, nodes: Mapping[str, int], certificate: Certificate | None = None
@@ -252,7 +226,6 @@ class HAProxy(Balancer):
 
     program = "haproxy"
     file = "haproxy/haproxy.cfg"
-    behavior = Behavior(tells_from=(3, 0))
     alpn: ClassVar[str] = "http/1.1"
     checking = ("-c", "-V", "-f")
     running = ("-db", "-f")
@@ -274,14 +247,6 @@ class HAProxy(Balancer):
             )
 
         await until(settled, f"{states}")
-
-    async def sessions(self, name: str) -> int:
-        """Return how many requests HAProxy has open at a node."""
-        return int((await self._statistics())[name]["scur"])
-
-    async def retried(self, name: str) -> int:
-        """Return how often HAProxy has retried requests to a node; retries go to another node."""
-        return int((await self._statistics())[name]["wretr"])
 
     async def _statistics(self) -> dict[str, dict[str, str]]:
         assert self._process is not None, "the balancer was not started"
@@ -363,7 +328,6 @@ class Nginx(Balancer):
 
     program = "nginx"
     file = "nginx/audioproxy.conf"
-    behavior = Behavior(check="", changed=frozenset({"`%00`", "`%` without digits"}))
     connections: ClassVar[int] = 512
     limits: ClassVar[str] = "max_fails=1 fail_timeout=2s"
     checking = ("-t", "-c")

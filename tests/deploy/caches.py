@@ -3,87 +3,42 @@
 from __future__ import annotations
 
 import os
-import signal
-from pathlib import Path
-from typing import Any, ClassVar
 
-from twisted.internet import reactor as _reactor
-from twisted.internet.error import ConnectError
-
-from tests.deploy.balancer import installed, parent_death_prefix, shipped, temporary_paths
+from tests.deploy.balancer import shipped, temporary_paths
+from tests.deploy.proxies import Proxy
 from tests.support.folders import short_folder
-from tests.support.service import Process, ServiceCase, fetch, until
-
-reactor: Any = _reactor
+from tests.support.service import Process, ServiceCase
 
 
-class Cache:
+class Cache(Proxy):
     """Cache in front of one node; it ends with the test.
 
-    :cvar variable: the environment variable that requires the program, as in `installed`.
-    :ivar folder: for its files, with a short path. Caches that root starts run as another user.
-    :ivar port: where clients connect.
+    Its folder has a short path. Caches that root starts run as another user.
     """
 
-    program: ClassVar[str]
-    variable: ClassVar[str] = "AUDIOPROXY_CACHES"
+    variable = "AUDIOPROXY_CACHES"
 
     def __init__(self, case: ServiceCase, node: int) -> None:
-        """Write the configuration.
+        """Reserve its port.
 
         :param node: the port of the node.
         :raises SkipTest: if the program is not installed.
         """
-        self.path = installed(self.program, self.variable)
-        self.folder = short_folder(case)
-        self.folder.chmod(0o777)
-        self.port, self.node = case.reserve_port(), node
-        self.configure()
-        self.process = Process()
+        folder = short_folder(case)
+        folder.chmod(0o777)
+        super().__init__(folder, {"node": node})
+        self.node = node
         case.addCleanup(self.stop)
 
     async def start(self) -> None:
-        """Start the cache, and return when it forwards requests; it may print no warning."""
-        command = (*parent_death_prefix(), self.path, *self.arguments())
-        reactor.spawnProcess(self.process, command[0], command, env=self.environment())
-
-        async def is_ready() -> bool:
-            if self.process.code is not None:
-                raise AssertionError(f"the cache ended: {self.process.stdout}{self.process.stderr}")
-            # A cache that is starting refuses connections, or closes them without a response.
-            try:
-                return (await fetch(self.port, b"/health")).status == 200
-            except (ConnectError, AssertionError):
-                return False
-
-        await until(is_ready, "the cache to start")
-        printed = self.process.stdout + self.process.stderr
+        """Start the cache, which may print no warning."""
+        await super().start()
+        printed = self.stderr + self.log.read_text()
         if "warn" in printed.lower():
             raise AssertionError(printed)
 
-    async def stop(self) -> None:
-        """Stop the cache with its own children."""
-        if self.process.transport is not None:
-            self.process.signal(signal.SIGTERM)
-            await self.process.end()
-
-    def configure(self) -> None:
-        """Write the configuration into the folder."""
-        raise NotImplementedError
-
-    def arguments(self) -> tuple[str, ...]:
-        """Return the arguments of the program."""
-        raise NotImplementedError
-
-    def environment(self) -> dict[str, str]:
-        """Return the environment of the program."""
-        return {"PATH": os.environ["PATH"]}
-
-    def write(self, name: str, text: str) -> Path:
-        """Write a file into the folder."""
-        path = self.folder / name
-        path.write_text(text)
-        return path
+    def _spawn(self, *words: str, stdout: int | str = "r", **variables: str) -> Process:
+        return super()._spawn(*words, stdout=stdout, PATH=os.environ["PATH"], **variables)
 
 
 class NginxCache(Cache):
@@ -91,9 +46,10 @@ class NginxCache(Cache):
 
     program = "nginx"
     variable = "AUDIOPROXY_NGINX"
+    running = ("-c",)
 
-    def configure(self) -> None:
-        self.write(
+    def _configuration(self) -> str:
+        self._write(
             "cache.conf",
             shipped(
                 "caches/nginx.conf",
@@ -102,27 +58,24 @@ class NginxCache(Cache):
                     "listen [::]:80;": "",
                     "server 127.0.0.1:4000;": f"server 127.0.0.1:{self.node};",
                     "access_log /var/log/nginx/audioproxy-cache.log audioproxy_cache;": (
-                        f"access_log {self.folder}/access.log audioproxy_cache;"
+                        f"access_log {self._folder}/access.log audioproxy_cache;"
                     ),
                     "error_log /var/log/nginx/audioproxy-cache.error.log emerg;": (
-                        f"error_log {self.folder}/error.log emerg;"
+                        f"error_log {self._folder}/error.log emerg;"
                     ),
                     "proxy_cache_path /var/cache/audioproxy-nginx levels=1:2 "
                     "keys_zone=audioproxy_cache:10m": (
-                        f"proxy_cache_path {self.folder}/cache levels=1:2 "
+                        f"proxy_cache_path {self._folder}/cache levels=1:2 "
                         "keys_zone=audioproxy_cache:10m"
                     ),
                 },
             ),
         )
-        self.write(
+        return self._write(
             "nginx.conf",
-            f"daemon off; pid {self.folder}/pid; error_log stderr;\nevents {{ }}\n"
-            f"http {{\n{temporary_paths(self.folder)}\ninclude {self.folder}/cache.conf;\n}}\n",
+            f"daemon off; pid {self._folder}/pid; error_log stderr;\nevents {{ }}\n"
+            f"http {{\n{temporary_paths(self._folder)}\ninclude {self._folder}/cache.conf;\n}}\n",
         )
-
-    def arguments(self) -> tuple[str, ...]:
-        return ("-c", f"{self.folder}/nginx.conf")
 
 
 class Varnish(Cache):
@@ -130,26 +83,25 @@ class Varnish(Cache):
 
     program = "varnishd"
 
-    def configure(self) -> None:
-        node = {'.port = "4000";': f'.port = "{self.node}";'}
-        self.write("audioproxy.vcl", shipped("caches/varnish.vcl", node))
-
-    def arguments(self) -> tuple[str, ...]:
+    @property
+    def running(self) -> tuple[str, ...]:  # type: ignore[override]
         # Without a jail, it needs no user of its own.
-        return (
-            *("-F", "-j", "none", "-n", f"{self.folder}/varnish", "-f"),
-            *(f"{self.folder}/audioproxy.vcl", "-a", f"127.0.0.1:{self.port}"),
-            *("-s", "malloc,64m"),
-        )
+        words = ("-F", "-j", "none", "-n", f"{self._folder}/varnish", "-s", "malloc,64m")
+        return (*words, "-a", f"127.0.0.1:{self.port}", "-f")
+
+    def _configuration(self) -> str:
+        node = {'.port = "4000";': f'.port = "{self.node}";'}
+        return self._write("audioproxy.vcl", shipped("caches/varnish.vcl", node))
 
 
 class Squid(Cache):
     """Squid as a reverse proxy."""
 
     program = "squid"
+    running = ("-N", "-f")
 
-    def configure(self) -> None:
-        folder = self.folder
+    def _configuration(self) -> str:
+        folder = self._folder
         text = shipped(
             "caches/squid.conf",
             {
@@ -166,57 +118,10 @@ class Squid(Cache):
             },
         )
         more = f"pid_filename {folder}/pid\ncache_log {folder}/cache.log\ncoredump_dir {folder}\n"
-        self.write("squid.conf", f"{text}\n{more}shutdown_lifetime 0 seconds\npinger_enable off\n")
-
-    def arguments(self) -> tuple[str, ...]:
-        return ("-N", "-f", f"{self.folder}/squid.conf")
+        more += "shutdown_lifetime 0 seconds\npinger_enable off\n"
+        return self._write("squid.conf", f"{text}\n{more}")
 
     async def start(self) -> None:
         """Create the folders of the cache first."""
-        creating = Process()
-        command = (self.path, "-N", "-z", "-f", f"{self.folder}/squid.conf")
-        reactor.spawnProcess(creating, command[0], command, env=self.environment())
-        await creating.end()
+        await self._spawn("-N", "-z", "-f", self._configuration()).end()
         await super().start()
-
-
-class TrafficServer(Cache):
-    """Traffic Server with its defaults, besides what it needs to run in a folder of its own."""
-
-    program = "traffic_server"
-
-    def configure(self) -> None:
-        (self.folder / "cache").mkdir()
-        (self.folder / "log").mkdir()
-        layout = {
-            **dict.fromkeys(("prefix", "sysconfdir", "localstatedir", "runtimedir"), self.folder),
-            **dict.fromkeys(("datadir", "cachedir"), self.folder / "cache"),
-            "logdir": self.folder / "log",
-            "exec_prefix": "/usr",
-            "bindir": "/usr/bin",
-            "sbindir": "/usr/sbin",
-            "includedir": "/usr/include",
-            "libdir": "/usr/lib/trafficserver",
-            "libexecdir": "/usr/lib/trafficserver/modules",
-        }
-        self.write("runroot.yaml", "".join(f"{key}: {value}\n" for key, value in layout.items()))
-        self.write(
-            "records.config",
-            f"CONFIG proxy.config.http.server_ports STRING {self.port}:ip-in=127.0.0.1\n"
-            "CONFIG proxy.config.reverse_proxy.enabled INT 1\n"
-            # It keeps the user of the test.
-            "CONFIG proxy.config.admin.user_id STRING #-1\n"
-            "CONFIG proxy.config.log.logging_enabled INT 0\n",
-        )
-        self.write("storage.config", f"{self.folder}/cache 64M\n")
-        self.write("remap.config", f"map / http://127.0.0.1:{self.node}/\n")
-        self.write(
-            "ip_allow.yaml",
-            "ip_allow: [{apply: in, ip_addrs: 127.0.0.1, action: allow, methods: ALL}]\n",
-        )
-
-    def arguments(self) -> tuple[str, ...]:
-        return ()
-
-    def environment(self) -> dict[str, str]:
-        return {**super().environment(), "TS_RUNROOT": f"{self.folder}/runroot.yaml"}

@@ -1,4 +1,4 @@
-"""Varnish, Squid and Traffic Server in front of a node, and the rest of nginx: ``make caches``."""
+"""Varnish and Squid in front of a node, and the rest of nginx: ``make caches``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from http.client import HTTPConnection
 from twisted.internet.threads import deferToThread
 
 from audioproxy.grammar.cache_tag import cache_tags
-from tests.deploy.caches import NginxCache, Squid, TrafficServer, Varnish
+from tests.deploy.caches import NginxCache, Squid, Varnish
 from tests.deploy.test_caches import CLIENTS, PATH, RANGE, CacheCase, ShortCacheTests
 from tests.deploy.test_cluster import gather
 from tests.render.test_failures_live import target
@@ -38,10 +38,7 @@ class MoreCacheTests:
         self.assertLessEqual(fetches, CLIENTS if self.kind is NginxCache else 2)
 
     async def test_redirects(self) -> None:
-        """In redirect mode, clients of a stored variant are redirected to the bucket.
-
-        Traffic Server stores the stream instead, which the three headers of D62 do not prevent.
-        """
+        """In redirect mode, clients of a stored variant are redirected to the bucket (D62)."""
         service = await self.start_redirecting()
         port = await self.put_in_front(service)
         cold = await fetch(port, PATH)
@@ -53,9 +50,6 @@ class MoreCacheTests:
 
         for _ in range(2):
             response = await until(find, "the write-back")
-            if self.kind is TrafficServer and response.status == 206:
-                self.assert_part(response, cold.body)
-                continue
             self.assertEqual((302, b"no-store"), (response.status, response["cache-control"]))
             get = partial((await s3_server()).fetch, (response["location"] or b"").decode())
             part = await deferToThread(get, headers={"Range": RANGE.decode()})
@@ -64,7 +58,7 @@ class MoreCacheTests:
     async def test_without_store(self) -> None:
         """Without a store, one render serves all: the cache stores it.
 
-        Varnish and Traffic Server then serve ranges. Squid would serve wrong bytes, so its
+        Varnish then serves ranges. Squid would serve wrong bytes, so its
         configuration stores nothing without a length.
         """
         service = self.start(variant_store=None)
@@ -79,7 +73,7 @@ class MoreCacheTests:
             self.assertEqual(before, await self.count(service, "renders_total"))
         part = await fetch(port, PATH, range=RANGE)
         self.assert_part_or_whole(part, whole)
-        self.assertEqual(self.kind in (Varnish, TrafficServer), part.status == 206)
+        self.assertEqual(self.kind is Varnish, part.status == 206)
 
     async def test_head(self) -> None:
         """HEAD starts no render, and has the length of a stored variant."""
@@ -205,9 +199,3 @@ class SquidTests(ShortCacheTests, MoreCacheTests, CacheCase):
     """Squid"""
 
     kind = Squid
-
-
-class TrafficServerTests(ShortCacheTests, MoreCacheTests, CacheCase):
-    """Traffic Server"""
-
-    kind = TrafficServer

@@ -18,17 +18,13 @@ from tests.support.service import PATIENCE, PROJECT
 
 PROMETHEUS = PROJECT / "deploy/prometheus"
 
-_TEXT = re.compile(r'"[^"]*"')
-_NAME = re.compile(r"(?<![\w:$])(?:(?:audio_proxy|process|python)_\w+|\w+:[\w:]+|up)(?![\w:(])")
+#: The name of a series in an expression without its texts: one of the service, of its process, or a
+#: recorded one.
+_NAME = re.compile(r"(?<![\w:])(?:(?:audio_proxy|process|python)_\w+|\w+:[\w:]+)(?!\w)")
 _SELECTOR = re.compile(r"([\w:]+)\{([^}]*)\}")
-_MATCHER = re.compile(r'(\w+)(=|!=|=~|!~)"([^"]*)"')
-#: Labels whose values are not a fixed set.
-_ANY_TEXT = ("version", "ffmpeg")
-
-
-def names(expression: str) -> set[str]:
-    """Return the series that an expression reads: exposed series, recorded series, and ``up``."""
-    return set(_NAME.findall(_TEXT.sub('""', expression)))
+_MATCHER = re.compile(r'(\w+)(?:=~?|!=|!~)"([^"]*)"')
+#: Labels whose values are not a fixed set; Prometheus adds the last two to each series.
+_ANY_TEXT = {"version", "ffmpeg", "job", "instance"}
 
 
 @cache
@@ -66,30 +62,19 @@ def rules(kind: str) -> dict[str, dict[str, Any]]:
     return {rule[kind]: rule for group in groups for rule in group["rules"] if kind in rule}
 
 
-def unknown(expressions: dict[str, str]) -> list[str]:
-    """Return a message for each unknown series, label or value in expressions.
-
-    :param expressions: PromQL expressions by their titles, which the messages begin with.
-    """
-    series, recorded = exposed(), rules("record")
-    messages = []
-    for title, expression in expressions.items():
-        for name in names(expression) - series.keys() - recorded.keys() - {"up"}:
-            messages.append(f"{title}: there is no {name}")
+def unknown(*expressions: str) -> set[str]:
+    """Return the series, labels and values in expressions that the service and rules lack."""
+    series, found = exposed(), set[str]()
+    for expression in expressions:
+        names = set(_NAME.findall(re.sub('"[^"]*"', "", expression)))
+        found |= names - series.keys() - rules("record").keys()
         for name, conditions in _SELECTOR.findall(expression):
-            for label, operator, text in _MATCHER.findall(conditions):
-                known = series.get(name, {}).get(label)
-                if label in _ANY_TEXT and known is not None:
-                    continue
-                if known is not None:
-                    messages += [
-                        f"{title}: {label} of {name} is never {value}"
-                        for value in (text.split("|") if "~" in operator else [text])
-                        if value not in known and not value.startswith("$")
-                    ]
-                elif label not in ("job", "instance"):
-                    messages.append(f"{title}: {name} has no {label}")
-    return messages
+            for label, text in _MATCHER.findall(conditions):
+                known = series.get(name, {}).get(label, set())
+                if label not in _ANY_TEXT:
+                    wrong = {value for value in text.split("|") if value[:1] != "$"} - known
+                    found |= {f"{label}={value} of {name}" for value in wrong}
+    return found
 
 
 def run_promtool(*words: str | Path, stdin: str = "") -> tuple[int, str]:

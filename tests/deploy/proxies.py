@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import ClassVar
 
-from tests.deploy.balancer import Balancer, Behavior, shipped
+from tests.deploy.balancer import Balancer, shipped
 from tests.support.service import Process
 
 #: Folder of Apache's modules, and those of Debian and of the shipped file.
@@ -42,7 +42,6 @@ class Caddy(Proxy):
     checking = ("validate", "--config")
     showing_version = ("version",)
     running = ("run", "--config")
-    behavior = Behavior(changed=frozenset({"raw `|^{}`", "`%` without digits"}))
 
     def _configuration(self) -> str:
         addresses = " ".join(filter(None, map(self._address, range(3))))
@@ -71,9 +70,6 @@ class Apache(Proxy):
     file = "apache/audioproxy.conf"
     checking = ("-t", "-f")
     running = ("-D", "FOREGROUND", "-f")
-    behavior = Behavior(
-        retries=False, tells_from=None, check="", changed=frozenset({"`%00`", "`%` without digits"})
-    )
 
     def _configuration(self) -> str:
         certificate, enabled = self._certificate, ()
@@ -129,7 +125,6 @@ class Lighttpd(Proxy):
     file = "lighttpd/audioproxy.conf"
     checking = ("-tt", "-f")
     running = ("-D", "-f")
-    behavior = Behavior(retries=False, tells_from=None, check="")
     hosts = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
     flags: ClassVar[str] = '"server.h2proto" => "disable"'
 
@@ -174,13 +169,6 @@ class Traefik(Proxy):
     file = "traefik/audioproxy.yml"
     showing_version = ("version",)
     running = ("--configFile",)
-    behavior = Behavior(
-        hashes=False,
-        retried_statuses=frozenset({502}),
-        check="/health",
-        names_plain=False,
-        changed=frozenset({"`%c3`", "`%41`", "`%7E`", "raw `|^{}`", "`%` without digits"}),
-    )
 
     def _configuration(self) -> str:
         certificate, enabled = self._certificate, []

@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +22,13 @@ from bench.blocks import fill
 from bench.machine import today
 from tests.deploy.balancer import (
     Balancer,
-    Behavior,
     HAProxy,
     Nginx,
     installed,
     parent_death_prefix,
 )
 from tests.deploy.nodes import HALF, Connection, Node, start_stream
-from tests.deploy.proxies import PROXIES, Apache, Caddy, Envoy, Lighttpd, Proxy, Traefik
+from tests.deploy.proxies import Apache, Caddy, Envoy, Lighttpd, Proxy, Traefik
 from tests.support.authority import Authority
 from tests.support.service import PROJECT, Process, reactor, until
 
@@ -224,39 +223,6 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([lines[0], "|---" * len(headings) + "|", *lines[1:]])
 
 
-def behavior_table() -> str:
-    """Return what each proxy does with its file, as `tests.deploy.test_proxies` requires."""
-    kinds = (HAProxy, Nginx, *PROXIES)
-    behaviors = [kind.behavior for kind in kinds]
-    rows: dict[str, Callable[[Behavior], str]] = {
-        "all requests for a URL go to one node": lambda each: "yes" if each.hashes else "no",
-        "a request that a node closes without a response": lambda each: (
-            "is retried" if each.retries else "fails"
-        ),
-        "a node's own 429, 500, 502, 503, 504": lambda each: (
-            f"{', '.join(map(str, each.retried_statuses))} is retried"
-            if each.retried_statuses
-            else "final"
-        ),
-        "a node learns that a client of HTTP/1.1 has left its queue": lambda each: (
-            "no"
-            if each.tells_from is None
-            else f"from {shown(each.tells_from)} on"
-            if each.tells_from
-            else "yes"
-        ),
-        "checks of the nodes": lambda each: f"`{each.check}`" if each.check else "none",
-        "[file names](podcasts.md#end-a-url-in-a-file-name)": lambda each: (
-            "yes" if each.names_plain else "for `enc/`"
-        ),
-        "spellings of a path that are a 400 or 401": lambda each: (
-            ", ".join(sorted(each.changed)).replace("|", "\\|") or "none"
-        ),
-    }
-    names = [NAMES[kind] for kind in kinds]
-    return table(["What", *names], ([text, *map(row, behaviors)] for text, row in rows.items()))
-
-
 async def measure(reactor: Any, *only: str) -> None:
     """Measure everything, and write the page; with names of classes, print their rows alone."""
     folder = Path(tempfile.mkdtemp(prefix="audioproxy-torn-"))
@@ -272,10 +238,7 @@ async def measure(reactor: Any, *only: str) -> None:
         shutil.rmtree(folder)
     if not only:
         torn = table(("Proxy", "Version", "Setting", *PROTOCOLS), rows)
-        contents = {
-            "proxies": behavior_table(),
-            "torn streams": f"{torn}\n\nMeasured on {today()}.",
-        }
+        contents = {"torn streams": f"{torn}\n\nMeasured on {today()}."}
         PAGE.write_text(fill(PAGE.read_text(), contents))
 
 

@@ -30,7 +30,7 @@ from audioproxy.grammar.signature import verify
 from audioproxy.grammar.sources import Source
 from audioproxy.media.loudness import Measurement
 from audioproxy.urls import Signer, Variant
-from examples.player import documentation, sources
+from examples.player import documentation
 from examples.player.__main__ import configure
 from examples.player.site import Root, make_site
 from examples.player.sources import Sources
@@ -147,15 +147,12 @@ class ListingTests(PlayerCase):
     def test_too_many(self) -> None:
         """A large collection is listed in part, with ``complete`` set to false."""
         self.add("a.wav", "b.wav", "c.wav", "d.txt")
-        self.patch(sources, "MAX_LISTED", 2)
-        list_sources = Sources(self.root, None).describe
-        document = list_sources()
-        self.assertEqual((2, False), (len(document["sources"]), document["complete"]))
-        self.patch(sources, "MAX_LISTED", 500)
-        self.patch(sources, "MAX_EXAMINED", 3)
-        self.assertFalse(list_sources()["complete"])
-        self.patch(sources, "MAX_EXAMINED", 4)
-        self.assertTrue(list_sources()["complete"])
+        for listed, examined, count, complete in (
+            *((2, 500, 2, False), (3, 500, 3, True)),
+            *((500, 3, 3, False), (500, 4, 3, True)),
+        ):
+            document: Any = Sources(self.root, None, listed, examined).describe()
+            self.assertEqual((count, complete), (len(document["sources"]), document["complete"]))
 
     def test_folder_that_is_gone(self) -> None:
         """A missing folder is listed as empty."""
@@ -502,8 +499,8 @@ class SettingsTests(PlayerCase):
 
     def settings(self, **variables: str) -> Config:
         """Return the configuration for these variables."""
-        self.patch(os, "environ", {"AP_LOCAL_ROOT": str(self.root), **variables})
-        config, self.env_file = configure(Home(self.root / "run"))
+        environ = {"AP_LOCAL_ROOT": str(self.root), **variables}
+        config, self.env_file = configure(Home(self.root / "run"), environ)
         return config
 
     def test_sources(self) -> None:

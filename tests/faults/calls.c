@@ -43,7 +43,7 @@
 /* Kinds of calls, in the order of KINDS in calls.py. */
 enum kind {
     OPEN, READ, PREAD, WRITE, PWRITE, SYNC, RENAME, LINK, UNLINK, MKDIR, RMDIR, TRUNCATE, STAT, STATFS, LOCK,
-    LIST, MMAP, SOCKET, CONNECT, BIND, ACCEPT, SEND, RECEIVE, SENDFILE, DESCRIPTOR, SPAWN, KIND_COUNT
+    LIST, MMAP, SOCKET, CONNECT, BIND, ACCEPT, SEND, RECEIVE, SENDFILE, DESCRIPTOR, SPAWN, CREATE, KIND_COUNT
 };
 
 /* What a call concerns, in the order of OBJECTS in calls.py. */
@@ -97,6 +97,11 @@ int faults_open(const char *path) {
     if (mapped == MAP_FAILED) return 0;
     page = mapped;
     return 1;
+}
+
+/* Begin to count. */
+void faults_arm(void) {
+    if (page) page->armed = 1;
 }
 
 static void in_child(void) {
@@ -343,7 +348,8 @@ static int open_at(int (*real)(int, const char *, int, ...), int folder, const c
     const char *place = changes ? locate(folder, path, buffer) : NULL;
     int locked = lock_record(place);
     uint64_t existing = locked ? inode_at(buffer) : 0;
-    COUNTED(OPEN, path, -1, 0, -1, real(folder, path, flags, mode));
+    int creates = flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE;
+    COUNTED(creates ? CREATE : OPEN, path, -1, 0, -1, real(folder, path, flags, mode));
     if (locked && result >= 0) {
         if (!existing) add(CREATED, inode_of(result), 0, place, NULL, NULL, 0, 0);
         else if (flags & O_TRUNC) add(TRUNCATED, existing, 0, place, NULL, NULL, 0, 0);

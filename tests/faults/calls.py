@@ -24,7 +24,7 @@ _SOURCE = Path(__file__).with_name("calls.c")
 KINDS = (
     *("open", "read", "pread", "write", "pwrite", "fsync", "rename", "link", "unlink", "mkdir"),
     *("rmdir", "truncate", "stat", "statfs", "flock", "opendir", "mmap", "socket", "connect"),
-    *("bind", "accept", "send", "recv", "sendfile", "dup", "spawn"),
+    *("bind", "accept", "send", "recv", "sendfile", "dup", "spawn", "create"),
 )
 OBJECTS = ("path", "file", "folder", "socket", "pipe", "other")
 
@@ -93,7 +93,7 @@ class Page:
     """The control page of one process, in a file."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = path = path.resolve()
         path.write_bytes(bytes(_SIZE))
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), _SIZE)
@@ -105,12 +105,16 @@ class Page:
 
     def arm(self, step: Step | None = None, fault: int = 0, times: int = 1) -> None:
         """Count the calls from now on, and fail one, or as many as follow it."""
+        self.prepare(step, fault, times)
+        self._map[0] = 1
+
+    def prepare(self, step: Step | None = None, fault: int = 0, times: int = 1) -> None:
+        """Reset the page, which the process arms itself, by `faults_arm`."""
         self.disarm()
         self._map[:] = bytes(_SIZE)
         if step is not None:
             what = KINDS.index(step.kind), OBJECTS.index(step.object)
             _CONTROL.pack_into(self._map, 0, 0, *what, step.number, times, fault, 0, 0)
-        self._map[0] = 1
 
     def disarm(self) -> None:
         self._map[0] = 0

@@ -8,9 +8,7 @@ by fsync(2) of it, a name by fsync(2) of its folder. Of everything else, any par
 - A name may be the old or the new one, whatever other names are; but a rename loses no file.
 
 `Disk` follows a record of changes, and yields such states. `check_state` puts one into a folder,
-and opens it as a store. The command records nodes under load, and checks each prefix of the record:
-
-    python -m tests.faults.power [--seed N] [--share N]
+and opens it as a store.
 """
 
 from __future__ import annotations
@@ -75,15 +73,17 @@ class File:
     def kept(self, how: str, random: Random) -> bytes:
         """Return what a power cut may leave: ``none`` or ``all`` of the writes, or others.
 
-        With ``zeros``, new blocks are missing. With ``first``, the first writes are there. With
-        ``torn``, each block is there by chance.
+        With ``zeros``, new blocks are missing, and with ``tail`` all blocks but the last one. With
+        ``first``, the first writes are there. With ``torn``, each block is there by chance.
         """
         if how == "none" or not self._pending:
             return self._synced
         if how == "all":
             return bytes(self.now)
-        if how == "zeros":
-            return self._synced[: len(self.now)].ljust(len(self.now), b"\0")
+        if how in ("zeros", "tail"):
+            size = len(self.now)
+            start = size if how == "zeros" else max(0, size - 1) // _BLOCK * _BLOCK
+            return self._synced[:start].ljust(start, b"\0") + self.now[start:]
         content = bytearray(self._synced)
         for offset, data in self._pending[: random.randint(0, len(self._pending))]:
             if how == "first" or data is None:
@@ -207,6 +207,9 @@ class Disk:
     def states(self, random: Random, most: int) -> Iterator[State]:
         """Yield states that a power cut may leave now: the simplest, and some others.
 
+        The first one is what processes see, which a crash of all of them leaves, too. The second
+        one lacks the last change of each name.
+
         :param most: of those with one name that is an exception, and of those by chance.
         """
         pending = [
@@ -217,9 +220,11 @@ class Disk:
         ]
         newest = {(folder, name): versions[-1][0] for folder, name, versions in pending}
         oldest = {(folder, name): versions[0][0] for folder, name, versions in pending}
-        for how in ("none", "all", "zeros", "first", "torn"):
+        before = {(folder, name): versions[-2][0] for folder, name, versions in pending}
+        for chosen in (newest, before, oldest):
+            yield self._state(chosen, "all", random)
+        for how in ("none", "zeros", "tail", "first", "torn"):
             yield self._state(newest, how, random)
-        yield self._state(oldest, "all", random)
         # Which scratch files are there is of little interest.
         others = [each for each in pending if not each[0].is_scratch]
         scratch = [each for each in pending if each[0].is_scratch]
@@ -344,10 +349,11 @@ def is_variant(path: str) -> bool:
 
 # What a store makes of it
 
-_CALLS = BlockingCalls(Clock(), execute)
+#: Blocking calls run at once in the same thread.
+CALLS = BlockingCalls(Clock(), execute)
 
 
-def _result(work: Any) -> Any:
+def result_of(work: Any) -> Any:
     """Return the result of a coroutine that waits for nothing."""
     outcome: list[Any] = []
     Deferred.fromCoroutine(work).addBoth(outcome.append)
@@ -356,22 +362,27 @@ def _result(work: Any) -> Any:
     return outcome[0]
 
 
-def check_state(root: Path, state: State, allowed: Mapping[str, set[bytes | None]]) -> list[str]:
+def check_state(
+    root: Path, state: State, allowed: Mapping[str, set[bytes | None]], *, is_crash: bool = False
+) -> list[str]:
     """Put a state into a folder, open it as a store, and return what is wrong.
 
     :param allowed: of each key, the whole files that it may have, and None if it may have none.
+    :param is_crash: no change is lost, as after a crash of all processes.
     """
     for path, data in state.items():
         if data is None:
             (root / path).mkdir()
         else:
             (root / path).write_bytes(data)
-    store = FileVariantStore(str(root), _CALLS, _CALLS, Clock().seconds, 10**9)
+    store = FileVariantStore(str(root), CALLS, CALLS, Clock().seconds, 10**9)
     try:
-        _result(store.open())
+        result_of(store.open())
     except Exception as error:
         return [f"the store does not open: {error}"]
     try:
+        if is_crash and (store.usage.read() or 0) < _total(root) and store.usage.size is not None:
+            return ["the ledger states too few bytes after a crash"]
         return [*_check_variants(root, store, allowed), *_check_upkeep(root, store)]
     finally:
         store.close_now()
@@ -382,15 +393,15 @@ def _check_variants(
 ) -> Iterator[str]:
     catalog = FolderCatalog(str(root), execute, 1)
     for key, files in allowed.items():
-        found = _result(store.lookup(key))
+        found = result_of(store.lookup(key))
         if found is None:
             if None not in files:
                 yield "a variant is lost whose write-back has ended"
             continue
         data = found.read(0, found.size)
         found.close()
-        entry = _result(catalog.find(key))
-        if _result(catalog.check(entry, Pace(None))).verdict is not Verdict.GOOD:
+        entry = result_of(catalog.find(key))
+        if result_of(catalog.check(entry, Pace(None))).verdict is not Verdict.GOOD:
             yield "a torn variant is served"
         elif files == {None}:
             yield "a removed variant is back"
@@ -406,16 +417,20 @@ def _check_upkeep(root: Path, store: FileVariantStore) -> Iterator[str]:
         yield "scratch files are left after the start"
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         status = prune_child(str(root), str(10**9))
-    total = sum(path.stat().st_size for path in root.glob("??/*") if path.is_file())
+    total = _total(root)
     if status or store.usage.read() != total:
         yield f"the ledger states {store.usage.size} bytes of {total} after a count ({status})"
-    scratch = _result(store.create())
+    scratch = result_of(store.create())
     os.write(scratch.descriptor, b"new")
-    _result(store.commit(_NEW_KEY, scratch, 3, VariantHeaders("audio/mpeg", "no-store"), RECORD))
-    if (found := _result(store.lookup(_NEW_KEY))) is None:
+    result_of(store.commit(_NEW_KEY, scratch, 3, VariantHeaders("audio/mpeg", "no-store"), RECORD))
+    if (found := result_of(store.lookup(_NEW_KEY))) is None:
         yield "a new variant is not stored"
     else:
         found.close()
+
+
+def _total(root: Path) -> int:
+    return sum(path.stat().st_size for path in root.glob("??/*"))
 
 
 @dataclass(slots=True)
@@ -446,7 +461,7 @@ def check_record(
     """Check the states after each change of a record.
 
     :param most: states of each kind of exceptions after one change.
-    :param share: check one of so many states, by chance.
+    :param share: check the first two states, and of the others one of so many, by chance.
     """
     random, report, seen = Random(seed), Report(), set[int]()
     history, disk = History(changes, promises), Disk()
@@ -456,15 +471,15 @@ def check_record(
             report.prefixes += 1
             allowed = {key: history.allowed(key, prefix) for key in history.keys}
             rules = hash(frozenset((key, frozenset(files)) for key, files in allowed.items()))
-            for state in disk.states(random, most):
-                known = hash((rules, frozenset(state.items())))
-                if known in seen or random.randrange(share):
+            for number, state in enumerate(disk.states(random, most)):
+                known = hash((rules, not number, frozenset(state.items())))
+                if known in seen or (number > 1 and random.randrange(share)):
                     continue
                 seen.add(known)
                 report.states += 1
                 root = Path(place, "store")
                 root.mkdir()
-                for finding in set(check_state(root, state, allowed)):
+                for finding in set(check_state(root, state, allowed, is_crash=not number)):
                     report.findings[finding] += 1
                     where = f"change {prefix}: {changed.change.name} {changed.path}"
                     report.first.setdefault(finding, where)

@@ -1,69 +1,35 @@
-"""Corpus: seeds (valid and nearly valid inputs), dictionary words, and Hypothesis strategies."""
+"""Seeds (valid and nearly valid inputs), the words that spoil them, and Hypothesis strategies."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.fuzz.fixture import SETUP_BYTES
-from tests.fuzz.headers import DATE_WORD, TAG_WORD
+from tests.fuzz.fixture import DEFAULT, SETTINGS, Setup
+from tests.fuzz.headers import DATE_WORD, SIZES, TAG_WORD
 from tests.fuzz.lengths import CONTAINERS
-from tests.fuzz.stored import BODY, RECORD, WHOLE
-from tests.media.lengths import (
-    test_flac,
-    test_lossless,
-    test_mp3,
-    test_mp4,
-    test_musepack,
-    test_ogg,
-    test_pcm,
-    test_wavpack,
-)
+from tests.fuzz.reports import HOST, NOTICES, QUERY, USER
+from tests.fuzz.stored import BODY, RECORD, WHOLE, sealed
+from tests.media.lengths.test_musepack import musepack
+from tests.support import flac, lossless, mp4, mpeg, ogg, riff
 from tests.support.strategies import encoded, escaped, junk, option_segments, sources
 
-OPTIONS = (
-    b"f:mp3/br:192/sr:44100/ch:2",
-    b"f:mp3/q:4.50/t:1.5:30/fade:0.5:2",
-    b"f:opus/br:64/sr:48000/gain:+3.5",
-    b"f:ogg/q:-1/norm:ebu",
-    b"f:aac/q:0.1/norm:ebu:-16:-1.5:11",
-    b"f:m4a/br:160/enhance:voice/cb:a%2Fb:c",
-    b"f:flac/q:12/bd:24/sr:96000",
-    b"f:wav/bd:32f/dl:a%20b.wav",
-    b"f:peaks/pts:100/pk_fmt:dat/pk_bits:8/ch:2",
-    b"f:peaks/t:5",
-    b"exp:1800000000/f:wav",
-    b"exp:1799999999",
-    b"br:96/br:128",
-    b"dl:%FF",
-    b"gain:-0/t:00:0.50",
-    b"gain:-0.50/cb:%e9/dl:a%0d%0ab",
-)
-_LONG_QUERY = b"https://h?" + b"q" * 2038
-SOURCES = (
-    b"plain/local://a.mp3",
-    b"plain/local://dir/b%20c%FF.wav",
-    b"plain/s3://bucket/key%2Fk",
-    b"plain/https://EXAMPLE.com.:443/a%2520b?x=1%23f",
-    b"plain/https://a.b/c%20d%0A",
-    b"plain/https://[::ffff:1.2.3.4]:8443",
-    b"plain/https://[1::2:3:4:5:6:7]/",
-    b"enc/bG9jYWw6Ly9hLm1wMw",
-    b"enc/bG9jYWw6Ly9hLm1wMw==",
-    b"enc/" + encoded(b"https://user:pw@host/"),
-    b"enc/" + encoded(_LONG_QUERY),
-)
+_SPELLED = b"plain/https://EXAMPLE.com.:443/a%2520b?x=1%23f"
 PATHS = (
-    *(b"insecure/%s/%s" % pair for pair in zip(OPTIONS, SOURCES * 2, strict=False)),
-    *(b"insecure/%s" % source for source in SOURCES),
+    b"insecure/f:mp3/br:192/sr:44100/ch:2/plain/local://a.mp3",
+    b"insecure/f:peaks/pts:100/pk_fmt:dat/pk_bits:8/plain/local://dir/b%20c%FF.wav",
+    b"insecure/exp:1799999999/plain/s3://bucket/key%2Fk",
+    b"insecure/br:96/br:128/" + _SPELLED,
+    b"insecure/gain:-0/t:00:0.50/cb:%e9/dl:a%0d%0ab/" + _SPELLED,
+    b"insecure/plain/https://[::ffff:1.2.3.4]:8443",
+    b"insecure/enc/bG9jYWw6Ly9hLm1wMw==",
+    b"insecure/enc/" + encoded(b"https://h?" + b"q" * 2038),
     b"insecure/info/plain/local://a.mp3",
     b"insecure/info/f:mp3/plain/local://a.mp3",
-    b"health",
-    b"ready",
-    b"metrics",
-    b"hls/insecure/f:mp3/plain/local://a.mp3/index.m3u8",
+    *b"health ready metrics hls/insecure/f:mp3/plain/local://a.mp3/index.m3u8".split(),
 )
 
 # Path of a variant. In inputs, the word TAG stands for the ETag of this variant.
@@ -102,12 +68,10 @@ REQUESTS = (
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     b"GET /\r\n\r\n",
 )
-#: Input bytes that select the first value of each setting of `FuzzFixture`.
-DEFAULT_SETUP = bytes(SETUP_BYTES)
 
 
-def _setup(choice: int, chosen: int) -> bytes:
-    return bytes(chosen if each == choice else 0 for each in range(SETUP_BYTES))
+def _setup(name: str, value: object) -> Setup:
+    return tuple({**dict(zip(SETTINGS, DEFAULT, strict=True)), name: value}.values())
 
 
 _EACH = b"".join(
@@ -116,16 +80,16 @@ _EACH = b"".join(
     for path in (PATHS[0], b"insecure/info/plain/local://a")
 )
 CONVERSATIONS = (
-    *(DEFAULT_SETUP + each for each in REQUESTS),
-    *(_setup(choice, one) + _EACH for choice in range(SETUP_BYTES) for one in range(1, 5)),
-    *(_setup(2, 1) + request(b"GET", _TAGGED, line) for line in _LINES),
+    *((DEFAULT, each) for each in REQUESTS),
+    *((_setup(name, value), _EACH) for name, values in SETTINGS.items() for value in values[1:]),
+    *((_setup("stored", "0123456789abcdef"), request(b"GET", _TAGGED, line)) for line in _LINES),
     # A malformed request once was pipelined behind a render, and got two responses.
-    DEFAULT_SETUP + b"GT 3 HTTP/1.1\r\nt:\r\n\r\n" + request(b"GET", _TAGGED) + b"e\r\n",
+    (DEFAULT, b"GT 3 HTTP/1.1\r\nt:\r\n\r\n" + request(b"GET", _TAGGED) + b"e\r\n"),
 )
 
 RANGES = tuple(
-    bytes([size]) + header
-    for size in (0, 4)
+    (size, header)
+    for size in (0, 1000)
     for header in (
         *b"bytes=0-9|bytes=5-|bytes=-5|bytes=-0|bytes=10-9|bytes=9-10|bytes= 1-2 ".split(b"|"),
         *b"bytes=0-1,3-4|items=0-1|bytes=-|bytes=999-1000|bytes=1000-".split(b"|"),
@@ -155,32 +119,36 @@ _FORMAT = {
 }
 _ANSWER = {"streams": [{"codec_type": "video", "disposition": {"attached_pic": 1}}, _STREAM]}
 PROBES = (
-    bytes(2) + json.dumps(_ANSWER | {"format": _FORMAT}, indent=4).encode(),
-    bytes([1, 1]) + json.dumps(_ANSWER | {"format": _FORMAT}, indent=4).encode(),
-    bytes(2) + json.dumps(_ANSWER | {"format": {"size": "9" * 20}}).encode(),
+    (False, b"", json.dumps(_ANSWER | {"format": _FORMAT}, indent=4).encode()),
+    (True, NOTICES[1], json.dumps(_ANSWER | {"format": _FORMAT}, indent=4).encode()),
+    (False, b"", json.dumps(_ANSWER | {"format": {"size": "9" * 20}}).encode()),
     # Nesting that once was too deep for the parser.
-    bytes(2) + b"[" * 9999,
+    (False, b"", b"[" * 9999),
 )
 
 DIAGNOSTICS = (
-    b"[https @ 0x55]\nuser\nhost.example\nX-Amz-Date=1\nInvalid data found",
-    b"file:/dev/fd/3: Invalid argument",
-    b"https://a:b@c/d?e f\r\nNo space left on device",
+    (b"[https @ 0x55]\nInvalid data found", "user", "host.example", "X-Amz-Date=1"),
+    (b"file:/dev/fd/3: Invalid argument", "", "", ""),
+    (b"https://a:b@c/d?e f\r\nNo space left on device", "", "", ""),
     # Once a quote ended the query of a URL, and the first @ ended its userinfo.
-    b"opening\nuser\nh\n'\nfailed",
-    b"opening\n@\nh\nq\nfailed",
+    (b"opening\nfailed", "user", "h", "'"),
+    (b"opening\nfailed", "@", "h", "q"),
 )
 
 FILES = (
-    b"\1\0\0\0",
-    b"\1\2\0\1",
-    b"\1\2\x10\1" + b"9",
-    bytes([1, *divmod(WHOLE.index(b"mpeg"), 256), 1]) + b"x",
-    b"\2" + RECORD,
-    b'\2{"size": 1e999}',
-    b'\2{"size": %d, "content_type": 5, "cache_control": "\xc3\xa9"}' % len(BODY),
-    b"\2" + b"[" * 3000,
-    b"\0APVARNT1",
+    (WHOLE, False),
+    (WHOLE[:512] + WHOLE[513:], False),
+    (WHOLE.replace(b"mpeg", b"xpeg"), False),
+    (b"APVARNT1", False),
+    *(
+        (sealed(BODY, record), True)
+        for record in (
+            RECORD,
+            b'{"size": 1e999}',
+            b'{"size": %d, "content_type": 5, "cache_control": "\xc3\xa9"}' % len(BODY),
+            b"[" * 3000,
+        )
+    ),
 )
 
 URL_WORDS = (
@@ -195,27 +163,13 @@ HTTP_WORDS = (
     *b"Content-Length: Transfer-Encoding: chunked Expect: 100-continue close keep-alive".split(),
     *(b"\r\n", b"\r\n\r\n", b"\n", b"\r", b"\0", b" ", b"\t", b"0\r\n\r\n", b"x-request-id: "),
 )
-HEADER_WORDS = (
-    TAG_WORD,
-    DATE_WORD,
-    b"bytes=",
-    b"-",
-    b",",
-    b"W/",
-    b'"',
-    b" ",
-    b"0",
-    b"1",
-    b"9" * 25,
-)
+HEADER_WORDS = (TAG_WORD, DATE_WORD, b" ", b"9" * 25, *b'bytes= - , W/ " 0 1'.split())
 _SOURCES = {
-    "wav": test_pcm.wav(
-        test_pcm.chunk(b"fmt ", test_pcm.FORMAT), test_pcm.chunk(b"data", bytes(8))
-    ),
-    "w64": test_pcm.w64((b"fmt ", test_pcm.FORMAT), (b"data", bytes(8))),
+    "wav": riff.wav(riff.chunk(b"fmt ", riff.FORMAT), riff.chunk(b"data", bytes(8))),
+    "w64": riff.w64((b"fmt ", riff.FORMAT), (b"data", bytes(8))),
     "aiff": b"FORM\0\0\0\0AIFF"
-    + test_pcm.chunk(b"COMM", b"\0\2\0\0\0\2\0\x10" + bytes(10), order=">I")
-    + test_pcm.chunk(b"SSND", bytes(16), order=">I"),
+    + riff.chunk(b"COMM", b"\0\2\0\0\0\2\0\x10" + bytes(10), order=">I")
+    + riff.chunk(b"SSND", bytes(16), order=">I"),
     "caf": b"caff\0\1\0\0desc\0\0\0\0\0\0\0\x20"
     + bytes(16)
     + b"\0\0\0\4"
@@ -224,25 +178,22 @@ _SOURCES = {
     + b"data"
     + b"\xff" * 8
     + bytes(12),
-    "flac": test_flac.flac(test_flac.frame(b"\0"), test_flac.frame(b"\1", 6, b"\x63")),
-    "mov": test_mp4.mp4(test_mp4.track((9, 1024), edits=test_mp4.edits((100, 1024)))),
-    "ogg": test_ogg.opus(test_ogg.page(960, test_ogg.PACKET), test_ogg.page(9000, b"x", flags=4)),
-    "mp3": test_mp3.tagged(test_mp3.MPEG_1, 9),
+    "flac": flac.flac(flac.frame(b"\0"), flac.frame(b"\1", 6, b"\x63")),
+    "mov": mp4.mp4(mp4.track((9, 1024), edits=mp4.edits((100, 1024)))),
+    "ogg": ogg.opus(ogg.page(960, ogg.PACKET), ogg.page(9000, b"x", flags=4)),
+    "mp3": mpeg.tagged(mpeg.MPEG_1, 9),
     "amr": b"#!AMR\n\x04" + bytes(12) + b"\x44" + bytes(5) + b"\x7c",
     "aac": b"\xff\xf1\x50\x80\x02\x1f\xfc" + bytes(9) + b"\xff\xf1\x50\x80\x02\x1f\xfc" + bytes(9),
-    "iff": b"FORM\0\0\0\x008SVX" + test_pcm.chunk(b"BODY", bytes(8), order=">I"),
-    "dsf": test_pcm.dsf(8, 8192),
-    "wv": test_wavpack.wavpack(3) + test_wavpack.TAG,
-    "tta": test_lossless.tta(),
-    "ape": test_lossless.ape(),
-    "tak": test_lossless.tak(),
-    "mpc8": test_musepack.musepack(),
+    "iff": b"FORM\0\0\0\x008SVX" + riff.chunk(b"BODY", bytes(8), order=">I"),
+    "dsf": riff.dsf(8, bytes(8192)),
+    "wv": lossless.wavpack(3) + lossless.TAG,
+    "tta": lossless.tta(),
+    "ape": lossless.ape(),
+    "tak": lossless.tak(),
+    "mpc8": musepack(),
     "matroska": b"\x1a\x45\xdf\xa3\x81\0\x18\x53\x80\x67\x89" + bytes(9),
 }
-#: Sources, each after the byte that chooses its container.
-AUDIO_FILES = tuple(
-    bytes((number,)) + _SOURCES[probe.container] for number, probe in enumerate(CONTAINERS)
-)
+AUDIO_FILES = tuple((probe, _SOURCES[probe.container]) for probe in CONTAINERS)
 CONTAINER_WORDS = (
     *(b"RIFF RF64 BW64 WAVE data ds64 fmt FORM AIFF COMM SSND caff desc fLaC OggS".split()),
     *(b"moov trak mdia hdlr soun edts elst stts moof Xing Info VBRI LAME TAG ID3".split()),
@@ -257,10 +208,14 @@ JSON_WORDS = (
 TEXT_WORDS = (*b"? ' \" @ / :// \x1b \xc2\xa0 \xe2\x80\xa8 \n \r & =".split(b" "), b" ")
 
 
+def spoiled(seeds: Sequence[bytes], words: Sequence[bytes]) -> st.SearchStrategy[bytes]:
+    """Draw seeds in which words or random bytes replace a few short slices, and short bytes."""
+    return _spoiled(st.sampled_from(seeds), words) | st.binary(max_size=60)
+
+
 @st.composite
-def spoiled(draw: st.DrawFn, seeds: Sequence[bytes], words: Sequence[bytes]) -> bytes:
-    """Draw a seed in which words or random bytes replace a few short slices."""
-    data = draw(st.sampled_from(seeds))
+def _spoiled(draw: st.DrawFn, seeds: st.SearchStrategy[bytes], words: Sequence[bytes]) -> bytes:
+    data = draw(seeds)
     for _ in range(draw(st.integers(0, 6))):
         at = draw(st.integers(0, len(data)))
         until = at + draw(st.sampled_from((0, 0, 1, 2, 5, 40)))
@@ -276,10 +231,11 @@ def _paths(draw: st.DrawFn) -> bytes:
 
 def paths() -> st.SearchStrategy[bytes]:
     """Draw paths without their leading slash."""
-    return spoiled(PATHS, URL_WORDS) | _paths() | junk().map(lambda text: b"insecure/" + text)
+    spelled = st.sampled_from(PATHS) | _paths()
+    return _spoiled(spelled, URL_WORDS) | junk().map(lambda text: b"insecure/" + text)
 
 
-def conversations() -> st.SearchStrategy[bytes]:
+def conversations() -> st.SearchStrategy[tuple[Setup, bytes]]:
     """Draw the setup of a service and the bytes sent on a connection."""
     requests = spoiled(REQUESTS, (*HTTP_WORDS, *URL_WORDS)) | st.sampled_from(REQUESTS)
     built = st.builds(
@@ -289,12 +245,44 @@ def conversations() -> st.SearchStrategy[bytes]:
         st.sampled_from(_LINES),
     )
     sent = st.lists(requests | built, min_size=1, max_size=4).map(b"".join)
-    setup = st.binary(min_size=SETUP_BYTES, max_size=SETUP_BYTES)
-    return st.builds(bytes.__add__, setup, sent | st.binary(max_size=80))
+    setup = st.tuples(*map(st.sampled_from, SETTINGS.values()))
+    return st.tuples(setup, sent)
 
 
-def probes() -> st.SearchStrategy[bytes]:
-    """Draw output in the format of ffprobe, with values of any type."""
+def conditions() -> st.SearchStrategy[bytes]:
+    """Draw values of If-None-Match and If-Range."""
+    return spoiled(CONDITIONS, HEADER_WORDS)
+
+
+def ranges() -> st.SearchStrategy[tuple[int, bytes]]:
+    """Draw the size of a variant, and a Range header."""
+    headers = spoiled([header for _, header in RANGES], HEADER_WORDS)
+    return st.tuples(st.sampled_from(SIZES), headers)
+
+
+def diagnostics() -> st.SearchStrategy[tuple[bytes, str, str, str]]:
+    """Draw a diagnostic, and the userinfo, the host and the query of a URL."""
+    text = spoiled([data for data, *_ in DIAGNOSTICS], TEXT_WORDS)
+    parts = (st.text(allowed, max_size=9) for allowed in (USER, HOST, QUERY))
+    return st.tuples(text, *parts)
+
+
+def audio_files() -> st.SearchStrategy[tuple[Any, bytes]]:
+    """Draw a probe result, and a source."""
+    return st.sampled_from(AUDIO_FILES).flatmap(
+        lambda pair: st.tuples(st.just(pair[0]), spoiled([pair[1]], CONTAINER_WORDS))
+    )
+
+
+def stored_files() -> st.SearchStrategy[tuple[bytes, bool]]:
+    """Draw files of a store: any bytes, a spoiled one, or any record with its right checksum."""
+    records = spoiled([RECORD], JSON_WORDS).map(lambda record: sealed(BODY, record))
+    files = spoiled([WHOLE], JSON_WORDS)
+    return st.tuples(files, st.just(False)) | st.tuples(records, st.just(True))
+
+
+def probes() -> st.SearchStrategy[tuple[bool, bytes, bytes]]:
+    """Draw whether output of ffprobe was cut off, its stderr, and JSON with values of any type."""
     numbers = st.integers() | st.floats() | st.integers(0, 10**20).map(str)
     values = st.recursive(
         st.none() | st.booleans() | numbers | st.text(max_size=9) | st.just("N/A"),
@@ -312,6 +300,5 @@ def probes() -> st.SearchStrategy[bytes]:
         broken(_FORMAT) | values,
         streams,
     )
-    return st.builds(bytes.__add__, st.binary(min_size=2, max_size=2), whole) | spoiled(
-        PROBES, JSON_WORDS
-    )
+    outputs = whole | spoiled([output for *_, output in PROBES], JSON_WORDS)
+    return st.tuples(st.booleans(), st.sampled_from(NOTICES), outputs)

@@ -8,78 +8,79 @@ from typing import Any
 from audioproxy.errors import (
     NotFound,
     QueueFull,
-    Refusal,
     RenderTimeout,
     UndecodableSource,
     UpstreamUnavailable,
 )
-from tests.fuzz.draws import Draws
 from tests.support.http import ResourceHarness
 from tests.support.stores import FakeStored
 
-#: Number of input bytes that set up a service: one for each choice in `FuzzFixture`.
-SETUP_BYTES = 9
-ORIGINS = (None, "*", "https://app.example")
-#: Alternatives for the stored variants: those whose key ends with one of these digits.
-STORED = ("", "0123456789abcdef", "02468ace")
 VARIANT = bytes(range(100))
-#: The size and the validator of every source, and the refusal of its `open`.
-SOURCES: tuple[tuple[int, bytes, Refusal | None], ...] = (
-    (1000, b"material", None),
-    (1000, b"", None),
-    (10**9, b"material", None),
-    (0, b"", NotFound("no such file")),
-    (0, b"", UpstreamUnavailable()),
-)
-#: Outputs of renders, and the refusals that end them.
-RENDERS: tuple[tuple[bytes, Refusal | None], ...] = (
-    (b"sound" * 20, None),
-    (b"", UndecodableSource()),
-    (b"", RenderTimeout()),
-    (b"", QueueFull(3)),
-    (b"sound", RenderTimeout()),
-)
 _AUDIO = {"codec_type": "audio", "codec_name": "mp3", "sample_rate": "44100", "channels": 2}
-#: Outputs of ffprobe, and its exit statuses.
-PROBES = (
-    (json.dumps({"format": {"format_name": "mp3"}, "streams": [_AUDIO]}).encode(), 0),
-    (json.dumps({"format": {}, "streams": [{"codec_type": "video"}]}).encode(), 0),
-    (b"{}", 0),
-    (b"", 1),
-)
+#: A value of each of the `SETTINGS`.
+Setup = tuple[Any, ...]
+#: Values of each setting of a service; the first ones are the default.
+SETTINGS: dict[str, tuple[Any, ...]] = {
+    "origin": (None, "*", "https://app.example"),
+    "has_store": (True, False),
+    # The stored variants are those whose key ends with one of these digits.
+    "stored": ("", "0123456789abcdef", "02468ace"),
+    # The size and the validator of every source, and the refusal of its `open`.
+    "source": (
+        (1000, b"material", None),
+        (1000, b"", None),
+        (10**9, b"material", None),
+        (0, b"", NotFound("no such file")),
+        (0, b"", UpstreamUnavailable()),
+    ),
+    # The output of renders, and the refusal that ends them.
+    "render": (
+        (b"sound" * 20, None),
+        (b"", UndecodableSource()),
+        (b"", RenderTimeout()),
+        (b"", QueueFull(3)),
+        (b"sound", RenderTimeout()),
+    ),
+    # The output of ffprobe, and its exit status.
+    "probe": (
+        (json.dumps({"format": {"format_name": "mp3"}, "streams": [_AUDIO]}).encode(), 0),
+        (json.dumps({"format": {}, "streams": [{"codec_type": "video"}]}).encode(), 0),
+        (b"{}", 0),
+        (b"", 1),
+    ),
+    # Whether the client leaves as soon as it has sent everything.
+    "disconnects": (False, True),
+    # Bytes that the client sends at a time, or 0 for all at once.
+    "piece": (0, 1, 7, 100),
+    # Bytes after which the client pauses reading.
+    "window": (None, 1, 300),
+}
+DEFAULT: Setup = tuple(values[0] for values in SETTINGS.values())
 _FFMPEG_ERROR = b"Invalid data found when processing input"
 
 
 class FuzzFixture(ResourceHarness):
-    """Service whose source, stored variants, renders and client behavior are chosen by an input.
+    """Service with a choice of `SETTINGS`.
 
     :ivar received_methods: the method of each request that reached the resource, in order.
-    :ivar disconnects: whether the client leaves as soon as it has sent everything.
-    :ivar piece: bytes that the client sends at a time, or 0 for all at once.
-    :ivar window: bytes after which the client pauses reading, or None.
     """
 
-    def __init__(self, draws: Draws) -> None:
-        super().__init__(
-            origin=draws.one_of(ORIGINS), insecure=True, has_store=draws.one_of((True, False))
-        )
+    def __init__(self, setup: Setup = DEFAULT) -> None:
+        origin, has_store, self._stored, source, render, probe, *client = setup
+        super().__init__(origin=origin, insecure=True, has_store=has_store)
+        self.disconnects, self.piece, self.window = client
         self.origin = self.instrumentation.cors
-        self._stored = draws.one_of(STORED)
-        source = draws.one_of(SOURCES)
         self.sources.default_size, self.sources.validator, self.sources.crash = source
-        self._output, self._failure = draws.one_of(RENDERS)
-        self._answer, self._status = draws.one_of(PROBES)
-        self.disconnects = draws.one_of((False, True, False))
-        self.piece = draws.one_of((0, 1, 7, 100))
-        self.window = draws.one_of((None, 1, 300))
+        self._output, self._failure = render
+        self._answer, self._status = probe
         self.received_methods: list[bytes] = []
         self._found: list[FakeStored] = []
         self.store.lookup = self._lookup  # type: ignore[method-assign]
-        render = self.resource.render
+        respond = self.resource.render
 
         def spy(request: Any) -> int:
             self.received_methods.append(bytes(request.method))
-            return render(request)
+            return respond(request)
 
         self.resource.render = spy  # type: ignore[method-assign]
 
@@ -119,7 +120,7 @@ class FuzzFixture(ResourceHarness):
             assert not render.waiting, "a subscriber still waits"
             render.output.end()
             render.output.release()
-            assert render.output._holders == 0, "an output still has a reader"
+            assert render.output.scratch.closed, "an output still has a reader"
         assert not self.sources.held, f"{self.sources.held} sources were not closed"
         for stored in self._found:
             assert stored.closed == 1, f"a stored variant was closed {stored.closed} times"

@@ -6,11 +6,11 @@ from contextlib import suppress
 from decimal import Decimal
 
 from audioproxy.errors import UndecodableSource
+from audioproxy.media import probe as values
 from audioproxy.media.lengths.containers import READERS, run_reader
 from audioproxy.media.lengths.mp3 import read_duration
 from audioproxy.media.samples import check_samples, probe_samples
 from audioproxy.media.signatures import identify
-from tests.fuzz.draws import Draws
 from tests.support.audio import find_length_of, run_in_memory
 from tests.support.probes import Probe, replace
 
@@ -23,33 +23,27 @@ CONTAINERS = tuple(
 )
 
 
-def check_length(data: bytes) -> None:
-    """Assert that a search ends without an error, and finds a plausible length or none.
-
-    :param data: one byte that chooses the container, then the source.
-    """
-    draws = Draws(data)
-    probe = draws.one_of(CONTAINERS)
-    run_in_memory(lambda read: identify(read, len(draws.rest)), draws.rest)
+def check_length(probe: values.Probe, data: bytes) -> None:
+    """Assert that a search ends without an error, and finds a plausible length or none."""
+    size = len(data)
+    run_in_memory(lambda read: identify(read, size), data)
     with suppress(UndecodableSource):
-        run_in_memory(lambda read: probe_samples(read, len(draws.rest)), draws.rest)
+        run_in_memory(lambda read: probe_samples(read, size), data)
     unchecked = replace(probe, unchecked=True, first_byte=1)
 
     async def decode(start: int) -> bytes:
-        return draws.rest[start:]
+        return data[start:]
 
     with suppress(UndecodableSource):
-        run_in_memory(
-            lambda read: check_samples(read, len(draws.rest), unchecked, decode), draws.rest
-        )
-    reading = read_duration(len(draws.rest), probe)
-    run_in_memory(lambda read: run_reader(read, len(draws.rest), reading), draws.rest)
+        run_in_memory(lambda read: check_samples(read, size, unchecked, decode), data)
+    reading = read_duration(size, probe)
+    run_in_memory(lambda read: run_reader(read, size, reading), data)
     length = None
     # Joined files are refused.
     with suppress(UndecodableSource):
-        length = find_length_of(draws.rest, probe)
+        length = find_length_of(data, probe)
     if length is not None:
         assert length.samples > 0, length
         if probe.codec == "pcm_s16le":
             # A sample of two channels has two bytes or more.
-            assert length.samples <= len(draws.rest) // 2, length
+            assert length.samples <= size // 2, length

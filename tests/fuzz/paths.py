@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from audioproxy.errors import InvalidOptions, NotFound
 from audioproxy.grammar.option_parser import parse_options
-from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.segments import split_signature, split_target
-from audioproxy.grammar.sources import HttpsSource, Source, read_source
+from audioproxy.grammar.sources import HttpsSource, read_source
 from audioproxy.grammar.values import percent_encode
-from tests.fuzz.draws import check_refusal, check_words, outcome
+from tests.fuzz.outcomes import check_refusal, check_words, outcome
 
 _LONGEST_URL = 2048
 
-ReadOptions = Callable[[Sequence[bytes]], tuple[VariantOptions, int | None]]
-ReadSource = Callable[[bytes, bytes], Source]
 
-
-def check_path(
-    data: bytes, options: ReadOptions = parse_options, source: ReadSource = read_source
-) -> None:
+def check_path(data: bytes) -> None:
     """Assert that the options and the source of a path are refused, or have one canonical form.
 
     :param data: the path without its leading slash.
@@ -29,24 +23,24 @@ def check_path(
     path = split_signature(b"/" + data)
     target = None if path is None else split_target(path.signed)
     if target is not None:
-        check_options(target.options, options)
-        check_source(target.form, target.source, source)
+        _check_options(target.options)
+        _check_source(target.form, target.source)
 
 
-def check_options(segments: Sequence[bytes], read: ReadOptions) -> None:
+def _check_options(segments: Sequence[bytes]) -> None:
     """Assert that options are refused, or have a canonical form that means the same."""
-    found = outcome(lambda: read(segments), InvalidOptions)
+    found = outcome(lambda: parse_options(segments), InvalidOptions)
     if isinstance(found, Exception):
         check_refusal(found)
         return
     canonical = found[0].canonical()
     check_words(canonical, longest=2000)
-    assert read(canonical.encode("ascii").split(b"/")) == (found[0], None), canonical
+    assert parse_options(canonical.encode("ascii").split(b"/")) == (found[0], None), canonical
 
 
-def check_source(form: bytes, raw: bytes, read: ReadSource) -> None:
+def _check_source(form: bytes, raw: bytes) -> None:
     """Assert that a source is refused, or has a canonical form that means the same."""
-    found = outcome(lambda: read(form, raw), NotFound)
+    found = outcome(lambda: read_source(form, raw), NotFound)
     if isinstance(found, Exception):
         check_refusal(found)
         return
@@ -58,5 +52,5 @@ def check_source(form: bytes, raw: bytes, read: ReadSource) -> None:
         return
     plain, enc = percent_encode(canonical).encode("ascii"), base64.urlsafe_b64encode(canonical)
     for spelling in ((b"plain", plain), (b"enc", enc), (b"enc", enc.rstrip(b"="))):
-        again = outcome(lambda spelling=spelling: read(*spelling), NotFound)
+        again = outcome(lambda spelling=spelling: read_source(*spelling), NotFound)
         assert again == found, f"{canonical!r} is not its own canonical form: {again!r}"

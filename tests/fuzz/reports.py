@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import string
 from decimal import Decimal
 
 from audioproxy.errors import InvalidOptions, Refusal, UndecodableSource, VideoSource
@@ -13,29 +13,26 @@ from audioproxy.media.command.needs import Needs
 from audioproxy.media.command.trim import trim_range
 from audioproxy.media.diagnostics import classify, one_line
 from audioproxy.media.ffprobe import parse_probe
-from audioproxy.media.probe import Probe
-from tests.fuzz.draws import Draws, check_refusal, outcome
+from tests.fuzz.outcomes import check_refusal, outcome
 
 NOTICES = (b"", b"[mp3 @ 0x5] Estimating duration from bitrate, this may be inaccurate\n")
 # Credentials that must not appear in the log.
 PASSWORD, SIGNATURE = "pAsSwOrD", "sIgNaTuRe"
-# Characters that the host, the userinfo and the query of a URL may contain (RFC 3986, 3). ffmpeg
-# also accepts an @ in the userinfo.
-_UNRESERVED = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~%!$&'()*+,;=:"
-_AUTHORITY = _UNRESERVED + b"@"
-_QUERY = _AUTHORITY + b"/?"
+#: Characters that the host, the userinfo and the query of a URL may contain (RFC 3986, 3). ffmpeg
+#: also accepts an @ in the userinfo.
+HOST = string.ascii_letters + string.digits + "-._~%!$&'()*+,;="
+USER = HOST + ":@"
+QUERY = USER + "/?"
 
 
-def check_probe(data: bytes, read: Callable[..., Probe] = parse_probe) -> None:
+def check_probe(cut_off: bool, notice: bytes, output: bytes) -> None:
     """Assert that ffprobe output gives a valid probe result, a refusal or a ValueError.
 
-    :param data: a byte that chooses whether the output was cut off, a byte that chooses the stderr,
-        then the output.
+    :param cut_off: whether the output was cut off.
+    :param notice: the stderr.
     """
-    draws = Draws(data)
-    cut_off, notice = draws.one_of((False, True)), draws.one_of(NOTICES)
     found = outcome(
-        lambda: read(draws.rest, notice, cut_off=cut_off),
+        lambda: parse_probe(output, notice, cut_off=cut_off),
         UndecodableSource,
         VideoSource,
         ValueError,
@@ -75,34 +72,18 @@ def check_document(document: dict[str, object]) -> None:
             assert 0 < Decimal(value) < 10**18, (name, value)
 
 
-def check_diagnostic(
-    data: bytes,
-    one_line: Callable[[bytes], str] = one_line,
-    without_secrets: Callable[[str], str] = without_secrets,
-) -> None:
+def check_diagnostic(data: bytes, user: str, host: str, query: str) -> None:
     """Assert that a diagnostic becomes one printable line, and that URLs lose their secrets.
 
-    :param data: lines; the second to fourth are parts of a URL, which is inserted after the first.
+    :param data: text before and after a URL; the others are parts of the URL.
     """
-    before, user, host, query, *after = [*data.split(b"\n"), b"", b"", b""]
-    url = b"https://%s:%s@%s/a?%s&X=%s%s" % (
-        _only(user, _AUTHORITY),
-        PASSWORD.encode(),
-        _only(host, _UNRESERVED.replace(b":", b"")),
-        _only(query, _QUERY),
-        SIGNATURE.encode(),
-        _only(query, _QUERY),
-    )
+    url = f"https://{user}:{PASSWORD}@{host}/a?{query}&X={SIGNATURE}{query}"
     line = one_line(data)
     assert len(line.splitlines()) <= 1, line
     assert line.isprintable(), line
     assert len(line) <= 503
     assert classify(data) is None or issubclass(classify(data) or Exception, Refusal)
-    text = b"\n".join([b"%s %s: refused" % (before, url), *after])
-    kept = without_secrets(text.decode("utf-8", "replace"))
-    assert PASSWORD not in kept or PASSWORD.encode() in data, kept
-    assert SIGNATURE not in kept or SIGNATURE.encode() in data, kept
-
-
-def _only(text: bytes, allowed: bytes) -> bytes:
-    return bytes(c for c in text if c in allowed)
+    text = data.decode("utf-8", "replace")
+    kept = without_secrets(f"{text} {url}: refused\n{text}")
+    assert PASSWORD not in kept or PASSWORD in text, kept
+    assert SIGNATURE not in kept or SIGNATURE in text, kept

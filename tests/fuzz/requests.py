@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
 
 from audioproxy.errors import Refusal
 from audioproxy.grammar.cache_key import cache_key, etag
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.observe.access_log import AccessLogEntry
 from audioproxy.observe.logs import LineObserver
-from tests.fuzz.draws import Draws, check_message
-from tests.fuzz.fixture import VARIANT, FuzzFixture
+from tests.fuzz.fixture import VARIANT, FuzzFixture, Setup
+from tests.fuzz.outcomes import check_message
 from tests.support.http import Connection, Log, Response, read_response
 
 #: Stands for the ETag of the variant ``plain/local://a.mp3`` in an input.
@@ -39,18 +38,22 @@ _HEADER_VALUE = re.compile(rb"[ -~]*")
 _MOST_TURNS = 1000
 
 
-def check_server(data: bytes, harness: Callable[[Draws], FuzzFixture] = FuzzFixture) -> None:
+def check_server(setup: Setup, data: bytes) -> None:
     """Assert that any bytes get valid responses, each with a log line, and leak nothing.
 
-    :param data: the setup of the service, then the bytes of one connection.
+    :param setup: of the service.
+    :param data: the bytes of one connection.
     """
+    converse(FuzzFixture(setup), data)
+
+
+def converse(fixture: FuzzFixture, data: bytes) -> None:
+    """Assert this of one service."""
     log = Log()
     stop = log.start()
     try:
-        draws = Draws(data)
-        fixture = harness(draws)
         connection = fixture.connect(fixture.window)
-        _converse(fixture, connection, draws.rest.replace(TAG_WORD, TAG))
+        _send(fixture, connection, data.replace(TAG_WORD, TAG))
         unfinished = fixture.resource.active.count
         whole = connection.closed and not connection.aborted
         connection.leave()
@@ -62,7 +65,7 @@ def check_server(data: bytes, harness: Callable[[Draws], FuzzFixture] = FuzzFixt
     check_responses(fixture, connection.received, log.requests, whole, unfinished)
 
 
-def _converse(fixture: FuzzFixture, connection: Connection, sent: bytes) -> None:
+def _send(fixture: FuzzFixture, connection: Connection, sent: bytes) -> None:
     piece = fixture.piece or max(1, len(sent))
     for start in range(0, len(sent), piece):
         if not connection.closed:

@@ -19,10 +19,6 @@ def host(name: str) -> HttpsSource:
 
 #: Entries with a ``*`` in a place without a meaning.
 STARS = ("a*b", "*a", "**", "a**", "*a*", "*.*", "a.*.b", "*.a*")
-
-
-#: Entries with a ``*`` in a place without a meaning.
-STARS = ("a*b", "*a", "**", "a**", "*a*", "*.*", "a.*.b", "*.a*")
 #: Entries, each with the buckets that it allows, and buckets that it refuses.
 BUCKETS = (
     ("Music", "Music", "music MUSIC Music2 aMusic Musi"),

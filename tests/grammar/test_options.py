@@ -96,24 +96,53 @@ class RefusalsTests(SynchronousTestCase):
         )
 
 
+#: Options, and the descriptions of all of them.
+DESCRIBED = (
+    b"f:mp3/br:96/sr:44100/ch:2/t:3/fade:1:2/gain:-3.50/norm:ebu:-14/enhance:voice/dl:a/cb:b",
+    b"f:flac/q:3/bd:24/t:1.5:9",
+    b"f:peaks/pts:9/pk_bits:8",
+    b"f:ogg/q:-1/t:0:9",
+)
+DESCRIPTIONS = {
+    "f:mp3: MPEG audio, layer III (audio/mpeg)",
+    "br:96: bit rate of 96 kbps",
+    "sr:44100: sample rate of 44100 Hz",
+    "ch:2: channels: 2",
+    "t:3: from second 3 to the end",
+    "fade:1:2: fade-in of 1 s and fade-out of 2 s",
+    "gain:-3.5: gain of -3.5 dB",
+    "norm:ebu:-14:-1.5:11: loudness normalized to -14 LUFS, at most -1.5 dBTP, range 11 LU",
+    "enhance:voice: the preset voice: high-pass, denoise, de-ess, compress, limit",
+    "dl:a: browsers save it as a",
+    "cb:b: no effect except another cache key",
+    "f:flac: FLAC, lossless (audio/flac)",
+    "q:3: compression level 3",
+    "bd:24: bit depth of 24",
+    "t:1.5:9: 9 s, from second 1.5 on",
+    "f:peaks: a waveform (application/json)",
+    "ch:1: channels: 1 (the default)",
+    "pts:9: 9 pixels, each a minimum and a maximum",
+    "pk_fmt:json: serialized as json (the default)",
+    "pk_bits:8: values of 8 bits",
+    "f:ogg: Vorbis in Ogg (audio/ogg)",
+    "q:-1: quality (variable bit rate) -1",
+    "t:0:9: 9 s, from second 0 on",
+}
+
+
 class DescriptionTests(SynchronousTestCase):
     """`describe_options` and `describe_defaults`"""
 
     def test_every_option(self) -> None:
-        """Every option has a description, without unfilled placeholders."""
-        segments = (
-            "f:mp3/br:96/sr:44100/ch:2/t:3/fade:1:2/gain:-3/norm:ebu:-14/enhance:voice/dl:a/cb:b",
-            "f:flac/q:3/bd:24/t:0:9",
-            "f:peaks/pts:9/pk_fmt:dat/pk_bits:8",
-            "f:ogg/q:-1",
-        )
-        described_options = set()
-        for text in segments:
-            for segment, words in describe_options(parse_options(text.encode().split(b"/"))[0]):
-                self.assertGreater(len(words), 8, segment)
-                self.assertNotIn("{", words)
-                described_options.add(segment.partition(":")[0])
-        self.assertEqual({field.name for field in fields(VariantOptions)}, described_options)
+        """Every option has a description, with its value."""
+        described = {
+            f"{segment}: {words}"
+            for text in DESCRIBED
+            for segment, words in describe_options(parse_options(text.split(b"/"))[0])
+        }
+        self.assertEqual(DESCRIPTIONS, described)
+        keys = {description.partition(":")[0] for description in described}
+        self.assertEqual({field.name for field in fields(VariantOptions)}, keys)
 
     def test_every_format(self) -> None:
         """Every output format has a description, and one of its default quality."""
@@ -125,7 +154,16 @@ class DescriptionTests(SynchronousTestCase):
             quality = [text for text in defaults if re.search(r"kbps|quality|level", text)]
             self.assertEqual(bool(form.br or form.q), bool(quality), token)
 
-    def test_no_defaults(self) -> None:
-        """Only options that are omitted have defaults."""
-        options, _ = parse_options([b"f:flac", b"q:1", b"sr:8000", b"ch:1", b"bd:16", b"t:1"])
-        self.assertEqual([], list(describe_defaults(options)))
+    def test_defaults(self) -> None:
+        """Options that are omitted have defaults, as the format has them."""
+        whole = {"the source's channels, at most 2", "the whole length"}
+        exact = {"the source's sample rate", "the source's bit depth"}
+        nearest = "the source's sample rate, or the nearest supported one"
+        for text, defaults in (
+            (b"f:mp3", {"192 kbps", nearest, *whole}),
+            (b"f:ogg", {"quality 5", nearest, *whole}),
+            (b"f:flac", {"compression level 5", *exact, *whole}),
+            (b"f:flac/q:1/sr:8000/ch:1/bd:16/t:1", set()),
+        ):
+            options, _ = parse_options(text.split(b"/"))
+            self.assertEqual(defaults, set(describe_defaults(options)))

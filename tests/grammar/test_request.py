@@ -84,6 +84,10 @@ class VerifyTests(SynchronousTestCase):
             self.assertEqual(diagnosis, error.diagnosis)
 
 
+#: The source local://a.
+ENC = b"enc/bG9jYWw6Ly9h"
+
+
 class RequestTests(SynchronousTestCase):
     """`parse_request`"""
 
@@ -96,8 +100,9 @@ class RequestTests(SynchronousTestCase):
         source = LocalSource(b"a")
         expected = VariantRequest(options, source, exp, "br:96/f:opus", key, etag(key))
         self.assertEqual(expected, request)
-        info = parse_request(b"/info/plain/local://a", NOW)
-        self.assertEqual(InfoRequest(source), info)
+        self.assertEqual(expected, parse_request(path.replace(b"plain/local://a", ENC), NOW))
+        for spelled in (b"plain/local://a", ENC):
+            self.assertEqual(InfoRequest(source), parse_request(b"/info/" + spelled, NOW))
 
     def test_order(self) -> None:
         """Errors are reported in the order exp, options, source."""

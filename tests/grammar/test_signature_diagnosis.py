@@ -30,13 +30,10 @@ CHANGES = (
     (b"/plain/s3://b/%c3%bc", b"/plain/s3://b/%C3%BC", "letters of %XX", "way"),
     (b"/plain/s3://b/%C3%BC", b"/plain/s3://b/%c3%bc", "letters of %XX", "way"),
     (b"/no/source", b"/no/source/", "a slash was added", "sent"),
+    (b"/no/source%C3", b"/no/source%c3", "letters of %XX", "way"),
+    (b"/no/source%c3", b"/no/source%C3", "letters of %XX", "way"),
     # Decoded by a proxy: all of a source, its name, its key, and one escape of several.
-    (
-        b"/plain/local%3A%2F%2Fa%2Fb%20c",
-        b"/plain/local://a/b%20c",
-        "'%3A' was decoded to ':'",
-        "way",
-    ),
+    (b"/plain/local%3A%2F%2Fa%2Fb%20c", b"/plain/local://a/b%20c", "'%3A' was decoded", "way"),
     (b"/plain/local%3A//a/b", b"/plain/local://a/b", "'%3A' was decoded to ':'", "way"),
     (b"/plain/local://a%2Fb%2Fc", b"/plain/local://a/b/c", "'%2F' was decoded to '/'", "way"),
     (b"/plain/local:%2F%2Fa", b"/plain/local://a", "'%2F' was decoded to '/'", "way"),
@@ -60,24 +57,11 @@ CHANGES = (
     # Copied out of a text, or changed by a program that displays it.
     *(
         (PATH, PATH + end, f"'{end.decode()}' was added at the end", "sent")
-        for end in (
-            *(
-                b"%20",
-                b"%0A",
-                b"%0D%0A",
-                b")",
-                b"%22",
-                b"'",
-                b".",
-                b",",
-                b"&gt;",
-                b").",
-                b"%E2%80%9D",
-            ),
-        )
+        for end in b"%20 %0A %0D%0A ) %22 ' . , &gt; ). %E2%80%9D".split()
     ),
     *((PATH + end, PATH, f"'{end.decode()}' is missing", "sent") for end in (b"/", b")", b".")),
     (b"/plain/local://a&b", b"/plain/local://a&amp;b", "it has &amp;", "sent"),
+    (b"/plain/local://a&amp;b", b"/plain/local://a&b", "& was signed as &amp;", "escape"),
     (b"/plain/local://a%20b", b"/plain/local://a+b", "a blank and + were exchanged", "sent"),
     (b"/plain/local://a%7Eb", b"/plain/local://a~b", "'%7E' was decoded to '~'", "way"),
     (b"/plain/local://a%2Bb", b"/plain/local://a%20b", "a blank and + were exchanged", "sent"),
@@ -143,14 +127,17 @@ class DiagnosisTests(SynchronousTestCase):
 
     def test_changed_path(self) -> None:
         """What proxies, clients and people do to a URL is diagnosed, each with its own cause."""
-        way = "on the way to this service; let the client and the proxy"
-        sent = "send the URL as it was signed"
+        cures = {
+            "way": "on the way to this service; let the client and the proxy",
+            "sent": "send the URL as it was signed",
+            "escape": "; sign the path, and escape it then",
+        }
         for signed, received, word, cure in CHANGES:
             signature = encode(mac(KEY, SALT + signed))
             for spelling in (signature, signature + b"="):
                 found = diagnose_signature(KEY, SALT, received, spelling) or ""
                 self.assertIn(word, found, received)
-                self.assertIn({"way": way, "sent": sent}[cure], found, received)
+                self.assertIn(cures[cure], found, received)
             self.assertIsNone(diagnose_signature(KEY, bytes(2), received, signature), received)
 
     def test_before_signature(self) -> None:

@@ -455,6 +455,11 @@ class LogNameTests(SynchronousTestCase):
         ):
             self.assertEqual(log_name(read_source(b"enc", encoded(url)).canonical), shown)
 
+    def test_escapes(self) -> None:
+        """Bytes that are no visible ASCII, and a percent sign, are percent-encoded (D28)."""
+        self.assertEqual("local://a%20b%FF%25://c", log_name(b"local://a b\xff%://c"))
+        self.assertEqual("%7F", log_name(b"\x7f"))
+
     def test_address(self) -> None:
         """The address of a source is its canonical string, of a URL without its query (D58)."""
         for source, address in (

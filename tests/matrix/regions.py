@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.support.audio import Sound, convert_all, noise, read_wav, render_each, write_wav
+from tests.support.audio import Sound, convert_all, noise, read_wav, render, render_all, write_wav
 
 #: Seconds of a source.
 SECONDS = 20
@@ -92,10 +92,7 @@ def sources() -> dict[str, bytes]:
 @cache
 def wholes() -> dict[str, Sound]:
     """Return all samples of each source, as the service renders them."""
-    rendered = render_each((source, [WHOLE]) for source in sources().values())
-    return {
-        name: read_wav(outputs[WHOLE]) for name, outputs in zip(sources(), rendered, strict=True)
-    }
+    return {name: read_wav(render(source, WHOLE)) for name, source in sources().items()}
 
 
 def find_wrong(regions: Mapping[str, Sequence[Region]]) -> Iterator[str]:
@@ -103,8 +100,8 @@ def find_wrong(regions: Mapping[str, Sequence[Region]]) -> Iterator[str]:
 
     :param regions: by the names of the sources.
     """
-    jobs = [(sources()[name], [each.text for each in found]) for name, found in regions.items()]
-    for (name, found), outputs in zip(regions.items(), render_each(jobs), strict=True):
+    for name, found in regions.items():
+        outputs = render_all(sources()[name], [each.text for each in found])
         for each in found:
             heard, expected = read_wav(outputs[each.text]), each.part(wholes()[name])
             if not _are_equal(heard, expected):

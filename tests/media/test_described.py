@@ -9,12 +9,12 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.media.described import describe, is_doubtful
 from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.reading import SourceLength
-from tests.media.lengths.test_mp3 import MPEG_1, tagged
 from tests.media.lengths.test_musepack import musepack
-from tests.media.lengths.test_ogg import PACKET, opus, page
-from tests.media.lengths.test_pcm import chunk
 from tests.support.audio import run_in_memory
+from tests.support.mpeg import MPEG_1, tagged
+from tests.support.ogg import PACKET, opus, page
 from tests.support.probes import Probe, replace
+from tests.support.riff import chunk
 
 
 def probe_of(kind: str, stated: str | None, rate: int = 48000) -> Probe:

@@ -8,6 +8,7 @@ from itertools import product
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
+    DiskFailed,
     DiskFull,
     EncryptedSource,
     MemoryExceeded,
@@ -24,6 +25,7 @@ from audioproxy.media.diagnostics import (
     lacked_memory,
     lacks_end,
     lacks_silence,
+    lost_output,
     lost_reader,
     one_line,
     unsupported_container,
@@ -112,6 +114,12 @@ WORDINGS: tuple[tuple[bytes, bytes, type[Refusal] | None], ...] = (
         None,
     ),
     (
+        b"av_interleaved_write_frame(): Input/output error\n"
+        b"Error closing file pipe:1: Input/output error",
+        _SUBMITTED + b"Input/output error\n" + _TRAILER + b"Input/output error",
+        None,
+    ),
+    (
         b"Could not write header for output file #0 (incorrect codec parameters ?): Broken pipe",
         b"[out#0/ogg @ 0x1] Could not write header (incorrect codec parameters ?): Broken pipe",
         None,
@@ -183,6 +191,7 @@ class VerdictTests(SynchronousTestCase):
             ("SIGKILL", memory + INVALID, MemoryExceeded),
             ("SIGKILL", INVALID, None),
             (None, END_LOST[0] + INVALID, DiskFull),
+            (None, END_LOST[1] + b"\n" + INVALID, DiskFailed),
             (None, INVALID, UndecodableSource),
             (None, b"", None),
         ):
@@ -212,7 +221,7 @@ class ClassifyTests(SynchronousTestCase):
         for old, new, refusal in WORDINGS:
             self.assertIs(classify(old + b"\n"), refusal, old)
             self.assertIs(classify(new + b"\n"), refusal, new)
-            for detects in (lacks_end, lost_reader, filled_disk, exceeded_file_size):
+            for detects in (lacks_end, lost_output, lost_reader, filled_disk, exceeded_file_size):
                 self.assertIs(detects(old), detects(new), (detects, new))
 
     def test_versions(self) -> None:
@@ -290,6 +299,7 @@ class ClassifyTests(SynchronousTestCase):
             (lacks_silence, (SILENCE_LOST,), (b"", *END_LOST, quoted_silence)),
             (exceeded_file_size, too_large, (b"", *SERVICE_FAILURES, *END_LOST)),
             (filled_disk, full, (b"", *too_large, *SERVICE_FAILURES[2:])),
+            (lost_output, END_LOST[1:2], (b"", *full, *COMPLETE_SOURCES, *SOURCE_FAILURES)),
             (lacked_memory, (b"x std::bad_alloc", b"x: Cannot allocate memory"), (b"", *full)),
         ):
             for stderr in (*detected, *others):

@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import EncryptedSource
 from audioproxy.media.probe import Check
 from tests.support.audio import convert_all, noise, probe, render, write_wav
+from tests.support.matroska import ENCODINGS, TRACK, TRACKS, element
 
 ENCRYPTION = (
     "-encryption_scheme cenc-aes-ctr -encryption_key 00112233445566778899aabbccddeeff"
@@ -51,23 +52,17 @@ def encrypted_mka() -> bytes:
     """Return a Matroska file whose track has an encryption key."""
     source = sources()["mka"]
     # ContentEncodings: one for all frames, of the kind encryption, with a key of 16 bytes.
-    encryption = element(0x5035, element(0x47E1, b"\5") + element(0x47E2, bytes(16)))
-    encoding = element(0x5033, b"\1") + encryption
-    added = element(0x6D80, element(0x6240, encoding))
+    encryption = element("5035", element("47e1", b"\5"), element("47e2", bytes(16)))
+    encoding = element("5033", b"\1") + encryption
+    added = element(ENCODINGS, element("6240", encoding))
     tracks = source.index(b"\x16\x54\xae\x6b")
     # The size of the only track has eight bytes, and that of the segment becomes unknown.
     entry = source.index(b"\xae\x01\0\0\0\0\0\0", tracks) + 9
     length = source[entry - 1]
-    content = element(0xAE, source[entry : entry + length] + added)
-    body = source[:tracks] + element(0x1654AE6B, content) + source[entry + length :]
+    content = element(TRACK, source[entry : entry + length], added)
+    body = source[:tracks] + element(TRACKS, content) + source[entry + length :]
     segment = body.index(b"\x18\x53\x80\x67") + 4
     return body[:segment] + b"\x01" + b"\xff" * 7 + body[segment + 8 :]
-
-
-def element(name: int, content: bytes) -> bytes:
-    """Return an element of EBML, with its size in four bytes."""
-    identifier = name.to_bytes((name.bit_length() + 7) // 8, "big")
-    return identifier + struct.pack(">I", 0x10000000 | len(content)) + content
 
 
 class EncryptedTests(SynchronousTestCase):

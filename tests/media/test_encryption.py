@@ -8,8 +8,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import UndecodableSource
 from audioproxy.media.encryption import is_encrypted
-from tests.media.lengths.test_mp4 import box, full_box
 from tests.support.audio import run_in_memory
+from tests.support.mp4 import box, full_box
+from tests.support.mpeg import ID3
 
 PROTECTION = box(b"sinf", box(b"frma", b"mp4a"), full_box(b"schm", b"cenc\0\1\0\0"))
 
@@ -43,8 +44,7 @@ class EncryptionTests(SynchronousTestCase):
 
     def test_tag(self) -> None:
         """A file behind an ID3v2 tag is refused: ffmpeg would read other bytes of it."""
-        tag = b"ID3\4\0\0\0\0\0\5hello"
-        error = self.assertRaises(UndecodableSource, detected, tag + TYPE + movie(CLEAR))
+        error = self.assertRaises(UndecodableSource, detected, ID3 + TYPE + movie(CLEAR))
         self.assertIn("tag", error.message)
 
     def test_encrypted(self) -> None:

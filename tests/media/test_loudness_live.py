@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
 from decimal import Decimal
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -12,7 +11,6 @@ from audioproxy.errors import NothingDecoded
 from audioproxy.media.loudness import Loudness, find_gain
 from tests.support.audio import (
     measure_loudness,
-    measure_loudness_each,
     noise,
     render_all,
     silence,
@@ -20,7 +18,6 @@ from tests.support.audio import (
     write_wav,
 )
 from tests.support.programmes import (
-    Signal,
     independent_loudness,
     loudness_signals,
     peak_signals,
@@ -32,45 +29,32 @@ from tests.support.programmes import (
 PROGRAMMES = 10
 
 
-def measured(signals: Iterable[Signal]) -> Iterator[tuple[Signal, Loudness]]:
-    """Yield signals with their loudness."""
-    listed = list(signals)
-    found = measure_loudness_each((signal.file, None) for signal in listed)
-    for signal, measurement in zip(listed, found, strict=True):
-        yield signal, measurement.loudness
-
-
 class LoudnessTests(SynchronousTestCase):
     """`loudness_arguments` and `source_loudness_arguments`"""
 
     def test_integrated(self) -> None:
         """Integrated loudness is within 0.1 LU of the EBU's signals (Tech 3341, 1 to 6)."""
-        for signal, loudness in measured(loudness_signals()):
-            found = loudness.integrated
+        for signal in loudness_signals():
+            found = measure_loudness(signal.file).loudness.integrated
             self.assertApproximates(found, signal.expected, 0.1, signal.case)
 
     def test_range(self) -> None:
         """The loudness range is within 1 LU of the EBU's signals (Tech 3342, 1 to 4)."""
-        for signal, loudness in measured(range_signals()):
-            found = loudness.range
+        for signal in range_signals():
+            found = measure_loudness(signal.file).loudness.range
             self.assertApproximates(found, signal.expected, 1, signal.case)
 
     def test_true_peak(self) -> None:
         """True peaks are from -0.4 to +0.2 dB of the EBU's signals (Tech 3341, 15 to 23)."""
-        for signal, loudness in measured(peak_signals()):
-            found = loudness.true_peak
+        for signal in peak_signals():
+            found = measure_loudness(signal.file).loudness.true_peak
             assert found is not None
             self.assertTrue(-0.4 <= found - signal.expected <= 0.2, (signal.case, found))
 
     def test_independent_meter(self) -> None:
         """Loudness is within 0.1 LU of pyloudnorm, and peaks within 0.1 dB of an ideal filter."""
-        sounds = list(varied_programmes(PROGRAMMES))
-        for sound, measurement in zip(
-            sounds,
-            measure_loudness_each((write_wav(sound, "32f"), None) for sound in sounds),
-            strict=True,
-        ):
-            found = measurement.loudness
+        for sound in varied_programmes(PROGRAMMES):
+            found = measure_loudness(write_wav(sound, "32f")).loudness
             self.assertApproximates(found.integrated, independent_loudness(sound), 0.1)
             # ffmpeg oversamples to 192 kHz, which is only twice the highest rates.
             if sound.rate <= 48_000:
@@ -106,10 +90,8 @@ class LoudnessTests(SynchronousTestCase):
             "bd:24/f:flac/norm:ebu",
             "bd:24/f:flac/fade:1:1/gain:-3/sr:44100",
         ]
-        expected = measure_loudness_each((source, text) for text in texts)
-        rendered = render_all(source, texts).values()
-        found = measure_loudness_each((output, None) for output in rendered)
-        for text, before, after in zip(texts, expected, found, strict=True):
+        for text, output in render_all(source, texts).items():
+            before, after = measure_loudness(source, text), measure_loudness(output)
             self.assertEqual(len(before.momentary), len(after.momentary), text)
             for name in ("integrated", "range", "true_peak"):
                 pair = (getattr(each.loudness, name) for each in (before, after))
@@ -125,10 +107,8 @@ class LoudnessTests(SynchronousTestCase):
                 assert gain is not None
                 reached = Decimal(target) - gain.shortfall
                 gains[f"f:flac/gain:{gain.decibels}"] = float(reached), ceiling
-            rendered = render_all(source, gains)
-            found = measure_loudness_each((rendered[text], None) for text in gains)
-            for measurement, (expected, ceiling) in zip(found, gains.values(), strict=True):
-                loudness = measurement.loudness
+            for text, output in render_all(source, gains).items():
+                (expected, ceiling), loudness = gains[text], measure_loudness(output).loudness
                 self.assertApproximates(loudness.integrated, expected, 0.1)
                 assert loudness.true_peak is not None
                 self.assertLessEqual(loudness.true_peak, ceiling)

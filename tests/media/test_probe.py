@@ -218,29 +218,6 @@ class AcceptedSourcesTests(SynchronousTestCase):
         self.assertEqual(parse_audio(channels=64, sample_rate="6144000").channels, 64)
         self.assertRaises(UndecodableSource, parse_probe, b"{}", b"")
 
-    def test_pictures(self) -> None:
-        """Slow pictures are no video, a film of images is (D72)."""
-        stream = {**VIDEO, "codec_name": "mjpeg", "index": 1}
-        stills = stream | {"nb_frames": "4", "duration": "20"}
-        self.assertEqual(parse_streams(stills, AUDIO).codec, "flac")
-        for seconds, is_film in ((0.04, True), (5, False)):
-            packets = [{"stream_index": 1, "pts_time": str(time)} for time in (0, seconds)]
-            output = json.dumps({"packets": packets, "streams": [stream, AUDIO]}).encode()
-            if is_film:
-                self.assertRaises(VideoSource, parse_probe, output, b"")
-            else:
-                self.assertEqual(parse_probe(output, b"").codec, "flac")
-
-    def test_iamf(self) -> None:
-        """IAMF whose parts would have to be mixed is refused by its name (D71)."""
-        part = {**AUDIO, "disposition": {"dependent": 1}}
-        unread = {"codec_type": "audio", "codec_tag_string": "iamf"}
-        for streams in ([AUDIO, part, part], [unread]):
-            error = self.assertRaises(
-                UndecodableSource, parse_streams, *streams, format_name="mov,mp4,m4a,3gp,3g2,mj2"
-            )
-            self.assertIn("IAMF", error.message)
-
     def test_several(self) -> None:
         """Several audio streams are counted, and the duration is that of the first one (D71).
 

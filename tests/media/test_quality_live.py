@@ -21,8 +21,7 @@ from tests.support.audio import (
     noise,
     render_all,
     render_and_decode,
-    render_and_decode_each,
-    render_each,
+    render_and_decode_all,
     silence,
     tone,
     write_wav,
@@ -88,14 +87,12 @@ class RateTests(SynchronousTestCase):
 
         :param rows: rates of the source and of the output, and tones.
         """
-        amplitude, jobs = 0.999, []
-        spurs = SOXR_SPURS if resampler is SOXR else SPURS
+        amplitude, spurs = 0.999, SOXR_SPURS if resampler is SOXR else SPURS
         for source, output, tones in rows:
             parts = tone(source, source // 2, *tones, amplitude=amplitude).channels
             wav = write_wav(Sound(source, parts.reshape(1, -1)), "24")
-            jobs.append((wav, [f"f:wav/bd:24/sr:{output}"]))
-        sounds = render_and_decode_each(jobs, resampler)
-        for (source, output, tones), (whole,) in zip(rows, map(dict.values, sounds), strict=True):
+            text = f"f:wav/bd:24/sr:{output}"
+            whole = render_and_decode_all(wav, [text], resampler)[text]
             for number, hertz in enumerate(tones):
                 start = number * output // 2
                 heard, what = (
@@ -117,14 +114,9 @@ class RateTests(SynchronousTestCase):
             (("f:m4a",), 192000, 96000, 60000, 36000),
             (("f:ogg",), 384000, 200000, 190000, 10000),
         )
-        jobs = [
-            (write_wav(tone(rate, rate // 2, hertz, amplitude=0.99), "24"), texts)
-            for texts, rate, _, hertz, _ in rows
-        ]
-        for (_, _, output, _, alias), sounds in zip(
-            rows, render_and_decode_each(jobs), strict=True
-        ):
-            for text, heard in sounds.items():
+        for texts, rate, output, hertz, alias in rows:
+            source = write_wav(tone(rate, rate // 2, hertz, amplitude=0.99), "24")
+            for text, heard in render_and_decode_all(source, texts).items():
                 self.assertEqual(heard.rate, output, text)
                 self.assertLess(strength(middle(heard), alias, heard.rate), SPURS, text)
                 self.assertLess(peak(middle(heard)), -90, text)
@@ -169,10 +161,9 @@ class DepthTests(SynchronousTestCase):
             (stereo, "24", ("f:wav/bd:16/ch:1",)),
             (high, "24", (f"f:wav/bd:16/sr:{rate}",)),
         )
-        jobs = [(write_wav(sound, depth), texts) for sound, depth, texts in rows]
-        for sounds in render_and_decode_each(jobs):
-            for text, sound in sounds.items():
-                heard = middle(sound)
+        for sound, depth, texts in rows:
+            for text, output in render_and_decode_all(write_wav(sound, depth), texts).items():
+                heard = middle(output)
                 self.assertApproximates(strength(heard, 997, rate), -90, 0.1, text)
                 frequencies, levels = spectrum(heard, rate)
                 for harmonic in range(2, 12):
@@ -189,12 +180,12 @@ class DepthTests(SynchronousTestCase):
             (write_wav(silence(rate, rate)), ("f:wav/gain:-1/fade:0.1", "f:wav/sr:44100")),
             (lossy, ("f:wav", "f:flac")),
         )
-        outputs = render_each(jobs)
-        named = {(n, text): out for n, outs in enumerate(outputs) for text, out in outs.items()}
-        for what, heard in decode_all(named).items():
-            samples = middle(heard)
-            self.assertApproximates(level(samples - samples.mean()), DITHERED, 0.6, what)
-        self.assertTrue(render_each(jobs) == outputs, "renders are repeatable")
+        for source, texts in jobs:
+            outputs = render_all(source, texts)
+            for text, heard in decode_all(outputs).items():
+                samples = middle(heard)
+                self.assertApproximates(level(samples - samples.mean()), DITHERED, 0.6, text)
+            self.assertTrue(render_all(source, texts) == outputs, "renders are repeatable")
 
     def test_noise(self) -> None:
         """The noise of dither is high-passed, unlike flat noise, and has no mean at 16 bits."""
@@ -217,10 +208,10 @@ class DepthTests(SynchronousTestCase):
         sources = {depth: write_wav(sound, depth) for depth in rows}
         flac = convert_all(sources["24"], {"24 in flac": "-f flac"})
         sources |= flac
-        jobs = [(source, rows.get(depth, ("f:wav", "f:flac"))) for depth, source in sources.items()]
-        for depth, sounds in zip(sources, render_and_decode_each(jobs), strict=True):
+        for depth, source in sources.items():
             original = decode(sources[depth[:2] if depth in flac else depth])
-            for text, heard in sounds.items():
+            texts = rows.get(depth, ("f:wav", "f:flac"))
+            for text, heard in render_and_decode_all(source, texts).items():
                 start = 4410 if "t:0.1" in text else 0
                 part = original.part(start, start + len(heard))
                 self.assertEqual(heard, part, (depth, text))
@@ -260,20 +251,16 @@ class ChannelTests(SynchronousTestCase):
             (0x33, [1, 0, lower, 0], [0, 1, 0, lower]),
             (0x107, [1, 0, lower, half], [0, 1, lower, half]),
         )
-        rate, jobs = 8000, []
-        for mask, left, _ in layouts:
-            count = len(left)
-            hertz = [500 + 250 * number for number in range(count)]
+        rate = 8000
+        for mask, left, right in layouts:
+            hertz = [500 + 250 * number for number in range(len(left))]
             tones = tone(rate, rate, *hertz, amplitude=0.9).channels
-            loud = constant(rate, rate, *[1.0] * count).channels
+            loud = constant(rate, rate, *[1.0] * len(left)).channels
             source = write_wav(Sound(rate, np.concatenate((tones, loud), axis=1)), "24", mask)
-            jobs.append((source, ("f:wav/bd:32f/ch:2", "f:wav/bd:32f/ch:1")))
-        for (mask, left, right), sounds in zip(layouts, render_and_decode_each(jobs), strict=True):
             rows = np.array([left, right])
             mono = [np.sqrt(0.5) * rows.sum(axis=0)]
-            hertz = [500 + 250 * number for number in range(len(left))]
             texts = {"f:wav/bd:32f/ch:2": rows, "f:wav/bd:32f/ch:1": np.array(mono)}
-            for text, heard in sounds.items():
+            for text, heard in render_and_decode_all(source, texts).items():
                 self.assertLessEqual(peak(heard.channels), 0.0001)
                 expected = texts[text] / texts[text].sum(axis=1).max()
                 for channel, gains in zip(heard.part(0, rate).channels, expected, strict=True):

@@ -10,19 +10,16 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import NothingDecoded, UndecodableSource
 from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.inputs import RawSamples
-from audioproxy.media.lengths.containers import run_reader
 from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.probe import Check
 from audioproxy.media.reading import SourceLength
 from audioproxy.media.samples import Start, check_samples, examine_start, probe_samples
-from tests.media.lengths.test_padded import extensible
-from tests.media.lengths.test_pcm import FORMAT, chunk, wav
-from tests.media.lengths.test_sphere import sphere
-from tests.media.lengths.test_wav import INFO, SOUND, START, stating
 from tests.media.test_bursts import SYNCS, bursts_of, pack
 from tests.media.test_flac_frames import BLOCK, NOISE, SILENCE
-from tests.support.audio import run_in_memory
+from tests.support.audio import run_in_memory, search
+from tests.support.mpeg import ID3
 from tests.support.probes import Probe, replace
+from tests.support.riff import FORMAT, INFO, SOUND, START, chunk, extensible, sphere, stating, wav
 
 INFO_OF_FFPROBE = SourceInfo(
     format="wav", duration=Decimal(1), bitrate=1, tags={"title": "x"}, bit_depth=16
@@ -39,7 +36,6 @@ PROBE = Probe(
     description=INFO_OF_FFPROBE,
 )
 BURSTS = pack(bursts_of(SYNCS["AC-3"]), "pcm_s16le")
-TAG = b"ID3\x04\0\0\0\0\0\x05hello"
 SAMPLES = len(SOUND) // 4
 
 
@@ -109,10 +105,10 @@ class CheckTests(SynchronousTestCase):
         for file in (stating(len(SOUND), INFO), stating(16, INFO), rifx):
             bare = check(file)
             for count in (1, 2):
-                start = count * len(TAG)
-                for skipped in (0, len(TAG), start):
+                start = count * len(ID3)
+                for skipped in (0, len(ID3), start):
                     probe = replace(PROBE, skipped=skipped, first_byte=START + start)
-                    found = check(count * TAG + file, probe)
+                    found = check(count * ID3 + file, probe)
                     assert found.stored is not None
                     self.assertEqual(found.stored, bare.stored and bare.stored.moved(start))
                     self.assertEqual(found.length, bare.length and found.stored)
@@ -122,10 +118,10 @@ class CheckTests(SynchronousTestCase):
                         self.assertEqual(
                             (found.skipped, found.audio.first_byte), (skipped, START + start)
                         )
-        file = TAG + wav(chunk(b"fmt ", FORMAT), chunk(b"data", BURSTS))
-        for probe in (PROBE, replace(PROBE, first_byte=None), replace(PROBE, skipped=len(TAG))):
+        file = ID3 + wav(chunk(b"fmt ", FORMAT), chunk(b"data", BURSTS))
+        for probe in (PROBE, replace(PROBE, first_byte=None), replace(PROBE, skipped=len(ID3))):
             self.assertRaises(UndecodableSource, check, file, probe)
-        two = TAG + stating(len(SOUND), INFO, chunk(b"data", SOUND))
+        two = ID3 + stating(len(SOUND), INFO, chunk(b"data", SOUND))
         second = replace(PROBE, first_byte=len(two) - len(SOUND))
         self.assertRaises(UndecodableSource, check, two, second)
 
@@ -228,8 +224,7 @@ class StartTests(SynchronousTestCase):
 
     def examine(self, file: bytes) -> Start | None:
         """Return what the start of a file tells; None for other files."""
-        size = len(file)
-        return run_in_memory(lambda read: run_reader(read, size, examine_start(size)), file)
+        return search(examine_start(len(file)), file)
 
     def test_samples(self) -> None:
         """Samples are certainly uncompressed if the form says so, and they encode nothing.
@@ -252,7 +247,7 @@ class StartTests(SynchronousTestCase):
             (b"FORM\0\0\0\0AIFCCOMM", None),
             (b".snd" + bytes(11) + b"\3", Start(is_pcm=True)),
             (b".snd" + bytes(11) + b"\x17", None),
-            (TAG + stating(len(SOUND)), None),
+            (ID3 + stating(len(SOUND)), None),
             (b"RIFF", None),
         ):
             self.assertEqual(self.examine(file), expected, file[:16])
@@ -270,9 +265,9 @@ class ProbeTests(SynchronousTestCase):
         form = struct.pack(">HHIIHH", 3, 2, 8000, 64000, 8, 32) + b"\0\0"
         parts = chunk(b"fmt ", form, order=">I"), chunk(b"data", bytes(80), order=">I")
         file = wav(*parts, name=b"RIFX")
-        found, tagged = self.probe(file), self.probe(TAG + file)
+        found, tagged = self.probe(file), self.probe(ID3 + file)
         assert found is not None and found.file.raw is not None and tagged is not None
-        moved = replace(found.file.raw, offset=found.file.raw.offset + len(TAG))
+        moved = replace(found.file.raw, offset=found.file.raw.offset + len(ID3))
         self.assertEqual((tagged.file.raw, tagged.description), (moved, found.description))
         self.assertEqual((found.container, found.codec), ("wav", "pcm_f32be"))
         self.assertEqual(

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from itertools import product
+from itertools import cycle, product
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,6 @@ from audioproxy.media.command.decoding import open_source
 from audioproxy.media.ffprobe import probe_arguments
 from audioproxy.media.inputs import Input
 from audioproxy.media.lengths.wav import MUCH_SPACE
-from tests.media.lengths.test_pcm import chunk, wav
-from tests.media.lengths.test_sphere import sphere
 from tests.media.test_tagged_live import tag
 from tests.support.audio import (
     Sound,
@@ -35,13 +33,14 @@ from tests.support.audio import (
     probe,
     read_wav,
     render,
+    render_all,
     render_and_decode_all,
-    render_each,
     run,
     tone,
     write_wav,
 )
 from tests.support.programs import FFMPEG, FFPROBE
+from tests.support.riff import chunk, sphere, wav
 from tests.support.service import ServiceCase, fetch, signed
 
 RATE = 48000
@@ -75,7 +74,7 @@ def form(bits: int = 16, kind: int = 1, order: str = "<", more: bytes = b"") -> 
 def misstated() -> Iterator[tuple[str, bytes]]:
     """Yield wav files whose sizes mislead ffmpeg."""
     data, sizes = stored(), chunk(b"ds64", bytes(28))
-    for size, behind in product((0, 0xFFFF_FFFF, 192_001), (b"", INFO + INFO)):
+    for size, behind in ((0, INFO + INFO), (0xFFFF_FFFF, b""), (192_001, b""), (192_001, INFO)):
         yield f"{size}, {len(behind)} behind", wav(form(), chunk(b"data", data, size), behind)
     yield "rf64", wav(sizes, form(), chunk(b"data", data, 0xFFFF_FFFF), INFO, name=b"RF64")
     for behind in (bytes(MUCH_SPACE + 8) + data, bytes(3000)):
@@ -100,7 +99,7 @@ def big_endian() -> Iterator[tuple[str, bytes]]:
 def spheres() -> Iterator[tuple[str, bytes]]:
     """Yield files of NIST SPHERE."""
     common = {"channel_count": "-i 2", "sample_rate": f"-i {RATE}"}
-    for depth, (name, order) in product(("16", "24", "32"), (("01", "<"), ("10", ">"))):
+    for depth, name, order in (("16", "01", "<"), ("24", "10", ">"), ("32", "01", "<")):
         width = int(depth) // 8
         fields = {"sample_n_bytes": f"-i {width}", "sample_byte_format": f"-s2 {name}"}
         fields["sample_count"] = f"-i {len(SOUND)}" if order == ">" else ""
@@ -123,10 +122,8 @@ class WavTests(SynchronousTestCase):
 
     def assert_exact(self, files: Mapping[str, bytes], sound: Sound = SOUND) -> None:
         """Require that every sample is rendered, from any place, and that lengths are true."""
-        rendered = render_each(
-            (source, [*PARTS, FADED, "f:opus", "f:peaks/ch:2"]) for source in files.values()
-        )
-        for (name, source), outputs in zip(files.items(), rendered, strict=True):
+        for name, source in files.items():
+            outputs = render_all(source, [*PARTS, FADED, "f:opus", "f:peaks/ch:2"])
             self.assertEqual(probe(source).description.duration, 3, name)
             # The samples of a waveform, of 16 bits.
             self.assertEqual(len(outputs.pop("f:peaks/ch:2")), 3 * RATE * 4, name)
@@ -159,8 +156,8 @@ class WavTests(SynchronousTestCase):
         padded = struct.pack("<HHI", 22, 24, 3) + bytes.fromhex("0100000000001000800000aa00389b71")
         data = chunk(b"data", stored("32"))
         files["24 in 32 bits"] = wav(form(32, 0xFFFE, "<", padded), data)
-        for tags in (tag(5000), tag(1000) + tag(2000), tag(1_200_000)):
-            self.assert_exact({name: tags + file for name, file in files.items()})
+        layouts = cycle((tag(5000), tag(1000) + tag(2000), tag(1_200_000)))
+        self.assert_exact({name: next(layouts) + file for name, file in files.items()})
         for data in encoded().values():
             source = contain(bytes(96_000) + data, CONTAINERS["wav"])
             for tags in (tag(5000), tag(1_200_000)):
@@ -171,18 +168,15 @@ class WavTests(SynchronousTestCase):
         samples = chunk(b"data", stored())
         whole = form() + samples
         file = b"RIFF" + struct.pack("<I", 4 + len(whole)) + b"WAVE" + whole
-        files = {
-            "text": file + b"\nmade by hand in 2024\n",
-            "plist": file + b"bplist00" + bytes(range(99)),
-            "ones": file + b"\xff" * 512,
-            "lyrics": file + b"LYRICSBEGIN" + b"x" * 125 + b"000136LYRICS200",
-        }
         large = chunk(b"id3 ", bytes(range(256)) * 1200) + INFO
-        for size, (name, behind) in product((0, 0xFFFF_FFFF), (("id3", large), ("tag", tag(3000)))):
-            files[f"{name}, {size}"] = wav(form(), chunk(b"data", stored(), size), behind)
-        for ahead in (b"", INFO):
-            files[f"empty, {len(ahead)}"] = wav(form(), chunk(b"data", b"") + ahead, samples, INFO)
-        self.assert_exact(files)
+        self.assert_exact(
+            {
+                "text": file + b"\nmade by hand in 2024\n",
+                "id3": wav(form(), chunk(b"data", stored(), 0), large),
+                "tag": wav(form(), chunk(b"data", stored(), 0xFFFF_FFFF), tag(3000)),
+                "empty": wav(form(), chunk(b"data", b"") + INFO, samples, INFO),
+            }
+        )
 
     def test_speakers(self) -> None:
         """The channels of RIFX are mixed as those of RIFF, from 6 speakers or 4 (D60)."""
@@ -328,19 +322,19 @@ class EncodedTests(ServiceCase):
 
     def test_refused(self) -> None:
         """It is refused after zeros, in every container, by the probe that all requests share."""
-        for zeros, (name, data) in product((0.5, 3), encoded().items()):
+        for (name, data), zeros in zip(encoded().items(), cycle((0.5, 3)), strict=False):
             source = contain(bytes(int(192_000 * zeros) // 4 * 4) + data, CONTAINERS["wav"])
             error = self.assertRaises(UndecodableSource, probe, source)
             self.assertIn(name.split()[0], error.message)
+        orders = cycle((encoded()["AC-3"], swapped(encoded()["AC-3"])))
         for container, words in CONTAINERS.items():
-            for data in (encoded()["AC-3"], swapped(encoded()["AC-3"])):
-                source = contain(bytes(96_000) + data, words)
-                error = self.assertRaises(UndecodableSource, probe, source)
-                self.assertIn("AC-3", error.message, container)
+            source = contain(bytes(96_000) + next(orders), words)
+            error = self.assertRaises(UndecodableSource, probe, source)
+            self.assertIn("AC-3", error.message, container)
 
     def test_flac(self) -> None:
         """In flac, encoded audio of each codec is refused, and loud music is not."""
-        for zeros, (name, data) in product((0, 0.5, 3), encoded().items()):
+        for zeros, (name, data) in product((0, 0.5), encoded().items()):
             source = contain(bytes(int(192_000 * zeros) // 4 * 4) + data, CONTAINERS["flac"])
             error = self.assertRaises(UndecodableSource, probe, source)
             self.assertIn(name.split()[0], error.message)
@@ -359,7 +353,7 @@ class EncodedTests(ServiceCase):
         """Clipped audio, whose samples are words of a sync, plays in all depths and containers."""
         values = np.random.default_rng(1).normal(0, 60000, 96_000).clip(-32767, 32766)
         square = np.where(np.arange(96_000) // 100 % 2, 32766, -32767)
-        for sound, (name, words) in product((values, square), CONTAINERS.items()):
+        for sound, (name, words) in zip(cycle((values, square)), CONTAINERS.items(), strict=False):
             source = contain(sound.astype("<i2").tobytes(), words)
             self.assertEqual(len(read_wav(render(source, "f:wav"))), 48000, name)
 

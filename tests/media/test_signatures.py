@@ -15,6 +15,7 @@ from audioproxy.media.signatures import (
     may_be_misdetected,
 )
 from tests.support.audio import run_in_memory
+from tests.support.mpeg import ID3
 
 _WAVE64 = "726966662e91cf11a5d628db04c10000 f000000000000000 77617665f3acd3118cd100c04f8edb8a"
 
@@ -61,8 +62,6 @@ HEADS = (
 )
 
 
-TAG = b"ID3\x04\0\0\0\0\0\x05hello"
-
 #: The start of a frame with its length, for each demuxer of bare frames.
 FRAMES = (
     ("aac", b"\xff\xf1\x50\x80\x0c\x9f\xfc", 100),
@@ -92,24 +91,24 @@ class IdentifyTests(SynchronousTestCase):
         for head, demuxer in HEADS:
             expected = None if demuxer is None else Signature(demuxer)
             self.assertEqual(find(head + bytes(60)), expected, head)
-            for tags in (TAG, TAG + TAG, TAG + bytes(70_000), TAG + bytes(9) + TAG + bytes(9)):
+            for tags in (ID3, ID3 + ID3, ID3 + bytes(70_000), ID3 + bytes(9) + ID3 + bytes(9)):
                 found = find(tags + head.lstrip(b"\0") + bytes(60))
                 if demuxer in (None, "mov"):
                     self.assertIsNone(found, head)
                 else:
                     expected = Signature(str(demuxer), len(tags), tags.endswith(b"\0"))
                     self.assertEqual(found, expected, head)
-        self.assertIsNone(find(TAG + b"\x01\0\0\0mdat" + bytes(60)))
+        self.assertIsNone(find(ID3 + b"\x01\0\0\0mdat" + bytes(60)))
 
     def test_frames(self) -> None:
         """Three frames in a row prove a stream of frames, fewer do not."""
         self.assertEqual({name for name, *_ in FRAMES}, set(FRAME_LENGTHS))
         for name, head, length in FRAMES:
             frame = head + bytes(length - len(head))
-            self.assertEqual(find(TAG + 3 * frame), Signature(name, len(TAG)), head)
-            self.assertIsNone(find(TAG + 2 * frame + bytes(99)), head)
+            self.assertEqual(find(ID3 + 3 * frame), Signature(name, len(ID3)), head)
+            self.assertIsNone(find(ID3 + 2 * frame + bytes(99)), head)
             for cut in range(len(head)):
-                self.assertIsNone(find(TAG + 2 * frame + head[:cut]), head)
+                self.assertIsNone(find(ID3 + 2 * frame + head[:cut]), head)
 
     def test_false_frames(self) -> None:
         """Headers with values that no frame has are none."""
@@ -117,7 +116,7 @@ class IdentifyTests(SynchronousTestCase):
             *(b"\x0b\x77\0\0\xd4\x40", b"\x0b\x77\0\0\x26\x40"),
             *(b"\xff\xf1\x50\x80\0\x1f\xfc", b"\xff\xf7\x50\x80\x0c\x9f\xfc"),
         ):
-            self.assertIsNone(find(TAG + 3 * (head + bytes(94))), head)
+            self.assertIsNone(find(ID3 + 3 * (head + bytes(94))), head)
 
     def test_mp3(self) -> None:
         """What ffprobe has found is not opened again.
@@ -126,21 +125,21 @@ class IdentifyTests(SynchronousTestCase):
         ignores the delay that the encoder states.
         """
         frames = 4 * (b"\xff\xfb\x90\x64" + bytes(413))
-        self.assertEqual(find(TAG + frames, b'"format_name": "wav"'), Signature("mp3", len(TAG)))
-        self.assertIsNone(find(TAG + frames, b'"format_name": "mp3"'))
-        for zeros in (TAG + bytes(99), TAG + bytes(99) + TAG):
+        self.assertEqual(find(ID3 + frames, b'"format_name": "wav"'), Signature("mp3", len(ID3)))
+        self.assertIsNone(find(ID3 + frames, b'"format_name": "mp3"'))
+        for zeros in (ID3 + bytes(99), ID3 + bytes(99) + ID3):
             found = find(zeros + frames, b'"format_name": "mp3"')
             self.assertEqual(found, Signature("mp3", len(zeros), follows_zeros=True))
         flac = b"fLaC" + bytes(60)
         self.assertIsNone(find(flac, b'"format_name": "flac"'))
-        self.assertEqual(find(TAG + flac, b'"format_name": "flac"'), Signature("flac", len(TAG)))
+        self.assertEqual(find(ID3 + flac, b'"format_name": "flac"'), Signature("flac", len(ID3)))
 
     def test_zeros(self) -> None:
         """Zeros are skipped behind a tag alone, and not without end."""
         self.assertIsNone(find(bytes(20) + b"fLaC" + bytes(60)))
-        self.assertIsNone(find(TAG + bytes((1 << 20) + 70_000) + b"fLaC" + bytes(60)))
-        self.assertIsNone(find(TAG + bytes(99)))
-        self.assertIsNone(find(9 * (TAG + bytes(9)) + b"fLaC" + bytes(60)))
+        self.assertIsNone(find(ID3 + bytes((1 << 20) + 70_000) + b"fLaC" + bytes(60)))
+        self.assertIsNone(find(ID3 + bytes(99)))
+        self.assertIsNone(find(9 * (ID3 + bytes(9)) + b"fLaC" + bytes(60)))
 
     def test_whitelist(self) -> None:
         """No demuxer is named that ffmpeg may not open (D43)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import struct
 from functools import cache
 
 import numpy as np
@@ -20,19 +19,17 @@ from tests.support.audio import (
     decode_all,
     measure,
     measure_loudness,
-    measure_loudness_each,
     noise,
     probe,
     render,
     render_all,
     render_and_decode,
     render_and_decode_all,
-    render_and_decode_each,
-    render_each,
     tone,
     write_wav,
 )
 from tests.support.measures import correlation, level, peak, strength
+from tests.support.riff import dsf
 
 #: Arguments that convert a wav file to each kind of source.
 KINDS = {
@@ -60,14 +57,6 @@ def recordings() -> dict[str, bytes]:
     flac = found["streamed flac"]
     unstated = (int.from_bytes(flac[18:26], "big") >> 36 << 36).to_bytes(8, "big")
     return {**found, "streamed flac": flac[:18] + unstated + flac[26:]}
-
-
-def dsd(count: int) -> bytes:
-    """Return a DSF file of one channel with a number of random bytes, in whole blocks."""
-    form = (b"fmt ", 52, 1, 0, 1, 1, 2_822_400, 1, count * 8, 4096, 0)
-    body = struct.pack("<4sQIIIIIIQII", *form) + struct.pack("<4sQ", b"data", 12 + count)
-    body += random.Random(1).randbytes(count)
-    return struct.pack("<4sQQQ", b"DSD ", 28, 28 + len(body), 0) + body
 
 
 def faded(whole: Sound, fade_in: int, fade_out: int) -> Samples:
@@ -102,9 +91,9 @@ class TrimTests(SynchronousTestCase):
         """Without ``t`` the fade-out ends in silence with the source, which is measured (D12)."""
         kinds = ("wav", "m4a", "streamed mp3", "streamed flac")
         files = {kind: recordings()[kind] for kind in kinds}
-        decoded, text = decode_all(files), f"{PLAIN}/fade:0.1:0.5"
-        sounds = render_and_decode_each((source, [text]) for source in files.values())
-        for kind, (heard,) in zip(kinds, map(dict.values, sounds), strict=True):
+        decoded = decode_all(files)
+        for kind, source in files.items():
+            heard = render_and_decode(source, f"{PLAIN}/fade:0.1:0.5")
             # The padding of AAC at its end is no audio (D57).
             whole = decoded[kind].part(0, LENGTH if kind == "m4a" else None)
             expected = faded(whole, 4410, 22050)
@@ -141,10 +130,9 @@ class LevelTests(SynchronousTestCase):
         }
         outputs = render_all(source, rows)
         sounds = decode_all(outputs)
-        measured = measure_loudness_each((outputs[text], None) for text in rows)
-        for (text, (target, rate)), measurement in zip(rows.items(), measured, strict=True):
+        for text, (target, rate) in rows.items():
             self.assertEqual(sounds[text].rate, rate, text)
-            found = measurement.loudness.integrated
+            found = measure_loudness(outputs[text]).loudness.integrated
             self.assertApproximates(found, target, 0.5, text)
         whole = decode(source)
         for text in list(rows)[:2]:
@@ -160,10 +148,8 @@ class LevelTests(SynchronousTestCase):
         texts = [f"f:wav/{stage}/t:3:0.5" for stage in stages]
         stereo = write_wav(noise(44100, 4 * 44100, 2), "24")
         forms = {"mono.flac": "-ac 1", "stereo.flac": ""}
-        sources = convert_all(stereo, forms)
-        sounds = render_and_decode_each((source, texts) for source in sources.values())
-        for name, heard_as in zip(sources, sounds, strict=True):
-            for text, heard in heard_as.items():
+        for name, source in convert_all(stereo, forms).items():
+            for text, heard in render_and_decode_all(source, texts).items():
                 self.assertEqual(len(heard), heard.rate // 2, (name, text))
 
     def test_last_frame(self) -> None:
@@ -177,9 +163,8 @@ class LevelTests(SynchronousTestCase):
             # At 88.2 kHz, loudnorm may add a sample (D57).
             (88200, 150_003),
         )
-        text = f"{PLAIN}/norm:ebu"
-        sounds = render_and_decode_each((write_wav(noise(*row)), [text]) for row in rows)
-        for (rate, length), (heard,) in zip(rows, map(dict.values, sounds), strict=True):
+        for rate, length in rows:
+            heard = render_and_decode(write_wav(noise(rate, length)), f"{PLAIN}/norm:ebu")
             self.assertEqual(len(heard), length, (rate, length))
 
     def test_short_sources(self) -> None:
@@ -198,36 +183,18 @@ class LevelTests(SynchronousTestCase):
         self.assertEqual(len(lengths), 1, lengths)
 
 
-class RateTests(SynchronousTestCase):
-    """Sample rate: ``sr`` (Format and encoding options)."""
-
-    def test_requested(self) -> None:
-        """Every lossy format has the rate of ``sr``, at an unchanged pitch; Opus has 48 kHz."""
-        rates = {f"f:{form}/sr:16000": 16000 for form in ("mp3", "ogg", "aac", "m4a")}
-        # An Opus decoder always puts out 48 kHz.
-        rates["f:opus/sr:16000"] = 48000
-        sounds = render_and_decode_all(write_wav(tone(44100, 22050, 1000)), rates)
-        self.assertEqual(rates, {text: heard.rate for text, heard in sounds.items()})
-        for text, heard in sounds.items():
-            samples = heard.channels[0][heard.rate // 8 : heard.rate * 3 // 8]
-            self.assertApproximates(strength(samples, 1000, heard.rate), -6, 0.5, text)
-
-
 class EnhanceTests(SynchronousTestCase):
     """Enhancement preset: ``enhance:voice`` (Time-domain and preview options)."""
 
     def test_any_channels(self) -> None:
         """Any number of channels is enhanced (D51) and measured (D12), labeled or not."""
         rows = ((1, None), (2, None), (3, None), (6, 0x3F), (9, None), (64, None))
-        jobs = []
         for channels, mask in rows:
             source = write_wav(noise(44100, 8820, channels, 0.3), "16", mask)
             length = measure(source).length
             self.assertEqual(length and length.samples, 8820, channels)
-            jobs.append((source, [f"f:wav/ch:{2 - channels % 2}/enhance:voice"]))
-        sounds = render_and_decode_each(jobs)
-        for (channels, _), (heard,) in zip(rows, map(dict.values, sounds), strict=True):
             outputs = 2 - channels % 2
+            heard = render_and_decode(source, f"f:wav/ch:{outputs}/enhance:voice")
             self.assertEqual((8820, outputs), (len(heard), len(heard.channels)))
             self.assertGreater(peak(heard.channels[0]), -40, channels)
 
@@ -235,25 +202,23 @@ class EnhanceTests(SynchronousTestCase):
         """Layouts that ffmpeg does not downmix, such as rear channels only, are audible (D13)."""
         texts = ("f:wav", "f:wav/ch:1", "f:wav/ch:2/enhance:voice")
         rows = ((2, 0x30), (2, 0x9), (3, 0x13), (6, 0x617))
-        sources = [write_wav(noise(44100, 4410, count, 0.3), "16", mask) for count, mask in rows]
-        rendered = render_and_decode_each((source, texts) for source in sources)
-        for source, (_, mask), sounds in zip(sources, rows, rendered, strict=True):
-            for text, heard in sounds.items():
+        for count, mask in rows:
+            source = write_wav(noise(44100, 4410, count, 0.3), "16", mask)
+            for text, heard in render_and_decode_all(source, texts).items():
                 self.assertGreater(peak(heard.channels[0]), -40, (mask, text))
                 if (mask, text) == (0x30, "f:wav"):
                     self.assertEqual(decode(source), heard)
 
     def test_position(self) -> None:
         """``enhance``, alone or with ``t`` or ``norm``, keeps length and position in time."""
-        rates, voice = (8000, 44100, 48000), f"{PLAIN}/enhance:voice"
-        sources = [write_wav(noise(rate, 2 * rate + 7, 1, 0.3)) for rate in rates]
+        voice = f"{PLAIN}/enhance:voice"
         texts = (voice, f"{voice}/t:0.25:1.5", f"{voice}/norm:ebu")
-        rendered = render_and_decode_each((source, texts) for source in sources)
-        for rate, source, sounds in zip(rates, sources, rendered, strict=True):
+        for rate in (8000, 44100, 48000):
+            source = write_wav(noise(rate, 2 * rate + 7, 1, 0.3))
             whole = decode(source)
             trimmed = whole.part(rate // 4, rate // 4 * 7)
             aligned = dict(zip(texts, (whole, trimmed, whole), strict=True))
-            for text, heard in sounds.items():
+            for text, heard in render_and_decode_all(source, texts).items():
                 given, size = aligned[text], 3000
                 self.assertEqual((heard.rate, len(heard)), (given.rate, len(given)), text)
                 for at in (len(given) // 2, len(given) - size - 2000):
@@ -299,7 +264,7 @@ class QualityTests(SynchronousTestCase):
         Without ``bd`` the depth is the source's or the nearest that the format supports. A source
         without a bit depth gives 16 bits (Format and encoding options, 1), and DSD 24 (D69).
         """
-        short = noise(8000, 400)
+        short, bits = noise(8000, 400), random.Random(1).randbytes(4096 * 16)
         requested = {f"f:{form}/bd:{bits}": bits for form in ("wav", "flac") for bits in (16, 24)}
         rows = (
             ("8", write_wav(short, "8"), 8, 16, 16),
@@ -307,19 +272,18 @@ class QualityTests(SynchronousTestCase):
             ("32f", write_wav(short, "32f"), 32, 32, 24),
             ("24 in FLAC", convert(write_wav(short, "24"), KINDS["flac"]), 24, 24, 24),
             ("mp3", recordings()["mp3"], None, 16, 16),
-            ("DSD", dsd(4096 * 16), 8, 24, 24),
+            ("DSD", dsf(8 * len(bits), bits, channels=1), 8, 24, 24),
         )
         texts = ("f:wav", "f:flac", PLAIN, *requested)
-        rendered = render_each((source, texts) for _, source, *_ in rows)
-        for (what, source, stated, wav, flac), outputs in zip(rows, rendered, strict=True):
+        for what, source, stated, wav, flac in rows:
             self.assertEqual(probe(source).description.bit_depth, stated, what)
             depths = {"f:wav": wav, "f:flac": flac, PLAIN: 32, **requested}
             found = {}
-            for text, file in outputs.items():
+            for text, file in render_all(source, texts).items():
                 # The header of wav, or that of FLAC.
-                bits = int.from_bytes(file[34:36], "little")
+                depth = int.from_bytes(file[34:36], "little")
                 is_wav = file[:4] == b"RIFF"
-                found[text] = bits if is_wav else (file[20] << 8 | file[21]) // 16 % 32 + 1
+                found[text] = depth if is_wav else (file[20] << 8 | file[21]) // 16 % 32 + 1
             self.assertEqual(depths, found, what)
 
     def test_bitrate(self) -> None:

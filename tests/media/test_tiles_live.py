@@ -13,9 +13,10 @@ from tests.support.service import ServiceCase, fetch, signed
 from tests.support.waveforms import Frames, decode_frames, parse_waveform, render_waveform
 from tests.test_docs import PAGES, code
 
-RATE = 8000
-#: Samples of two tiles of ten minutes, 506 pixels of 0.6 s, and 123 samples.
-COUNT = RATE * 1200 + 506 * 4800 + 123
+RATE = 4000
+#: Samples of a pixel of 0.6 s; those of two tiles of ten minutes, 506 pixels, and 123 samples.
+PIXEL = RATE * 6 // 10
+COUNT = RATE * 1200 + 506 * PIXEL + 123
 
 
 class TileTests(ServiceCase):
@@ -70,10 +71,10 @@ class TileTests(ServiceCase):
                 self.assertEqual(self.tiles(info["duration"], info["sample_rate"]), tiles)
             joined = []
             for tile in tiles:
-                joined += await self.values(port, name, tile, 4800)
+                joined += await self.values(port, name, tile, PIXEL)
             mixed = np.trunc(frames.sum(axis=1, keepdims=True, dtype=np.float64) / 2)
-            expected = render_waveform(mixed.astype(np.int16), 4800, 2507)
+            expected = render_waveform(mixed.astype(np.int16), PIXEL, 2507)
             self.assertTrue(joined == expected, name)
             # The waveform of the first two tiles, in one request.
             whole = Variant(f="peaks", t=(0, 1200), pts=2000)
-            self.assertTrue(await self.values(port, name, whole, 4800) == expected[:4000], name)
+            self.assertTrue(await self.values(port, name, whole, PIXEL) == expected[:4000], name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from tests.support.audio import (
     convert,
     convert_all,
     noise,
-    render_each,
+    render_all,
     write_wav,
 )
 from tests.support.http import MEDIA_CACHE_CONTROL, Log, Response
@@ -187,15 +188,10 @@ class WaveformTests(ServiceCase):
             ("trimmed.mp3", mp3, "t:2.1:0.2/ch:2"),
             ("faded.mp3", mp3, "fade:0.5:0.5/ch:1"),
         )
-        rendered = render_each(
-            (source, [f"f:wav/bd:32f/{text}" for text in texts]) for _, source, *texts in rows
-        )
-        for (name, source, *texts), outputs in zip(rows, rendered, strict=True):
+        for name, source, *texts in rows:
             self.add(name, source)
-            checks += [
-                (name, text, round_frames(output))
-                for text, output in zip(texts, outputs.values(), strict=True)
-            ]
+            outputs = render_all(source, [f"f:wav/bd:32f/{text}" for text in texts]).values()
+            checks += zip(repeat(name), texts, map(round_frames, outputs), strict=False)
 
         async def check(name: str, text: str, frames: Frames) -> None:
             waveform = await self.request_waveform(port, name, f"/{text}/pts:200")

@@ -22,17 +22,22 @@ from tests.support.http import Log
 from tests.support.service import PROJECT
 from tests.support.strategies import DETERMINISTIC, encoded, option_segments, sources
 
-PLAIN = AccessLogEntry(
-    request_id="abc",
-    endpoint="render",
-    status=200,
-    error_code=None,
-    options=None,
-    source=None,
-    cache=None,
-    sent=12,
-    milliseconds=34,
-)
+
+def entry(**parts: Any) -> AccessLogEntry:
+    """Return the entry of a request, with parts of its own."""
+    plain = {
+        "request_id": "abc",
+        "endpoint": "render",
+        "status": 200,
+        "sent": 12,
+        "milliseconds": 34,
+        "cache": None,
+        "error_code": None,
+        "options": None,
+        "source": None,
+    }
+    return AccessLogEntry(**plain | parts)
+
 
 #: The part of the line after time, request id and level (Request log).
 LINE_PATTERN = re.compile(
@@ -56,7 +61,7 @@ class RunbookTests(SynchronousTestCase):
     def lines(self, **parts: Any) -> str:
         """Return the log of one request."""
         stream = io.StringIO()
-        LineObserver(stream, "debug").request(PLAIN._replace(**parts))
+        LineObserver(stream, "debug").request(entry(**parts))
         return stream.getvalue()
 
     def test_found(self) -> None:
@@ -107,10 +112,10 @@ class AccessLogEntryTests(SynchronousTestCase):
         }
         for chosen in itertools.product((False, True), repeat=3):
             names = list(itertools.compress(parts, chosen))
-            line = str(PLAIN._replace(**{name: parts[name][0] for name in names}))
+            line = str(entry(**{name: parts[name][0] for name in names}))
             middle = "".join(parts[name][1] for name in names)
             self.assertEqual(f"render 200{middle} 12 bytes in 34ms", line)
-        line = str(PLAIN._replace(options="f:mp3", source=b"local://a"))
+        line = str(entry(options="f:mp3", source=b"local://a"))
         self.assertEqual("render 200 opts=f:mp3 src=local://a 12 bytes in 34ms", line)
 
     def test_sources_distinct(self) -> None:
@@ -123,7 +128,7 @@ class AccessLogEntryTests(SynchronousTestCase):
             # In a URL, percent-encoding is a part of the source and stays as it is.
             (b"https://b.test/a%20b", "https://b.test/a%20b"),
         ):
-            self.assertIn(f" src={shown} ", str(PLAIN._replace(source=source)))
+            self.assertIn(f" src={shown} ", str(entry(source=source)))
 
     def test_queries(self) -> None:
         """The query of an https source is logged as a hash, whatever its parameters are (D47)."""
@@ -133,10 +138,10 @@ class AccessLogEntryTests(SynchronousTestCase):
             *(b"s", b"?", b"a?b=s", b"a=b&c=s"),
         ):
             digest = hashlib.sha256(query).hexdigest()[:8]
-            line = str(PLAIN._replace(source=b"https://b.test/k?" + query))
+            line = str(entry(source=b"https://b.test/k?" + query))
             self.assertEqual(f"render 200 src=https://b.test/k?{digest} 12 bytes in 34ms", line)
         for source in (b"https://b.test/sig=s", b"local://a?token=t", b"s3://b/k?sig=s"):
-            self.assertIn(f" src={source.decode()} ", str(PLAIN._replace(source=source)))
+            self.assertIn(f" src={source.decode()} ", str(entry(source=source)))
 
     @settings(DETERMINISTIC, max_examples=25)
     @given(option_segments(), sources(), st.sampled_from((None, "MISS", "COALESCED", "HIT")))
@@ -150,7 +155,7 @@ class AccessLogEntryTests(SynchronousTestCase):
         except NotFound:
             canonical = None
         known = None if canonical is None else options.canonical()
-        record = PLAIN._replace(options=known, source=canonical, cache=cache)
+        record = entry(options=known, source=canonical, cache=cache)
         self.assertIsNotNone(LINE_PATTERN.fullmatch(str(record)), record)
 
     def test_levels(self) -> None:
@@ -171,17 +176,15 @@ class AccessLogEntryTests(SynchronousTestCase):
             for status in statuses:
                 # Only the 503 of a node that is not ready has no error code.
                 code = "some_code" if status >= 400 and endpoint != "ready" else None
-                record = PLAIN._replace(endpoint=endpoint, status=status, error_code=code)
+                record = entry(endpoint=endpoint, status=status, error_code=code)
                 self.assertIs(level, record.level, (endpoint, status))
-        broken_off = PLAIN._replace(status=200, error_code="render_timeout")
+        broken_off = entry(status=200, error_code="render_timeout")
         self.assertIs(LogLevel.warn, broken_off.level)
 
     def test_log(self) -> None:
         """The log event has the level, the request id and the line as its text."""
         log = Log(self)
-        record = PLAIN._replace(
-            status=504, error_code="a_code", options="{braces}", source=b"{0}%s"
-        )
+        record = entry(status=504, error_code="a_code", options="{braces}", source=b"{0}%s")
         log_request(record)
         (event,) = log.events
         self.assertEqual("abc", event["request_id"])

@@ -13,11 +13,10 @@ from twisted.python.logfile import LogFile
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy._twisted import write_to_log_file
-from audioproxy.observe import log_writer
 from audioproxy.observe.log_writer import LogWriter, write_lines
 from tests.support.service import PATIENCE
 
-LIMIT = log_writer._LIMIT
+LIMIT = 400_000
 
 
 def lost_line(count: int) -> str:
@@ -28,22 +27,30 @@ def lost_line(count: int) -> str:
 class Gate:
     """A stream that blocks until it is opened, and may refuse writes.
 
+    :ivar passes: lets single writes pass while it is not open.
     :ivar written: everything that was written.
     :ivar error: raised by writes, if set.
     :ivar room: bytes of the next write that are not refused; None for all.
     """
 
     def __init__(self) -> None:
-        self.open = threading.Event()
+        self.is_open = False
+        self.passes = threading.Semaphore(0)
         self.entered = threading.Semaphore(0)
         self.written = b""
         self.error: OSError | None = None
         self.room: int | None = None
 
+    def open(self) -> None:
+        """Let all writes pass."""
+        self.is_open = True
+        self.passes.release()
+
     def write(self, data: bytes) -> bytes:
         """Write when the gate is open, and return what is refused."""
         self.entered.release()
-        assert self.open.wait(PATIENCE)
+        if not self.is_open:
+            assert self.passes.acquire(timeout=PATIENCE)
         if self.error is not None:
             raise self.error
         self.written += data[: self.room]
@@ -57,8 +64,8 @@ class LogWriterTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.gate = Gate()
-        self.addCleanup(self.gate.open.set)
-        self.writer = LogWriter(self.gate.write, "utf-8", lost_line)
+        self.addCleanup(self.gate.open)
+        self.writer = LogWriter(self.gate.write, "utf-8", lost_line, LIMIT, pause=0)
 
     def start(self) -> None:
         """Start the thread, and let it block in the write of a first line."""
@@ -68,13 +75,13 @@ class LogWriterTests(SynchronousTestCase):
 
     def finish(self) -> list[str]:
         """Open the gate, and return all lines that were written."""
-        self.gate.open.set()
+        self.gate.open()
         self.writer.drain(PATIENCE)
         return self.gate.written.decode().splitlines()
 
     def test_before_the_start(self) -> None:
         """Before the start, text is written at once."""
-        self.gate.open.set()
+        self.gate.open()
         self.writer.write("a\n")
         self.writer.drain(0)
         self.assertEqual(b"a\n", self.gate.written)
@@ -102,14 +109,16 @@ class LogWriterTests(SynchronousTestCase):
     def test_lost_and_more(self) -> None:
         """Lines are accepted again when the buffer is half empty, after the line about the loss."""
         self.start()
-        self.writer.write("x" * (LIMIT - len("first\n") - 1) + "\n")
-        self.writer.write("a\nb\n")
-        self.writer._size = LIMIT // 2 + 1
-        self.writer.write("c\n")
-        self.writer._size = LIMIT // 2
-        self.writer.write("d\n")
-        self.writer._size = LIMIT + len("lost 3\nd\n")
-        self.assertEqual(["lost 3", "d"], self.finish()[-2:])
+        # Each of eight blocks is written by itself.
+        size = LIMIT // 8
+        for length in (*[size] * 7, size - len("first\n")):
+            self.writer.write("x" * (length - 1) + "\n")
+        # Four blocks are written ahead of the last line.
+        for lines in ("a\nb\n", "c\n", "d\n", "e\n", "f\n", "g\n"):
+            self.writer.write(lines)
+            self.gate.passes.release()
+            self.assertTrue(self.gate.entered.acquire(timeout=PATIENCE))
+        self.assertEqual(["lost 6", "g"], self.finish()[-2:])
 
     def test_drain(self) -> None:
         """The wait for a reader that does not come back is bounded."""
@@ -119,20 +128,15 @@ class LogWriterTests(SynchronousTestCase):
 
     def test_refused(self) -> None:
         """Lines that the system refuses are counted, as on a full disk."""
-        self.patch(log_writer, "_PAUSE", 0)
         self.gate.error = OSError(errno.ENOSPC, "No space left on device")
         self.start()
-        self.gate.open.set()
-        changed = self.writer._changed
-        with changed:
-            self.assertTrue(changed.wait_for(lambda: self.writer._lost == 1, PATIENCE))
+        self.assertEqual([], self.finish())
         self.gate.error = None
         self.writer.write("second\n")
         self.assertEqual(["lost 1", "second"], self.finish())
 
     def test_torn(self) -> None:
         """What follows a line that was written in part begins on a line of its own."""
-        self.patch(log_writer, "_PAUSE", 0)
         self.start()
         self.writer.write("second\nthird\n")
         self.gate.room = len("fir")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-import sys
+from contextlib import redirect_stdout
 from contextvars import copy_context
 from typing import Any
 
@@ -25,6 +25,13 @@ STAMP = "2001-09-09T01:46:40.123Z"
 
 
 CONTEXT_LOG = log_context.Logger()
+
+
+def hit(status: int = 200, error_code: str | None = None, sent: int = 7) -> AccessLogEntry:
+    """Return the entry of a request for a variant."""
+    return AccessLogEntry(
+        "abc", "render", status, error_code, "f:mp3", b"local://a", "HIT", sent, 0
+    )
 
 
 class LineObserverTests(SynchronousTestCase):
@@ -90,9 +97,8 @@ class LineObserverTests(SynchronousTestCase):
         observer = LineObserver(stream, "debug", journal=True)
         for level in LogLevel.iterconstants():
             observer({"log_time": TIME, "log_format": "x\ny", "log_level": level})
-        entry = AccessLogEntry("abc", "render", 200, None, None, None, None, 7, 0)
         for status, code in ((200, None), (500, "render_failed")):
-            observer.request(entry._replace(status=status, error_code=code))
+            observer.request(hit(status, code))
         stream.write(lost_lines(3, journal=True))
         lines = [line.replace(STAMP, "") for line in stream.getvalue().splitlines()]
         priorities = [7, 7, 6, 6, 4, 4, 3, 3, 3, 3, 6, 4, 4]
@@ -118,10 +124,10 @@ class LineObserverTests(SynchronousTestCase):
         """Lines go to the given stream, even if twistd replaces stdout."""
         stream = io.StringIO()
         observer = LineObserver(stream, "info")
-        self.patch(sys, "stdout", io.StringIO())
-        Logger(observer=LogPublisher(observer)).info("to the real one")
+        with redirect_stdout(io.StringIO()) as replaced:
+            Logger(observer=LogPublisher(observer)).info("to the real one")
         self.assertTrue(stream.getvalue().endswith(" [info] to the real one\n"))
-        self.assertEqual("", sys.stdout.getvalue())  # type: ignore[attr-defined]
+        self.assertEqual("", replaced.getvalue())
 
     def test_text_that_the_stream_cannot_spell(self) -> None:
         """Characters that the stream cannot encode are escaped; a line is flushed at once."""
@@ -138,8 +144,8 @@ class LineObserverTests(SynchronousTestCase):
 class BatchTests(SynchronousTestCase):
     """Batches of access log lines"""
 
-    RECORD = AccessLogEntry("abc", "render", 200, None, "f:mp3", b"local://a", "HIT", 7, 0)
-    FAILED = RECORD._replace(status=500, error_code="render_failed")
+    RECORD = hit()
+    FAILED = hit(status=500, error_code="render_failed")
 
     def setUp(self) -> None:
         self.stream = _Counted()
@@ -173,7 +179,7 @@ class BatchTests(SynchronousTestCase):
         """Access log lines are written within 0.1 s, in order, with one flush for all of them."""
         observer = self.observer()
         for number in range(100):
-            observer.request(self.RECORD._replace(sent=number))
+            observer.request(hit(sent=number))
         self.assertEqual((self.stream.getvalue(), len(self.clock.getDelayedCalls())), ("", 1))
         self.clock.advance(0.1)
         self.assertEqual(self.stream.flushed, 1)

@@ -9,11 +9,11 @@ import shutil
 import signal
 import socket
 from time import monotonic
-from typing import Any
 
 from audioproxy import __version__
-from audioproxy.service import AudioProxy, BootError
+from audioproxy.service import BootError
 from tests.observe.test_metrics import read
+from tests.support.processes import set_environment
 from tests.support.service import (
     ServiceCase,
     children,
@@ -152,7 +152,7 @@ class TrafficTests(MetricsCase):
         script.write_text(SLOW_FFPROBE.format(ffprobe=shutil.which("ffprobe")))
         script.chmod(0o755)
         path = f"{folder}:{os.environ['PATH']}"
-        self.patch(os, "environ", {**os.environ, "PATH": path})
+        set_environment(self, PATH=path)
         service = self.start(max_probe_concurrency=1)
         first = await send(service.port, SHORT)
         (probe,) = await until(lambda: [n for n in children() if is_stopped(n)], "the probe")
@@ -190,37 +190,29 @@ class ListenerTests(MetricsCase):
         await stopping
         self.assertFalse(_listens(service.metrics_port))
 
-    async def test_metrics_listener_refused(self) -> None:
-        """If the metrics port cannot open, the start fails and names AP_METRICS_PORT or _BIND."""
+    async def test_refused(self) -> None:
+        """If a port cannot open, the start fails and names its variable.
+
+        If it is that of the service, the port of the metrics is closed again.
+        """
         taken = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(taken.close)
         port = taken.getsockname()[1]
         for settings, variable, named in (
-            ({"metrics_port": port}, "PORT", rf"\b127\.0\.0\.1 port {port}\b"),
-            ({"metrics_bind": "192.0.2.1"}, "BIND", "192.0.2.1"),
-            ({"metrics_bind": "2001:db8::1"}, "BIND", "2001:db8::1"),
+            ({"metrics_port": port}, "METRICS_PORT", rf"\b127\.0\.0\.1 port {port}\b"),
+            ({"metrics_bind": "192.0.2.1"}, "METRICS_BIND", "192.0.2.1"),
+            ({"metrics_bind": "2001:db8::1"}, "METRICS_BIND", "2001:db8::1"),
+            ({"port": port}, "PORT", rf"\bport {port}\b"),
         ):
-            service, error = self.fail_to_start(**settings)
-            self.assertRegex(error, rf"\AAP_METRICS_{variable}: .*{named}")
-            self.assertEqual(0, service.port)
-
-    async def test_port_taken(self) -> None:
-        """If the main port is taken, the start fails, and the metrics port is closed again."""
-        with socket.create_server(("", 0)) as taken:
-            port = taken.getsockname()[1]
-            service, error = self.fail_to_start(port=port)
-        self.assertRegex(error, rf"\AAP_PORT: .*\bport {port}\b")
-        self.assertNotIn("AP_METRICS", error)
+            service = self.new_service(**settings)
+            error = self.failureResultOf(service.startService(), BootError).value
+            self.assertRegex(str(error), rf"\AAP_{variable}: [^\n]*{named}")
+            self.assertNotIn("\n", str(error))
+            self.assertEqual([], list((self.store / ".scratch").iterdir()))
+            if variable != "PORT":
+                self.assertEqual(0, service.port)
         self.assertNotEqual(0, service.metrics_port)
         await until(lambda: not _listens(service.metrics_port), "the metrics listener to close")
-
-    def fail_to_start(self, **settings: Any) -> tuple[AudioProxy, str]:
-        """Start a service, which must fail; return the service and the error message."""
-        service = self.new_service(**settings)
-        error = self.failureResultOf(service.startService(), BootError).value
-        self.assertEqual([], list((self.store / ".scratch").iterdir()))
-        self.assertNotIn("\n", str(error))
-        return service, str(error)
 
 
 def _listens(port: int, address: str = "127.0.0.1") -> bool:

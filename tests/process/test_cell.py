@@ -45,16 +45,26 @@ class RightsTests(SynchronousTestCase):
         self.assertEqual(["--", "/x/ffmpeg", *arguments], words[words.index("--") :])
         return options(words)
 
-    def test_no_source(self) -> None:
-        """A child without a source, or that reads a pipe, opens its program and no other file."""
-        for descriptors in (), (0, 1):
-            rights = self.rights("-version", descriptors=descriptors)
-            self.assertEqual({"-k", "-n", "-c", "-r", "-w", "-x"}, rights.keys())
+    def test_rights(self) -> None:
+        """A child opens its program, and the file of its source, if it has one, but no other file.
+
+        A linked program reads its source and random numbers. Only where it has a map of its source,
+        it asks for what is missing. It may not open the map.
+        """
+        executing, linked = {"-k", "-n", "-c", "-r", "-w", "-x"}, {"-k", "-n", "-c", "-r", "-w"}
+        for descriptors, own in (((), set()), ((0, 1), set()), ((1, 3, 7), {"-d"})):
+            rights = self.rights("-i", "file:/dev/fd/3", descriptors=descriptors)
+            self.assertEqual(executing | own, rights.keys())
             self.assertEqual(["/x/ffmpeg", "/ld.so"], rights["-x"])
             self.assertEqual(["/dev/null"], rights["-w"])
-            readable = set(rights["-r"])
-            others = {path for path in readable if not path.endswith(("/lib", "/lib64"))}
+            self.assertEqual(["3"] if own else None, rights.get("-d"))
+            others = {path for path in rights["-r"] if not path.endswith(("/lib", "/lib64"))}
             self.assertEqual({"/etc/ld.so.cache", "/dev/urandom"}, others)
+        for descriptors, own in (((1, 3), {"-d"}), ((1, 3, 4, 5), {"-d", "-m"})):
+            words = self.cells.request(["/x/ffmpeg", "-i", "file:/dev/fd/3"], descriptors, {})
+            rights = options(["", *words])
+            self.assertEqual(linked | own, rights.keys())
+            self.assertEqual((["/dev/urandom"], ["3"]), (rights["-r"], rights["-d"]))
 
     def test_libraries(self) -> None:
         """The libraries beside a program are those of the version that a link leads to."""
@@ -69,23 +79,6 @@ class RightsTests(SynchronousTestCase):
             words = cells.command_line([program], (), {})
             found = [path for path in options(words)["-r"] if path.startswith(str(folder))]
             self.assertEqual([f"{folder}/{version}/lib"], found)
-
-    def test_local(self) -> None:
-        """A child with an open source may open that file again, and no other one."""
-        rights = self.rights("-i", "file:/dev/fd/3", descriptors=(1, 3, 7))
-        self.assertEqual({"-k", "-n", "-c", "-r", "-w", "-x", "-d"}, rights.keys())
-        self.assertEqual(["3"], rights["-d"])
-
-    def test_linked(self) -> None:
-        """A linked program reads its source and random numbers.
-
-        Only where it has a map of its source, it asks for what is missing. It may not open the map.
-        """
-        for descriptors, more in (((1, 3), set()), ((1, 3, 4, 5), {"-m"})):
-            words = self.cells.request(["/x/ffmpeg", "-i", "file:/dev/fd/3"], descriptors, {})
-            rights = options(["", *words])
-            self.assertEqual({"-k", "-n", "-c", "-r", "-w", "-d"} | more, rights.keys())
-            self.assertEqual((["/dev/urandom"], ["3"]), (rights["-r"], rights["-d"]))
 
     def test_other_programs(self) -> None:
         """Other programs have limits and the parent-death signal, but no cell (D40)."""

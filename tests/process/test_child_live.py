@@ -62,7 +62,6 @@ class ChildTests(RealCase):
             self.assertEqual(await self.start(["/bin/sh", "-c", source]).wait(), expected)
         ended = await self.start(["/bin/cat", "/dev/zero"], stdout_limit=16).wait()
         self.assertEqual((ended.stdout, ended.overflowed), (bytes(16), True))
-        self.assertRaises(SpawnFailed, self.start, ["/no/such/program"])
         with self.assertRaises(ChildTimeout):
             await self.start(["/bin/cat", "/dev/zero"], stdout_limit=1 << 40, timeout=0.01).wait()
         self.assertEqual(set(), opened_since(before))
@@ -135,17 +134,14 @@ class ChildTests(RealCase):
         self.assertEqual(ended.stdout, b"['0', '1', '2', '3']\n")
 
     def test_refused(self) -> None:
-        """A missing program, or a file that is no program, is reported at once with its name."""
+        """A program that cannot be started is reported at once with its name; nothing leaks."""
+        before = open_descriptors()
         for path, why in (
             ("/no/such/program", "No such file or directory"),
             (os.devnull, "Permission denied"),
         ):
             error = self.assertRaises(SpawnFailed, self.start, [path])
             self.assertEqual(str(error), f"{path}: {why}")
-
-    def test_no_descriptors_left(self) -> None:
-        """Without enough free descriptors a program is not started, and no descriptor leaks."""
-        before = open_descriptors()
         for spare in range(5):
             with free_descriptors(spare):
                 error = self.assertRaises(SpawnFailed, self.start, ["/bin/true"])

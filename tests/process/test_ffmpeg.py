@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import (
+    DiskFailed,
     DiskFull,
     IrregularSource,
     MemoryExceeded,
@@ -61,7 +62,7 @@ FAILURES = (
     (b"av_interleaved_write_frame(): File too large\nError closing file", 1, None, OutputTooLarge),
     (b"Error closing file pipe:1: File too large\n", 0, None, OutputTooLarge),
     # The output lacks its end, although ffmpeg 5 exits with 0 (D35).
-    *((text, 0, None, DiskFull if b"No space" in text else RenderFailed) for text in END_LOST),
+    *((text, 0, None, DiskFull if b"No space" in text else DiskFailed) for text in END_LOST),
     (SILENCE_LOST, 0, None, MemoryExceeded),
 )
 
@@ -314,17 +315,24 @@ class EndTests(EncoderCase):
         self.successResultOf(running)
         self.assertEqual([e for e in events if e["log_level"] is LogLevel.warn], [])
 
-    def test_last_report(self) -> None:
-        """The length is ffmpeg's last report, a byte for each sample, or 0 for none."""
+    def test_measure(self) -> None:
+        """The length is ffmpeg's last report, a byte for each sample, or 0 for none.
+
+        A pass that reports no valid size has failed.
+        """
         for report, length in (
-            (b"_size=1234567\nout_time_ms=28\nprogress=end\n", 1234567),
-            (b"_size=0\nprogress=end\n", 0),
-            (b"_size=N/A\nprogress=end\n", 0),
+            (b"total_size=5\nprogress=continue\ntotal_size=1234567\nout_time_ms=28\n", 1234567),
+            (b"total_size=5\nprogress=continue\ntotal_size=0\nprogress=end\n", 0),
+            (b"total_size=5\nprogress=continue\ntotal_size=N/A\nprogress=end\n", 0),
+            *((report, None) for report in (b"", b"total_size=\n", b"xtotal_size=5\n")),
         ):
             measuring = self.measure()
-            self.spawner.last.write_stdout(b"total_size=500000\nprogress=continue\ntotal")
-            self.spawner.last.exit_and_end(stdout=report)
-            self.assertEqual(self.successResultOf(measuring), length)
+            self.spawner.last.write_stdout(report[:36])
+            self.spawner.last.exit_and_end(stdout=report[36:])
+            if length is None:
+                self.refused(measuring, RenderFailed, report)
+            else:
+                self.assertEqual(self.successResultOf(measuring), length)
 
     def test_piece(self) -> None:
         """The samples of a piece are returned as they are."""
@@ -332,13 +340,6 @@ class EndTests(EncoderCase):
             reading = self.read_piece()
             self.spawner.last.exit_and_end(stdout=samples)
             self.assertEqual(self.successResultOf(reading), samples)
-
-    def test_no_report(self) -> None:
-        """A pass that reports no valid size has failed."""
-        for report in (b"", b"total_size=\nprogress=end\n", b"xtotal_size=5\n"):
-            measuring = self.measure()
-            self.spawner.last.exit_and_end(stdout=report)
-            self.refused(measuring, RenderFailed, report)
 
 
 class DecoderTests(EncoderCase):

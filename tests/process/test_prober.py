@@ -35,17 +35,15 @@ from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.probe import Check, Probe
 from audioproxy.process.prober import CACHE_SIZE, OUTPUT_LIMIT, Prober
 from audioproxy.process.spawn import Launcher
-from tests.media.lengths.test_mp3 import MPEG_1, tagged
 from tests.media.lengths.test_musepack import musepack
-from tests.media.lengths.test_padded import extensible
-from tests.media.lengths.test_pcm import chunk, wav
-from tests.media.lengths.test_sphere import sphere
-from tests.media.lengths.test_wavpack import TAG, wavpack
 from tests.media.test_bursts import SYNCS, bursts_of, pack
 from tests.media.test_diagnostics import COMPLETE_SOURCES
 from tests.media.test_encryption import CLEAR, TYPE, entry, movie, track
 from tests.media.test_flac_frames import BLOCK, NOISE, SILENCE
+from tests.support.lossless import TAG, wavpack
+from tests.support.mpeg import MPEG_1, tagged
 from tests.support.processes import FakeSpawner
+from tests.support.riff import chunk, extensible, sphere, wav
 from tests.support.stores import FakeSourceFile
 
 AUDIO = {"codec_type": "audio", "codec_name": "mp3", "sample_rate": "44100", "channels": 1}
@@ -467,92 +465,110 @@ class ResultTests(ProberCase):
         self.assert_refused(probing, ProbeTimeout)
 
 
-class JoinedTests(ProberCase):
-    """Joined files"""
+class ExaminationCase(ProberCase):
+    """A source of which something is read after ffprobe."""
 
-    STREAM: ClassVar = {**AUDIO, "codec_name": "wavpack"}
+    PADDED = wav(chunk(b"fmt ", extensible(32, 24)), chunk(b"data", bytes(80)))
+    #: For each check: the stream and the container that ffprobe reports, and a good content.
+    CONTENTS: ClassVar = {
+        Check.ENCRYPTION: (AUDIO, "mov,mp4,m4a", TYPE + movie(CLEAR)),
+        Check.JOINED_FILES: ({**AUDIO, "codec_name": "wavpack"}, "wv", wavpack()),
+        Check.SAMPLES: ({**AUDIO, "codec_name": "pcm_f24le"}, "wav", PADDED),
+    }
 
-    def test_joined(self) -> None:
-        """Joined files of which ffmpeg plays a part are refused at each probe."""
-        joined = wavpack() + TAG + wavpack()
-        source = FakeSource(state=b"1", data=joined, size=len(joined))
-        output = probe_output(self.STREAM, container="wv")
+    def examine(self, check: Check, source: FakeSource) -> Deferred[Probe]:
+        """Probe a source, of which ffprobe reports what a check is for."""
         probing = self.fetch(source=source)
-        self.spawner.last.exit_and_end(stdout=output)
-        self.assert_refused(probing, UndecodableSource)
-        self.assert_refused(self.fetch(source=source), UndecodableSource)
+        if self.slots.held:
+            stream, container, _ = self.CONTENTS[check]
+            self.spawner.last.exit_and_end(stdout=probe_output(stream, container=container))
+        return probing
 
-    def test_whole(self) -> None:
-        """A single file is examined once, and its length is known then."""
-        file = wavpack()
-        source = FakeSource(state=b"1", data=file, size=len(file))
-        found = self.answer(self.fetch(source=source), probe_output(self.STREAM, container="wv"))
-        assert found.length is not None
-        self.assertEqual(
-            (found.length.samples, Check.JOINED_FILES in found.pending), (20_000, False)
-        )
-        reads = source.reads
-        self.assertIs(self.successResultOf(self.fetch(source=source)), found)
-        self.assertEqual(source.reads, reads)
 
-    def test_not_examined(self) -> None:
-        """A source without an end that can be read is examined later."""
-        source = FakeSource(data=b"", size=9, opened=START)
-        found = self.answer(self.fetch(source=source), probe_output(self.STREAM, container="wv"))
-        self.assertIn(Check.JOINED_FILES, found.pending)
-        self.assertEqual(source.reads, 0)
+class ExaminationTests(ExaminationCase):
+    """What is read after ffprobe: encryption (D64), joined files, and samples"""
+
+    def test_once(self) -> None:
+        """A source is read once for all requests, if it has a certain identity."""
+        found = {}
+        for check, (*_, content) in self.CONTENTS.items():
+            source = FakeSource(check.name.encode(), data=content, size=len(content))
+            found[check] = self.successResultOf(self.examine(check, source))
+            self.assertNotIn(check, found[check].pending)
+            reads, children = source.reads, len(self.spawner.children)
+            self.assertIs(self.successResultOf(self.examine(check, source)), found[check])
+            self.assertEqual((source.reads, len(self.spawner.children)), (reads, children))
+            self.assertEqual(source.input_calls, [(10, False)])
+        # The search for joined files has found the length, and that for samples padded ones.
+        length, padded = found[Check.JOINED_FILES].length, found[Check.SAMPLES]
+        assert length is not None
+        self.assertEqual(length.samples, 20_000)
+        self.assertEqual((padded.codec, padded.audio.decoder), ("pcm_s32le", "pcm_s32le"))
+
+    def test_refused(self) -> None:
+        """Encrypted sources are refused at each probe, and joined files, of which a part plays."""
+        for check, content, refusal in (
+            (Check.ENCRYPTION, TYPE + movie(track(entry(b"enca"))), EncryptedSource),
+            (Check.JOINED_FILES, wavpack() + TAG + wavpack(), UndecodableSource),
+        ):
+            source = FakeSource(check.name.encode(), data=content, size=len(content))
+            for _ in range(2):
+                self.assert_refused(self.examine(check, source), refusal)
+
+    def test_without_ranges(self) -> None:
+        """A source that still arrives is left to the render, which waits for its end."""
+        for check in (Check.ENCRYPTION, Check.JOINED_FILES):
+            for source in (FakeSource(size=9, opened=START), FakeSource(size=None)):
+                probe = self.successResultOf(self.examine(check, source))
+                self.assertIn(check, probe.pending)
+                self.assertEqual(source.reads, 0)
+
+    def test_unreadable(self) -> None:
+        """If a source cannot be read, its error is raised; a changed source fails the probe."""
+        for check, (stream, container, content) in self.CONTENTS.items():
+            for refusal, expected in (
+                (UpstreamUnavailable(), UpstreamUnavailable),
+                (RenderFailed("The source changed while it was read."), ProbeFailed),
+                (ProbeTimeout(), ProbeTimeout),
+            ):
+                source = FakeSource(data=content, size=len(content))
+                probing = self.fetch(source=source)
+                source.refusal = refusal
+                self.spawner.last.exit_and_end(stdout=probe_output(stream, container=container))
+                self.assert_refused(probing, expected, check)
 
 
 class DescribeTests(ProberCase):
     """`Prober.describe`"""
 
-    def test_once(self) -> None:
-        """What an info document needs of the source is read once for each version of it."""
-        file = musepack(89_082)
-        source = FakeSource(state=b"1", data=file, size=len(file))
-        stream = {**AUDIO, "codec_name": "musepack8"}
-        describing = Deferred.fromCoroutine(self.prober.describe(source))
-        output = probe_output(stream, container="mpc8", duration="1.671837")
-        found = self.answer(describing, output)
-        self.assertEqual(found.description.duration, Decimal("2.02"))
-        reads = source.reads
-        again = Deferred.fromCoroutine(self.prober.describe(source))
-        self.assertIs(self.successResultOf(again), found)
-        self.assertEqual((source.reads, reads), (1, 1))
+    def describe(self, source: FakeSource) -> Deferred[Probe]:
+        """Probe a source for its info document."""
+        return Deferred.fromCoroutine(self.prober.describe(source))
 
-    def test_padding(self) -> None:
-        """The info document of an mp3 file has one duration, whatever ffprobe's version.
+    def test_durations(self) -> None:
+        """An info document has one duration, whatever ffprobe's version, which is read once.
 
         Nothing is read of sources that ffprobe has not seen the end of, and of other kinds.
         """
-        file = tagged(MPEG_1, 100)
-        stream = {**AUDIO, "start_time": "0.025057"}
-        for container, start, opened, duration, reads in (
-            ("mp3", "0.025057", local_input(), "2.576508", 1),
-            ("mp3", "0.000000", local_input(), "2.612245", 0),
-            ("mp3", "0.025057", START, "2.612245", 0),
-            ("avi", "0.025057", local_input(), "2.612245", 0),
+        mp3, stream = tagged(MPEG_1, 100), {**AUDIO, "start_time": "0.025057"}
+        musepack8, early = {**AUDIO, "codec_name": "musepack8"}, {**AUDIO, "start_time": "0.000000"}
+        for number, (reported, found, container, data, opened, duration, reads) in enumerate(
+            (
+                (musepack8, "1.671837", "mpc8", musepack(89_082), local_input(), "2.02", 1),
+                (stream, "2.612245", "mp3", mp3, local_input(), "2.576508", 1),
+                (stream, "2.576508", "mp3", mp3, local_input(), "2.576508", 1),
+                (early, "2.612245", "mp3", mp3, local_input(), "2.612245", 0),
+                (stream, "2.612245", "mp3", mp3, START, "2.612245", 0),
+                (stream, "2.612245", "avi", mp3, local_input(), "2.612245", 0),
+            )
         ):
-            source = FakeSource(data=file, size=len(file), opened=opened)
-            describing = Deferred.fromCoroutine(self.prober.describe(source))
-            streams = {**stream, "start_time": start}
-            output = probe_output(streams, container=container, duration="2.612245")
-            found = self.answer(describing, output)
-            self.assertEqual(found.description.duration, Decimal(duration), container)
-            self.assertEqual(source.reads, reads)
-
-    def test_read_once(self) -> None:
-        """The duration is read once while the file is unchanged, even if it was right."""
-        file, stream = tagged(MPEG_1, 100), {**AUDIO, "start_time": "0.025057"}
-        for state, reported in ((b"1", "2.612245"), (b"2", "2.576508")):
-            source = FakeSource(state, data=file, size=len(file))
-            first = Deferred.fromCoroutine(self.prober.describe(source))
-            described = [self.answer(first, probe_output(stream, duration=reported))]
-            again = Deferred.fromCoroutine(self.prober.describe(source))
-            described.append(self.successResultOf(again))
-            for found in described:
-                self.assertEqual(found.description.duration, Decimal("2.576508"))
-            self.assertEqual(source.reads, 1)
+            source = FakeSource(b"%d" % number, data=data, size=len(data), opened=opened)
+            output = probe_output(reported, container=container, duration=found)
+            probe = self.answer(self.describe(source), output)
+            self.assertEqual(probe.description.duration, Decimal(duration), container)
+            if opened is not START:
+                self.assertIs(self.successResultOf(self.describe(source)), probe)
+            self.assertEqual(source.reads, reads, number)
 
     def test_undecodable(self) -> None:
         """If the decoder may refuse the audio, one frame is decoded: none is a 415, as in renders.
@@ -570,7 +586,7 @@ class DescribeTests(ProberCase):
             )
         ):
             source = FakeSource(b"%d" % number)
-            describing = Deferred.fromCoroutine(self.prober.describe(source))
+            describing = self.describe(source)
             self.spawner.last.exit_and_end(stdout=output, stderr=complaint)
             words = " ".join(self.spawner.last.arguments)
             self.assertRegex(words, "^ffmpeg .* -map 0:a:0 .* -frames:a 1 ")
@@ -580,13 +596,13 @@ class DescribeTests(ProberCase):
                 self.assert_refused(describing, refusal or UndecodableSource, stderr)
                 continue
             self.assertNotIn(Check.DECODER, self.successResultOf(describing).pending)
-            again = Deferred.fromCoroutine(self.prober.describe(FakeSource(b"0")))
+            again = self.describe(FakeSource(b"0"))
             self.assertNotIn(Check.DECODER, self.successResultOf(again).pending)
             self.assert_released()
 
     def test_undecodable_timeout(self) -> None:
         """A source of which nothing is decoded until AP_PROBE_TIMEOUT is a 504."""
-        describing = Deferred.fromCoroutine(self.prober.describe(FakeSource()))
+        describing = self.describe(FakeSource())
         output = json.loads(probe_output(AUDIO)) | {"packets": []}
         self.spawner.last.exit_and_end(stdout=json.dumps(output).encode())
         self.clock.advance(10)
@@ -596,7 +612,7 @@ class DescribeTests(ProberCase):
     def test_failure(self) -> None:
         """A source that cannot be read is refused as one whose probe failed."""
         source = FakeSource(size=9000)
-        describing = Deferred.fromCoroutine(self.prober.describe(source))
+        describing = self.describe(source)
         source.refusal = RenderFailed("No.")
         self.spawner.last.exit_and_end(
             stdout=probe_output({**AUDIO, "start_time": "0.025057"}, duration="2.612245")
@@ -604,42 +620,8 @@ class DescribeTests(ProberCase):
         self.assert_refused(describing, ProbeFailed)
 
 
-class PaddedTests(ProberCase):
+class SampleTests(ExaminationCase):
     """A source whose samples are checked, and may be padded"""
-
-    STREAM = AUDIO | {"codec_name": "pcm_f24le"}
-    CONTENT = wav(chunk(b"fmt ", extensible(32, 24)), chunk(b"data", bytes(80)))
-
-    def probe_padded(self, source: FakeSource) -> Deferred[Probe]:
-        """Probe a source that ffprobe takes for 24-bit floats."""
-        probing = self.fetch(source=source)
-        if self.slots.held:
-            output = probe_output(self.STREAM, container="wav")
-            self.spawner.last.exit_and_end(stdout=output)
-        return probing
-
-    def test_read_once(self) -> None:
-        """The header is read once for all requests, if the source has a certain identity."""
-        source = FakeSource(b"1", data=self.CONTENT, size=len(self.CONTENT))
-        for _ in range(2):
-            probe = self.successResultOf(self.probe_padded(source))
-            self.assertEqual((probe.codec, probe.audio.decoder), ("pcm_s32le", "pcm_s32le"))
-            self.assertEqual(source.input_calls, [(10, False)])
-            reads = source.reads
-        self.assertEqual((len(self.spawner.children), source.reads), (1, reads))
-
-    def test_failures(self) -> None:
-        """If the header cannot be read, the request is refused as one whose probe failed."""
-        for error, refusal in (
-            *((RenderFailed(), ProbeFailed), (ProbeTimeout(), ProbeTimeout)),
-            (UpstreamUnavailable(), UpstreamUnavailable),
-        ):
-            source = FakeSource(size=99)
-            probing = self.fetch(source=source)
-            source.refusal = error
-            output = probe_output(self.STREAM, container="wav")
-            self.spawner.last.exit_and_end(stdout=output)
-            self.assert_refused(probing, refusal)
 
     def test_arriving(self) -> None:
         """The samples of a source that arrives are checked by the render, which waits for it.
@@ -648,16 +630,16 @@ class PaddedTests(ProberCase):
         A source that is too large for a render has an info document.
         """
         plain = AUDIO | {"codec_name": "pcm_s16le"}
-        source = FakeSource(b"1", size=99, data=self.CONTENT, opened=START)
+        source = FakeSource(b"1", size=99, data=self.PADDED, opened=START)
         probing = self.fetch(source=source)
         self.assertIn(
             Check.SAMPLES, self.answer(probing, probe_output(plain, container="wav")).pending
         )
         self.assertEqual(source.reads, 0)
-        size = len(self.CONTENT)
+        size = len(self.PADDED)
         for outcome in ("arrives", "is late", "is too large"):
-            source = FakeSource(data=self.CONTENT, size=size, opened=START, arriving=Deferred())
-            probing = self.probe_padded(source)
+            source = FakeSource(data=self.PADDED, size=size, opened=START, arriving=Deferred())
+            probing = self.examine(Check.SAMPLES, source)
             self.assertNoResult(probing)
             if outcome == "arrives":
                 source.arriving.callback(None)
@@ -720,11 +702,10 @@ class PaddedTests(ProberCase):
 
     def test_examined_start(self) -> None:
         """The start of a large file tells of space behind the samples, and of plain samples."""
-        chunks = chunk(b"fmt ", extensible(32, 24)), chunk(b"data", bytes(80))
         for size, opened, data, expected in (
-            (MUCH_SPACE + 999, local_input(), wav(*chunks), True),
-            (MUCH_SPACE + 999, START, wav(*chunks), False),
-            (MUCH_SPACE, local_input(), wav(*chunks), False),
+            (MUCH_SPACE + 999, local_input(), self.PADDED, True),
+            (MUCH_SPACE + 999, START, self.PADDED, False),
+            (MUCH_SPACE, local_input(), self.PADDED, False),
             (MUCH_SPACE + 999, local_input(), b"ID3", False),
         ):
             padded = data.ljust(200_000, b"\0")
@@ -795,52 +776,6 @@ class SourceTests(ProberCase):
         first.exit_and_end(signal=15)
         self.assertEqual(self.spawner.last.arguments[-4:], START.probe_arguments()[-4:])
         self.assertFalse(self.answer(probing).file.saw_end)
-
-
-class EncryptedTests(ProberCase):
-    """Sources that may be encrypted, which ffprobe does not report (D64)"""
-
-    ENCRYPTED = TYPE + movie(track(entry(b"enca")))
-
-    OUTPUT = probe_output(AUDIO, container="mov,mp4,m4a")
-
-    def probe_mp4(self, source: FakeSource) -> Deferred[Probe]:
-        """Probe an MP4 file."""
-        source.size = None if source.size is None else len(source.data)
-        probing = self.fetch(source=source)
-        if self.slots.held:
-            self.spawner.last.exit_and_end(stdout=self.OUTPUT)
-        return probing
-
-    def test_seekable(self) -> None:
-        """An encrypted source is refused; a clear one is read once while it is unchanged."""
-        probing = self.probe_mp4(FakeSource(data=self.ENCRYPTED))
-        self.assert_refused(probing, EncryptedSource)
-        source = FakeSource(b"1", data=TYPE + movie(CLEAR))
-        for _ in range(2):
-            self.assertNotIn(Check.ENCRYPTION, self.successResultOf(self.probe_mp4(source)).pending)
-        self.assertEqual((source.reads, len(self.spawner.children)), (1, 2))
-
-    def test_without_ranges(self) -> None:
-        """A source that still arrives is left to the render, which waits for its end."""
-        for source in (FakeSource(opened=START), FakeSource(size=None)):
-            source.data = self.ENCRYPTED
-            probe = self.successResultOf(self.probe_mp4(source))
-            self.assertIn(Check.ENCRYPTION, probe.pending)
-            self.assertEqual(source.reads, 0)
-
-    def test_unreadable(self) -> None:
-        """If a source cannot be read, its error is raised; a changed source fails the probe."""
-        for refusal, expected in (
-            (UpstreamUnavailable(), UpstreamUnavailable),
-            (RenderFailed("The source changed while it was read."), ProbeFailed),
-            (ProbeTimeout(), ProbeTimeout),
-        ):
-            source = FakeSource(data=self.ENCRYPTED, size=len(self.ENCRYPTED))
-            probing = self.fetch(source=source)
-            source.refusal = refusal
-            self.spawner.last.exit_and_end(stdout=self.OUTPUT)
-            self.assert_refused(probing, expected)
 
 
 class SharingTests(ProberCase):

@@ -1,25 +1,40 @@
-"""Render registry around a `FakeEngine`, and its clients."""
+"""Render registries around a `FakeEngine`, and their clients."""
 
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, execute
 from twisted.python.failure import Failure
 
+from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.errors import Refusal
 from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.request import VariantRequest, parse_request
 from audioproxy.render.output import RenderOutput
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.subscribers import Subscription
+from audioproxy.render.write_back import RenderStorage
+from audioproxy.testing import FakeThreads
+from audioproxy.variants.files import FileVariantStore, variant_path
 from audioproxy.variants.response_headers import VariantHeaders
+from tests.support.audio import noise, write_wav
 from tests.support.consumers import FakeConsumer
 from tests.support.engine import FakeEngine
 from tests.support.processes import FakeChild
 
 HEADERS = VariantHeaders("audio/mpeg", "public, max-age=31536000, immutable, no-transform")
+
+#: What an encoder writes, by format: a header, into which the service writes the length, and audio.
+ENCODED = {
+    "flac": b"fLaC" + bytes(38) + b"audio" * 20,
+    "mp3": b"ID3\4\0\0\0\0\0\4TAGS" + b"audio" * 20,
+    "wav": b"RIFF____WAVEfmt " + bytes(20) + b"data____" + b"audio" * 30,
+}
 
 
 class Client:
@@ -62,6 +77,16 @@ class Client:
         self.outcome = failure.value
 
 
+def answer_probe(
+    child: FakeChild, duration: str | None, container: str = "wav", codec: str = "pcm_s16le"
+) -> None:
+    """Make a probe report decodable audio, and end."""
+    assert child.arguments[0] == "ffprobe", child.arguments
+    form = {"format_name": container} | ({} if duration is None else {"duration": duration})
+    stream = {"codec_type": "audio", "codec_name": codec, "sample_rate": "44100", "channels": 2}
+    child.exit_and_end(stdout=json.dumps({"format": form, "streams": [stream]}).encode())
+
+
 class RenderHarness(FakeEngine):
     """A node, by default with one render slot and a variant store."""
 
@@ -95,14 +120,7 @@ class RenderHarness(FakeEngine):
         self, duration: str | None = "10", container: str = "wav", codec: str = "pcm_s16le"
     ) -> None:
         """Make the most recent probe report decodable audio."""
-        child = self.spawner.last
-        assert child.arguments[0] == "ffprobe", child.arguments
-        form = {"format_name": container} | ({} if duration is None else {"duration": duration})
-        stream = {"codec_type": "audio", "codec_name": codec, "sample_rate": "44100"}
-        child.write_stdout(
-            json.dumps({"format": form, "streams": [{**stream, "channels": 2}]}).encode()
-        )
-        child.exit_and_end()
+        answer_probe(self.spawner.last, duration, container, codec)
 
     def start_probed(
         self,
@@ -127,6 +145,11 @@ class RenderHarness(FakeEngine):
         child = self.spawner.last
         assert child.arguments[0] == "ffmpeg", child.arguments
         return child
+
+    def fill_sources(self) -> None:
+        """Give the sources 500 samples, so that outputs state their length."""
+        self.sources.content = content = write_wav(noise(44100, 500, 2))
+        self.sources.sizes |= {b"a.wav": len(content), b"b.wav": len(content)}
 
     def fill_disk(self) -> None:
         """Leave no disk space for another scratch file, in the store and outside it."""
@@ -180,3 +203,72 @@ class RenderHarness(FakeEngine):
 
 
 NOTHING_UNRELEASED = (0, 0, 0, 0, 0, [], 0, [])
+
+
+class DiskHarness(RenderHarness):
+    """A node with a real file store on a disk that responds only when a test runs its threads.
+
+    :ivar disk: the threads that wait for the disk.
+    :ivar build: the build of ffmpeg.
+    """
+
+    def __init__(self, root: Path, **settings: Any) -> None:
+        super().__init__(**settings)
+        root.mkdir(exist_ok=True)
+        self.root = root
+        self.disk = FakeThreads()
+        self.variants = FileVariantStore(
+            str(root),
+            BlockingCalls(self.clock, self.disk.in_thread),
+            BlockingCalls(self.clock, execute),
+        )
+        Deferred.fromCoroutine(self.variants.open())
+        self.disk.run()
+        self.build = "7.1:0123abcd"
+        storage = RenderStorage(
+            self.variants, self.fallback_scratch_space, self.clock, build=lambda: self.build
+        )
+        self.context = replace(self.context, storage=storage)
+        self.renders = RenderRegistry(self.context)
+
+    def render(self, options: str = "") -> tuple[Client, FakeChild]:
+        """Start a client, let the store provide a scratch file, and start the encoder."""
+        client = self.start_probed(options)
+        self.disk.run()
+        return client, self.encoder()
+
+    def finish(self, data: bytes = b"abc") -> None:
+        """Make the encoder write its whole output and exit."""
+        self.encoder().exit_and_end(stdout=data)
+
+    def complete(self, data: bytes = b"abc") -> None:
+        """Finish the encoder, and let the store take over its output."""
+        self.finish(data)
+        self.disk.run()
+
+    def variant_path(self, options: str = "", path: bytes = b"a.wav") -> Path:
+        """Return the path of a variant in the store."""
+        return Path(variant_path(str(self.root), self.request(options, path).key))
+
+    def scratch_files(self) -> list[str]:
+        """Return the names of the scratch files of renders in the store."""
+        return [name for _, _, names in os.walk(self.root) for name in names if len(name) == 32]
+
+    def found(self, options: str = "", path: bytes = b"a.wav") -> bytes | None:
+        """Return the stored bytes of a variant, or None."""
+        looking: list[Any] = []
+        key = self.request(options, path).key
+        Deferred.fromCoroutine(self.variants.lookup(key)).addCallback(looking.append)
+        (stored,) = looking
+        if stored is None:
+            return None
+        data: bytes = stored.read(0, stored.size)
+        stored.close()
+        return data
+
+    def close(self) -> None:
+        """End all renders, then let the disk respond."""
+        super().close()
+        self.disk.run()
+        self.clock.advance(1)
+        self.disk.run()

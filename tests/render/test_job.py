@@ -15,14 +15,12 @@ from audioproxy.media.command.progress import REPORT
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR
 from audioproxy.media.seek_point import SeekPoint
 from audioproxy.render.job import Job
-from tests.media.lengths.test_flac import frame
-from tests.media.lengths.test_ogg import flac, page
-from tests.media.lengths.test_padded import extensible
-from tests.media.lengths.test_pcm import chunk, wav
-from tests.media.seeking.test_frames import adts
-from tests.media.seeking.test_ogg import seal
 from tests.media.test_encryption import CLEAR, TYPE, entry, movie, track
 from tests.render.test_render import RenderCase
+from tests.support.flac import frame
+from tests.support.mpeg import adts
+from tests.support.ogg import flac, page, seal
+from tests.support.riff import chunk, extensible, wav
 from tests.support.stores import FakeSource
 
 #: Three minutes.

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
+from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.deadlines import Deadline
@@ -29,8 +32,10 @@ from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.spawn import Launcher
 from audioproxy.render.encoded_file import EncodedFile
 from audioproxy.render.output import RenderOutput
+from tests.support.http import Log
 from tests.support.processes import FakeSpawner, open_descriptors
 from tests.support.stores import FakeSourceFile
+from tests.support.transfers import Transfers
 
 COMMAND = Pipeline(["ffmpeg"])
 
@@ -159,6 +164,14 @@ class RenderOutputTests(SynchronousTestCase):
             self.assertEqual((output.ended, output.failure, self.told), (True, failure, ["a"]))
             leave()
 
+    def test_failing_disk(self) -> None:
+        """A file whose size cannot be read is a refusal, with a line in the log."""
+        log = Log(self)
+        scratch: Any = SimpleNamespace(descriptor=-1)
+        with self.assertRaises(RenderFailed):
+            EncodedFile(scratch).written  # noqa: B018
+        self.assertEqual([LogLevel.warn], [event["log_level"] for event in log.events])
+
     def test_closed_by_the_last(self) -> None:
         """The file is closed when the render and the last reader have released it, in any order.
 
@@ -263,12 +276,18 @@ class AnewTests(SynchronousTestCase):
         self.assertEqual((b"headfirst and more!", [9, 18, 19]), (self.read(), self.told))
 
     def test_different(self) -> None:
-        """Readers get no byte of an output that differs from what they have."""
-        for data in (b"tail", b"headfirsT", b"headsecond and more"):
-            with self.subTest(data):
+        """Readers get no byte of an output that differs from what they have.
+
+        Short reads of either file are repeated, so that all bytes are compared.
+        """
+        for most, data in product((None, 3), (b"tail", b"headfirsT", b"headsecond and more")):
+            with self.subTest(most=most, data=data):
                 self.put(b"headfirst")
+                transfers = Transfers(self)
+                transfers.most = most
                 self.begin_anew()
                 self.assertRaises(OutputDiffers, self.put, data)
+                transfers.clear()
                 self.assertEqual((b"headfirst", [9]), (self.read(), self.told))
                 self.doCleanups()
                 self.setUp()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 from audioproxy.errors import OutputTooLarge
+from audioproxy.variants.response_headers import VariantHeaders
 from tests.render.harness import HEADERS
 from tests.render.test_render import PEAKS, RenderCase
 from tests.support.waveforms import parse_waveform
@@ -34,7 +35,7 @@ class PeaksTests(RenderCase):
         self.assertEqual((self.harness.slots.held, self.harness.sources.held), (0, 0))
         self.assertEqual(client.outcome, "whole")
         self.assertEqual(parse_waveform(client.data).values, [-5, 2, 7, 20])
-        headers = HEADERS._replace(content_type="application/json")
+        headers = VariantHeaders("application/json", HEADERS.cache_control)
         key = self.harness.request(PEAKS).key
         self.assertEqual(self.harness.store.variants, {key: (client.data, headers)})
 

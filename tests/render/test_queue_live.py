@@ -23,8 +23,6 @@ from tests.support.service import (
     until_scraped,
 )
 
-LOW_QUEUE_DEPTH = "audio_proxy_render_low_queue_depth"
-
 
 class QueueTests(ScriptedEncoderCase):
     """One render slot, and a queue of three; encoders stop until a test continues them."""
@@ -41,14 +39,6 @@ class QueueTests(ScriptedEncoderCase):
         expected = {"status": ready, "queued": depth, "threshold": 2}
         self.assertEqual((status, expected), (response.status, response.document))
 
-    async def until_low_depth(self, service: AudioProxy, depth: int) -> None:
-        """Wait until a number of low renders wait for a slot."""
-        await until_scraped(
-            service.metrics_port,
-            lambda series: series[LOW_QUEUE_DEPTH] == depth,
-            f"{depth} low renders",
-        )
-
     async def fill_queue(self) -> tuple[AudioProxy, list[Client]]:
         """Start one render, and queue three others."""
         service = await self.start_service(max_concurrency=1, queue_size=3, ready_queue_threshold=2)
@@ -60,9 +50,9 @@ class QueueTests(ScriptedEncoderCase):
             await self.until_depth(service, number)
         return service, clients
 
-    async def connect(self, port: int, number: int, **headers: bytes) -> Client:
+    async def connect(self, port: int, number: int) -> Client:
         """Connect a client that requests the variant of a number."""
-        client: Client = await send(port, target("busy", "aac", f"/cb:{number}"), **headers)
+        client: Client = await send(port, target("busy", "aac", f"/cb:{number}"))
         return client
 
     async def test_order(self) -> None:
@@ -101,51 +91,3 @@ class QueueTests(ScriptedEncoderCase):
             },
             counted,
         )
-
-    async def test_low_lane(self) -> None:
-        """Renders with ``X-Audio-Proxy-Lane: low`` run when no listener waits any more (D65).
-
-        /ready does not count them. A listener who joins one of them lifts it. One that finds its
-        half of the queue full is refused, but not counted as rejected.
-        """
-        service = await self.start_service(max_concurrency=1, queue_size=4, ready_queue_threshold=2)
-        port, low = service.port, {"x_audio_proxy_lane": b"low"}
-        before = await scrape(service.metrics_port)
-        first = await self.connect(port, 0)
-        await until_stopped()
-        patient = await self.connect(port, 1, **low)
-        lifted = await self.connect(port, 2, **low)
-        await self.until_low_depth(service, 2)
-        refused = await fetch(port, target("busy", "aac", "/cb:3"), **low)
-        self.assertEqual((429, "queue_full"), (refused.status, refused.error))
-        await self.until_depth(service, 0)
-        listener = await self.connect(port, 4)
-        await self.until_depth(service, 1)
-        joined = await self.connect(port, 2)
-        await self.until_depth(service, 2)
-        order = [first, listener, joined, patient]
-        for number, client in enumerate(order):
-            os.kill(await until_stopped(), signal.SIGCONT)
-            response = await client.end()
-            self.assertEqual((200, True), (response.status, response.complete))
-            self.assertEqual([], [each for each in order[number + 1 :] if each.received])
-        self.assertTrue((await lifted.end()).complete)
-        after = await self.until_idle(service)
-        self.assertEqual(0, after[LOW_QUEUE_DEPTH])
-        self.assertNotIn("render_queue_rejections_total", counter_increases(before, after))
-
-    async def test_slots_of_low_lane(self) -> None:
-        """Low renders leave a slot free, which a listener gets at once (D65)."""
-        service = await self.start_service(max_concurrency=2)
-        port, low = service.port, {"x_audio_proxy_lane": b"low"}
-        first = await self.connect(port, 0, **low)
-        encoder = await until_stopped()
-        second = await self.connect(port, 1, **low)
-        await self.until_low_depth(service, 1)
-        listener = await self.connect(port, 2)
-        os.kill(await until_stopped(but={encoder}), signal.SIGCONT)
-        self.assertTrue((await listener.end()).complete)
-        self.assertEqual([], [each for each in (first, second) if each.received])
-        for client in (first, second):
-            os.kill(await until_stopped(), signal.SIGCONT)
-            self.assertTrue((await client.end()).complete)

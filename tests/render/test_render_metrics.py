@@ -81,32 +81,3 @@ class SlotTests(RenderCase):
             encoder = self.harness.spawner.alive[0]
             encoder.exit_and_end(stdout=b"abc")
             self.assertEqual(expected, self.gauges())
-
-
-class WriteFailureTests(RenderCase):
-    """The counter of failed writes to the variant store (Metrics, 5)."""
-
-    def test_counted(self) -> None:
-        """A failed commit counts as one write failure, and the render as ``success``.
-
-        Stored variants, nodes without a store and failed renders count no write failure.
-        """
-        full = OSError(28, "No space left on device")
-        for stored, refusal, create_error, code, failures in (
-            (True, full, None, 0, 1),
-            (True, ZeroDivisionError(), None, 0, 1),
-            (True, None, None, 0, 0),
-            (False, None, None, 0, 0),
-            (True, None, None, 1, 0),
-            (True, None, full, 1, 0),
-        ):
-            self.make(stored=stored)
-            self.harness.store.refusal = refusal
-            self.harness.store.create_error = create_error
-            client, encoder = self.harness.render()
-            encoder.exit_and_end(code, stdout=b"" if code else b"abc")
-            self.shut_down()
-            counts = self.counts.changes
-            self.assertEqual(failures, counts.get("variant_store_write_failures_total", 0))
-            self.assertEqual(0 if code else 1, counts.get("renders_total mp3 success", 0))
-            self.assertEqual(client.data, b"" if code else b"abc")

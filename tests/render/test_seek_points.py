@@ -15,11 +15,10 @@ from audioproxy.media.reading import SourceLength
 from audioproxy.media.seek_point import SeekPoint
 from audioproxy.render.seek_points import SeekPoints
 from audioproxy.testing import FakeThreads
-from tests.media.lengths.test_mp3 import MPEG_1, frames, tagged
-from tests.media.lengths.test_wavpack import wavpack
-from tests.media.seeking.test_frames import ac3, adts, counted, eac3, mp3
 from tests.support.audio import options_of
 from tests.support.http import Log
+from tests.support.lossless import wavpack
+from tests.support.mpeg import MPEG_1, ac3, adts, counted, eac3, frames, mp3, tagged
 from tests.support.probes import Probe
 from tests.support.stores import FakeSource
 
@@ -70,7 +69,12 @@ class SeekPointsCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.log = Log(self)
         self.threads = FakeThreads()
-        self.points = SeekPoints(self.threads.in_thread)
+        self.error: OSError | None = None
+        self.points = SeekPoints(self.in_thread)
+
+    def in_thread(self, work: Callable[[], T]) -> Deferred[T]:
+        """Run work in a thread, unless none can be started."""
+        return self.threads.in_thread(work) if self.error is None else defer.fail(self.error)
 
     def source(self, content: bytes = LONG, identity: bytes = b"a") -> ReadSource:
         """Return a source, which is closed at the end of the test."""
@@ -198,15 +202,10 @@ class FindTests(SeekPointsCase):
     def test_failed_thread(self) -> None:
         """If no thread can be started, the render fails; a later one reads the same piece."""
         source = self.source()
-        error = OSError("no more threads")
-
-        def fail(work: Callable[[], T]) -> Deferred[T]:
-            return defer.fail(error)
-
-        self.patch(self.points, "_run_in_thread", fail)
+        self.error = OSError("no more threads")
         failure = self.failureResultOf(self.begin(source), RenderFailed)
-        self.assertIs(failure.value.__cause__, error)
-        self.patch(self.points, "_run_in_thread", self.threads.in_thread)
+        self.assertIs(failure.value.__cause__, self.error)
+        self.error = None
         again = self.source()
         self.assertEqual(self.find(again), self.place(100))
         self.assertEqual(again.reads[0], source.reads[0])
@@ -262,57 +261,6 @@ class FindTests(SeekPointsCase):
             self.assertEqual((point.sample, point.stop), (place * samples, None), container)
             self.assertEqual(point.offset, place * len(frame), container)
             self.assertEqual(source.pieces[:1], [128 * KIB], container)
-
-    def test_chance(self) -> None:
-        """A place of quiet frames ahead of which there are loud ones is found frame by frame.
-
-        Frames of 32, 64 and 320 kbit/s have 96, 192 and 960 bytes at 48 kHz, so those of the first
-        bit rate are where they would be if all had that.
-        """
-        probe = Probe("mp3", "mp3", None, exact=False, sample_rate=48000)
-        loud, number = FrameHeader(320, 48000, 2), 60 * 48000 // 1152 - 42
-        for kbps, count in ((32, 80), (64, 900)):
-            quiet = FrameHeader(kbps, 48000, 2)
-            file = frames(quiet, 50) + frames(loud, count) + frames(quiet, 8000)
-            point = self.find(self.source(file, b"%d" % kbps), "t:60:1", probe)
-            offset = count * loud.length + (number - count) * quiet.length
-            self.assertEqual(point, SeekPoint(number * 1152, offset, "mp3"), kbps)
-
-    def test_loud(self) -> None:
-        """A place among loud frames is found frame by frame, too, whatever number is stated."""
-        probe = Probe("mp3", "mp3", None, exact=False, sample_rate=48000)
-        quiet, loud = FrameHeader(64, 48000, 2), FrameHeader(320, 48000, 2)
-        body = frames(quiet, 100) + frames(loud, 4900)
-        file = counted(quiet, 100 + 5 * 4900, body)
-        number = (60 * 48000 + DELAY) // 1152 - 42
-        point = self.find(self.source(file), "t:60:1", probe)
-        assert point is not None
-        self.assertEqual(point.sample, number * 1152 - DELAY)
-        offset = quiet.length * 101 + (number - 100) * loud.length
-        self.assertEqual(point.offset, offset)
-
-    def test_start(self) -> None:
-        """Decoding starts with an earlier frame where ffmpeg would misread the one at the place."""
-        whole = counted(MPEG_1, 8000)
-        number = (100 * 44100 + DELAY) // 1152 - 39
-        ahead, at = (MPEG_1.length + len(mp3(MPEG_1, count)) for count in (number - 1, number))
-        at += 36
-        named = whole[:at] + b"Info" + whole[at + 4 :]
-        # Found by arithmetic, and by an index.
-        for file, delay in ((named, DELAY), (named[MPEG_1.length :], 0)):
-            source = self.source(file, b"%d" % delay)
-            text = "t:100:1" if delay else f"t:{(number + 39) * 1152 / 44100 + 0.001:.3f}:1"
-            point = self.find(source, text, MP3)
-            assert point is not None
-            self.assertEqual(point.sample, (number - 1) * 1152 - delay)
-            self.assertEqual(point.offset, ahead - (len(named) - len(file)))
-            self.assertEqual(source.reads == [], bool(delay))
-
-    def test_no_start(self) -> None:
-        """Where no frame near the place may be a start, the source is decoded from its own."""
-        one = frames(MPEG_1, 1)
-        turns = one + one[:3] + bytes((one[3] ^ 0x40,)) + one[4:]
-        self.assertIsNone(self.find(self.source(turns * 3000), probe=MP3))
 
     def test_padding(self) -> None:
         """The padding that a decode of the whole leaves out is cut behind a place, too.

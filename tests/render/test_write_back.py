@@ -3,95 +3,26 @@
 from __future__ import annotations
 
 import errno
-import os
 import shutil
-from dataclasses import replace
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.defer import Deferred, execute
+from twisted.internet.defer import Deferred
 
-from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.errors import DiskFull, Stopping
-from audioproxy.media.command.encoders import ENCODERS
-from audioproxy.media.command.encoding import StatedLength
-from audioproxy.media.lengths.headers import OutputForm
-from audioproxy.render import job as job_module
-from audioproxy.render.registry import RenderRegistry
-from audioproxy.render.write_back import RenderStorage
-from audioproxy.testing import FakeThreads
-from audioproxy.variants.files import FileVariantStore, variant_path
+from audioproxy.errors import DiskFailed, DiskFull, Stopping
 from audioproxy.variants.stored_file import read_trailer
 from tests.observe.test_metrics import Counts
-from tests.render.harness import Client, RenderHarness
+from tests.render.harness import ENCODED, Client, DiskHarness
 from tests.render.test_render import RenderCase
-from tests.support.processes import FakeChild
+from tests.support.transfers import Transfers
 
 # Seconds that the file store allows a disk to create a file and to commit it.
 CREATE, COMMIT = 10, 120
 
 SUCCESS, CANCELLED = "renders_total mp3 success", "renders_total mp3 cancelled"
 WRITE_FAILURE = "variant_store_write_failures_total"
-
-
-class DiskHarness(RenderHarness):
-    """A node with a real file store on a disk that responds only when a test runs its threads.
-
-    :ivar disk: the threads that wait for the disk.
-    :ivar build: the build of ffmpeg.
-    """
-
-    def __init__(self, root: Path, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.disk = FakeThreads()
-        self.variants = FileVariantStore(
-            str(root),
-            BlockingCalls(self.clock, self.disk.in_thread),
-            BlockingCalls(self.clock, execute),
-        )
-        Deferred.fromCoroutine(self.variants.open())
-        self.disk.run()
-        self.build = "7.1:0123abcd"
-        storage = RenderStorage(
-            self.variants, self.fallback_scratch_space, self.clock, build=lambda: self.build
-        )
-        self.context = replace(self.context, storage=storage)
-        self.renders = RenderRegistry(self.context)
-
-    def render(self, options: str = "") -> tuple[Client, FakeChild]:
-        """Start a client, let the store provide a scratch file, and start the encoder."""
-        client = self.start_probed(options)
-        self.disk.run()
-        return client, self.encoder()
-
-    def finish(self, data: bytes = b"abc") -> None:
-        """Make the encoder write its whole output and exit."""
-        self.encoder().exit_and_end(stdout=data)
-
-    def complete(self, data: bytes = b"abc") -> None:
-        """Finish the encoder, and let the store take over its output."""
-        self.finish(data)
-        self.disk.run()
-
-    def found(self, options: str = "") -> bytes | None:
-        """Return the stored bytes of a variant, or None."""
-        looking: list[Any] = []
-        key = self.request(options).key
-        Deferred.fromCoroutine(self.variants.lookup(key)).addCallback(looking.append)
-        (stored,) = looking
-        if stored is None:
-            return None
-        data: bytes = stored.read(0, stored.size)
-        stored.close()
-        return data
-
-    def close(self) -> None:
-        """End all renders, then let the disk respond."""
-        super().close()
-        self.disk.run()
-        self.clock.advance(1)
-        self.disk.run()
 
 
 class StoreCase(RenderCase):
@@ -101,7 +32,6 @@ class StoreCase(RenderCase):
 
     def setUp(self) -> None:
         self.root = Path(self.mktemp()).absolute()
-        self.root.mkdir()
         super().setUp()
 
     def start(self, **settings: Any) -> None:
@@ -110,7 +40,7 @@ class StoreCase(RenderCase):
 
     def shut_down(self) -> None:
         self.harness.close()
-        self.assertEqual((self.harness.disk.waiting, self.scratch_files()), (0, []))
+        self.assertEqual((self.harness.disk.waiting, self.harness.scratch_files()), (0, []))
         self.harness.variants.close_now()
         self.assert_released()
 
@@ -122,10 +52,6 @@ class StoreCase(RenderCase):
         """Return the beginning of each logged warning; assert that no error was logged."""
         self.assertEqual(self.log.errors, [])
         return [text.partition(",")[0].partition(" of ")[0] for text in super().warnings()]
-
-    def scratch_files(self) -> list[str]:
-        """Return the names of the scratch files of renders in the store."""
-        return [name for _, _, names in os.walk(self.root) for name in names if len(name) == 32]
 
     def break_store(self) -> None:
         """Remove the store's folder, so that every operation on the store fails."""
@@ -178,7 +104,7 @@ class NoFileTests(StoreCase):
         self.assertEqual(self.warnings(), ["the store accepts no file"] * 2)
         # A scratch file that the store provides too late is removed.
         self.harness.disk.run()
-        self.assertEqual(self.scratch_files(), [])
+        self.assertEqual(self.harness.scratch_files(), [])
         self.assertIsNone(self.harness.found())
         self.harness.render("f:flac")
         self.harness.complete(b"x" * 100)
@@ -265,8 +191,7 @@ class WriteBackTests(StoreCase):
         self.harness.complete(b"O" * 10_000)
         builds = []
         for options in ("", "f:ogg"):
-            path = variant_path(str(self.root), self.harness.request(options).key)
-            with open(path, "rb") as file:
+            with self.harness.variant_path(options).open("rb") as file:
                 trailer = read_trailer(file.fileno())
             assert trailer is not None and trailer[1] is not None
             builds.append(trailer[1].build)
@@ -294,7 +219,7 @@ class WriteBackTests(StoreCase):
         self.assertEqual(self.warnings(), ["write-back"])
         self.assertIsNone(self.harness.renders.find(self.harness.request().key))
         self.assertIsNone(self.harness.found())
-        self.assertNotEqual(self.scratch_files(), [])
+        self.assertNotEqual(self.harness.scratch_files(), [])
         self.harness.clock.advance(1)
         client = self.harness.start_probed()
         self.assertTrue(client.started)
@@ -303,7 +228,7 @@ class WriteBackTests(StoreCase):
         self.assertEqual(self.counted(), {SUCCESS: 2, WRITE_FAILURE: 2})
         self.assertEqual(self.warnings(), ["write-back", "the store accepts no file"])
         self.harness.disk.run()
-        self.assertEqual((self.scratch_files(), self.harness.found()), ([], b"abc"))
+        self.assertEqual((self.harness.scratch_files(), self.harness.found()), ([], b"abc"))
 
     def test_drain_while_a_file_is_made(self) -> None:
         """A shutdown ends a render that still waits for its scratch file (D39)."""
@@ -316,7 +241,7 @@ class WriteBackTests(StoreCase):
         self.assertIsInstance(client.outcome, Stopping)
         self.assertEqual(self.counted(), {CANCELLED: 1})
         self.harness.disk.run()
-        self.assertEqual(self.scratch_files(), [])
+        self.assertEqual(self.harness.scratch_files(), [])
 
 
 class FullDiskTests(StoreCase):
@@ -333,7 +258,7 @@ class FullDiskTests(StoreCase):
             client, encoder = self.harness.render(f"cb:{len(stderr)}")
             encoder.exit_and_end(1, stderr=stderr)
             self.harness.disk.run()
-            self.assertEqual(self.scratch_files(), [])
+            self.assertEqual(self.harness.scratch_files(), [])
             self.harness.finish()
             self.assertEqual((client.outcome, client.data), ("whole", b"abc"))
         self.harness.disk.run()
@@ -345,25 +270,6 @@ class FullDiskTests(StoreCase):
         self.harness.encoder().exit_and_end(1, stderr=self.FULL)
         self.assertIsInstance(client.outcome, DiskFull)
         self.harness.disk.run()
-
-    def test_header(self) -> None:
-        """A disk that has no room for the start of the header is like one that fills up later."""
-        pwrite = os.pwrite
-        failures = [OSError(errno.ENOSPC, "No space left on device")]
-
-        def fail_once(*arguments: Any) -> int:
-            if failures:
-                raise failures.pop()
-            return pwrite(*arguments)
-
-        self.patch(os, "pwrite", fail_once)
-        stated = StatedLength(OutputForm(44_100, 44_100, 2), ENCODERS["mp3"].length_header)
-        self.patch(job_module, "stated_length", lambda *_: stated)
-        client, _ = self.harness.render()
-        self.harness.disk.run()
-        self.assertEqual(self.scratch_files(), [])
-        self.harness.finish()
-        self.assertEqual((client.outcome, failures), ("whole", []))
 
     def test_after_audio(self) -> None:
         """A client that has bytes gets the rest from outside the store, as do the next ones.
@@ -378,7 +284,7 @@ class FullDiskTests(StoreCase):
         self.assertEqual((client.data, client.outcome), (b"abcdef", "whole"))
         self.assertEqual(self.counted()[WRITE_FAILURE], 1)
         self.harness.disk.run()
-        self.assertEqual(self.scratch_files(), [])
+        self.assertEqual(self.harness.scratch_files(), [])
         for options, seconds, stored in (("", 0, None), ("br:64", 0, b"abc"), ("", 600, b"abc")):
             self.harness.clock.advance(seconds)
             client, _ = self.harness.render(options)
@@ -386,3 +292,93 @@ class FullDiskTests(StoreCase):
             self.assertEqual((client.outcome, client.data), ("whole", b"abc"))
             self.harness.disk.run()
             self.assertEqual(self.harness.found(options) if stored else None, stored, options)
+
+
+class FaultyDiskTests(StoreCase):
+    """Reads and writes of an output's file that are short, or fail (D57)"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.transfers = Transfers(self)
+
+    def start(self, **settings: Any) -> None:
+        super().start(**settings)
+        self.harness.fill_sources()
+
+    def render(self, form: str) -> Client:
+        """Return a client of a render that has ended; it reads while the encoder writes."""
+        data = ENCODED[form]
+        client, first = self.harness.render(f"f:{form}")
+        self.harness.write_output(data[:-1])
+        while self.harness.spawner.alive:
+            encoder = self.harness.encoder()
+            if encoder.signals:
+                encoder.exit_and_end(signal=15)
+            else:
+                encoder.exit_and_end(stdout=data[-1:] if encoder is first else data)
+        self.harness.disk.run()
+        self.harness.clock.advance(1)
+        self.transfers.clear()
+        return client
+
+    def stored(self, form: str) -> bytes | None:
+        """Return the stored bytes of the variant in a format, which is then removed."""
+        found = self.harness.found(f"f:{form}")
+        if found is not None:
+            self.harness.variant_path(f"f:{form}").unlink()
+        return found
+
+    def test_short(self) -> None:
+        """After short reads and writes, clients and the store have the same bytes as without."""
+        for form in ENCODED:
+            results = []
+            for most in (None, 1):
+                self.transfers.most = most
+                client = self.render(form)
+                self.transfers.most = None
+                results.append((client.outcome, client.data, self.stored(form)))
+            self.assertEqual(("whole", client.data, client.data), results[0])
+            self.assertEqual(results[0], results[1], form)
+
+    def test_every_fault(self) -> None:
+        """Whatever read or write fails, no client and no store takes a torn output for a whole one.
+
+        Where the file of the output fails, the render begins anew outside the store, and clients
+        get everything. A full disk keeps the variant out of the store, and other faults do not.
+        """
+        for form, name, code in product(ENCODED, ("pread", "pwrite"), (errno.EIO, errno.ENOSPC)):
+            whole = self.render(form).data
+            self.assertEqual(whole, self.stored(form))
+            for succeeding in count():
+                self.transfers.failures[name] = left = [*[None] * succeeding, code]
+                client = self.render(form)
+                if left:
+                    break
+                with self.subTest(form=form, name=name, code=code, succeeding=succeeding):
+                    # A read for this client may have failed, and no other one.
+                    is_aborted = name == "pread" and isinstance(client.outcome, OSError)
+                    self.assertTrue(is_aborted or client.outcome == "whole", client.outcome)
+                    self.assertEqual(is_aborted, client.data != whole)
+                    self.assertIn(self.stored(form), (None, whole))
+                    is_barred = self.render(form).data == whole and self.stored(form) is None
+                    self.assertLessEqual(is_barred, code == errno.ENOSPC)
+                    self.harness.clock.advance(600)
+            self.assertEqual(("whole", whole), (client.outcome, client.data))
+            self.assertLess(1, succeeding, (form, name))
+            self.stored(form)
+
+    def test_both_disks(self) -> None:
+        """If the second disk fails, too, the render fails with the fault of that disk."""
+        for codes, refusal in (
+            ((errno.EIO, errno.EIO), DiskFailed),
+            ((errno.EIO, errno.ENOSPC), DiskFull),
+            ((errno.ENOSPC, errno.EIO), DiskFailed),
+        ):
+            self.make()
+            self.transfers.failures["pwrite"] = list(codes)
+            client = self.harness.start_probed("f:mp3")
+            self.harness.disk.run()
+            self.assertIs(refusal, type(client.outcome))
+            self.assertEqual(
+                ["ffprobe"], [each.arguments[0] for each in self.harness.spawner.children]
+            )

@@ -42,7 +42,7 @@ async def leave_midway(rig: Rig, chance: Random) -> None:
     """Leave in the middle of a response body."""
     rig.journal.faults["client: left in the body"] += 1
     request = rig.variant(*LARGE, cold=chance.random() < 0.3)
-    size = chance.randrange(len(request.expected.bodies[0]) // 2)
+    size = chance.randrange(len(request.expected.body) // 2)
     behavior = leaving(_GIVE_UP, size, gently=chance.random() < 0.5)
     await rig.request(rig.node(chance), request, "disconnect", behavior)
 
@@ -63,7 +63,7 @@ async def stall(rig: Rig, chance: Random) -> None:
     """Stop reading for a while."""
     rig.journal.faults["client: stalled for a while"] += 1
     request = rig.variant(*LARGE, cold=chance.random() < 0.3)
-    size = chance.randrange(len(request.expected.bodies[0]) // 4)
+    size = chance.randrange(len(request.expected.body) // 4)
     await rig.request(rig.a, request, "stalled", stalling(size, chance.uniform(0.5, 4)))
 
 

@@ -75,7 +75,7 @@ class BucketNode:
         keys = [key.decode() for key in self._server.keys(self._variants)]
         for key in keys:
             body = self._server.get(self._variants, key).body
-            if body not in rig.journal.bodies.get(key, ()):
+            if body != rig.journal.bodies.get(key):
                 check.problems.append(f"a wrong or unknown variant of {len(body)} bytes, {key}")
         outages = rig.journal.faults["bucket: outage"]
         check.figures = f"{len(keys)} variants in the bucket, {outages} outages"

@@ -6,10 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
-from time import monotonic
 
-from tests.soak.limits import TimeLimits
-from tests.soak.records import LIMIT_AT_LOAD, ExpectedRequest, RequestRecord
+from tests.soak.records import ExpectedRequest, RequestRecord
 from tests.soak.verdicts import problems
 from tests.support.http import Malformed, Response
 from tests.support.service import Client
@@ -17,9 +15,8 @@ from tests.support.service import Client
 
 @dataclass
 class Journal:
-    """Record of the records (without their bodies), the injected faults and the measurements.
+    """The requests (without their bodies), the injected faults and the measurements of a run.
 
-    :ivar limits: the time limits of the nodes.
     :ivar bodies: right bodies by cache key, to compare with the contents of the store.
     :ivar faults: how many faults of each kind were injected.
     :ivar compared: total size in bytes of the bodies that were compared.
@@ -28,10 +25,9 @@ class Journal:
     :ivar errors: errors that belong to no record.
     """
 
-    limits: TimeLimits
     records: list[RequestRecord] = field(default_factory=list)
     running: set[RequestRecord] = field(default_factory=set)
-    bodies: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
+    bodies: dict[str, bytes] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
     compared: int = 0
     disturbed: int = 0
@@ -45,11 +41,10 @@ class Journal:
         """Add and return the record of a request that is about to be sent."""
         name = f"{node}.{next(self._numbers)}"
         record = RequestRecord(name, node, kind, request, causes if causes is not None else set())
-        record.began = monotonic()
         self.records.append(record)
         self.running.add(record)
         if request.key is not None:
-            self.bodies[request.key] = request.expected.bodies
+            self.bodies[request.key] = request.expected.body
         return record
 
     def end(self, record: RequestRecord, client: Client) -> Response | None:
@@ -65,26 +60,13 @@ class Journal:
     def judge(self, record: RequestRecord, response: Response | None) -> Response | None:
         """Judge a request by its response; None stands for no response."""
         self.running.discard(record)
-        record.ended = monotonic()
         if response is not None:
             record.status, record.complete = response.status, response.complete
             record.state = (response["x-audio-proxy"] or b"").decode() or None
-            if response.status < 400 and record.request.expected.bodies:
+            if response.status < 400 and record.request.expected.body:
                 self.compared += len(response.body)
-        record.problems.extend(self._problems(record, response))
+        record.problems.extend(problems(record, response))
         return response
-
-    def _problems(self, record: RequestRecord, response: Response | None) -> list[str]:
-        # A 429 names at most the seconds after which a place in the queue is given up.
-        longest_wait = int(self.limits.render)
-        found = list(problems(record, response, longest_wait))
-        if response is None or not found:
-            return found
-        if self.limits.explain(record, response, self.records):
-            # The records of an attack share one set, but not this cause.
-            record.causes = record.causes | {LIMIT_AT_LOAD}
-            return list(problems(record, response, longest_wait))
-        return found
 
     def at(self, node: str) -> Iterable[RequestRecord]:
         """Return the records to one node."""

@@ -26,15 +26,8 @@ from tests.support.service import (
     start_process,
 )
 
-# Nodes keep blocks of remote sources for seconds, so that they become idle soon, and in less space
-# than a source of the run needs. A file in use keeps what is fetched ahead.
-_LITTLE_SPACE = """\
-from audioproxy.sources import far_file, far_files
-far_file._MOST_AHEAD = 512 << 10
-far_files.LEAST_KEPT = 1 << 20
-far_files.FarFiles.__init__.__defaults__ = (1 << 20,)
-far_files.KEPT_SECONDS = 2
-"""
+# Nodes keep blocks of remote sources for seconds, so that they become idle soon.
+_IDLE_SOON = "from audioproxy.sources import far_files\nfar_files.KEPT_SECONDS = 2\n"
 
 # Parts of a descriptor's target that differ between files, sockets or pipes of the same kind.
 _NUMBERS = re.compile(r"[0-9a-f]{32,}|(?<=\[)\d+")
@@ -81,9 +74,8 @@ class Node:
         self._past = self.log
         self.process = Process()
         self.scraped = 0
-        program = _LITTLE_SPACE + TWISTD
-        # One node that checks ffmpeg is enough: a check takes as long as several renders.
-        program = program if self.name == "a" else WITHOUT_FFMPEG_CHECK + program
+        # A check of ffmpeg takes as long as several renders.
+        program = WITHOUT_FFMPEG_CHECK + _IDLE_SOON + TWISTD
         command = (sys.executable, "-c", program, "--nodaemon", "--pidfile=", "audioproxy")
         environ = {
             "PATH": os.environ["PATH"],
@@ -131,16 +123,6 @@ class Node:
             with suppress(FileNotFoundError):
                 found[_NUMBERS.sub("*", os.readlink(path))] += 1
         return found
-
-    def scratch_bytes(self) -> int:
-        """Return the bytes on the disk of all scratch files in TMPDIR."""
-        files: dict[int, int] = {}
-        for path in Path(f"/proc/{self.pid}/fd").iterdir():
-            with suppress(FileNotFoundError):
-                if os.readlink(path).startswith(str(self.temporary)):
-                    status = path.stat()
-                    files[status.st_ino] = 512 * status.st_blocks
-        return sum(files.values())
 
     def children(self) -> list[int]:
         """Return the ids of the child processes with work, zombies included."""

@@ -18,7 +18,6 @@ from tests.soak.rig import BOUND, Rig
 from tests.soak.sounds import SPEECH, TONE
 from tests.support.service import PROJECT, Process, start_process
 
-# `verify` removes the variants that `tests.soak.attacks` has damaged.
 _COMMANDS = (
     ("prune", "--max-bytes", "20M"),
     ("prune", "--unused-for", "2s"),

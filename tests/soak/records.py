@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -13,7 +12,7 @@ Error = tuple[int, str]
 class ExpectedResponse:
     """Expected response of a request that no fault affects.
 
-    :ivar bodies: the right complete bodies of a variant; empty if no variant is expected.
+    :ivar body: the right complete body of a variant; empty if no variant is expected.
     :ivar document: the right JSON body.
     :ivar code: the error code of a refusal.
     :ivar byte_range: the requested bytes as (start, stop); None if no satisfiable range is
@@ -23,7 +22,7 @@ class ExpectedResponse:
     """
 
     statuses: frozenset[int]
-    bodies: tuple[bytes, ...] = ()
+    body: bytes = b""
     document: Mapping[str, object] | None = None
     code: str | None = None
     content_type: str | None = None
@@ -61,37 +60,23 @@ class Excuse:
 
     :ivar errors: errors that may replace the expected response.
     :ivar may_break_off: the response may be broken off.
-    :ivar may_differ: the bytes of a broken-off body may differ from every reference.
     :ivar may_be_missing: there may be no response at all.
     """
 
     errors: frozenset[Error] = frozenset()
     may_break_off: bool = False
-    may_differ: bool = False
     may_be_missing: bool = False
 
 
 _FAILED = frozenset({(500, "render_failed"), (500, "probe_failed")})
 _UNAVAILABLE = frozenset({(502, "upstream_unavailable")})
-#: Codes of the errors that the time limits cause.
-LATE_CODES = ("render_timeout", "probe_timeout")
-_LATE = frozenset((504, code) for code in LATE_CODES)
 
-#: The cause of failures for which a node's own time limit suffices, without any fault.
-LIMIT_AT_LOAD = "limit at load"
 
-#: Excuses by cause. Each other cause is the name of a fault that was injected on purpose.
+#: Excuses by cause: the name of a fault that was injected on purpose.
 EXCUSES = {
-    LIMIT_AT_LOAD: Excuse(_LATE, may_break_off=True),
     "client left": Excuse(may_break_off=True, may_be_missing=True),
     "child killed": Excuse(_FAILED, may_break_off=True),
-    "child stopped": Excuse(_LATE, may_break_off=True),
-    "source changed": Excuse(_FAILED, may_break_off=True, may_differ=True),
     "bucket away": Excuse(_FAILED | _UNAVAILABLE, may_break_off=True),
-    "origin away": Excuse(_UNAVAILABLE | _LATE, may_break_off=True),
-    # All bytes of a far source are of one version. Before the first byte, it is opened anew.
-    "ranges refused": Excuse(may_break_off=True),
-    "source replaced": Excuse(may_break_off=True),
     "node killed": Excuse(may_break_off=True, may_be_missing=True),
     # The cause is set only for responses that had not begun when SIGTERM was sent.
     "node drained": Excuse(may_break_off=True, may_be_missing=True),
@@ -105,8 +90,6 @@ class RequestRecord:
 
     :ivar kind: what kind of request this is, for the report.
     :ivar causes: names in `EXCUSES`; one set is shared by all records that an attack affects.
-    :ivar began: when the request was sent, on the monotonic clock.
-    :ivar ended: when its response ended.
     :ivar certain: whether the node certainly read the headers, and therefore logs the request.
     :ivar unsent: whether the headers were never complete.
     :ivar begun: whether a successful response has begun to arrive.
@@ -119,8 +102,6 @@ class RequestRecord:
     kind: str
     request: ExpectedRequest
     causes: set[str]
-    began: float = 0.0
-    ended: float = math.inf
     certain: bool = True
     unsent: bool = False
     begun: bool = False
@@ -130,11 +111,6 @@ class RequestRecord:
     state: str | None = None
     complete: bool = False
     problems: list[str] = field(default_factory=list)
-
-    @property
-    def limited(self) -> bool:
-        """Whether the request failed because of a node's own time limit, without any fault."""
-        return LIMIT_AT_LOAD in self.causes
 
     def excuses(self) -> list[Excuse]:
         """Return the excuses for this record."""

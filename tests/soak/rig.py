@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from pathlib import Path
-from time import monotonic
 
 from twisted.internet.defer import DeferredLock
 from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
@@ -15,13 +14,12 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from audioproxy.grammar.formats import FORMATS
 from tests.soak import references
 from tests.soak.journal import Journal
-from tests.soak.limits import TimeLimits
 from tests.soak.lines import PATIENCE, ClientBehavior, ClientConnection, read_to_end
 from tests.soak.nodes import Node
 from tests.soak.records import ExpectedRequest, ExpectedResponse, RequestRecord
-from tests.soak.sounds import CHANGING, LONG, SPEECH, TONE, Sounds
+from tests.soak.sounds import LONG, SPEECH, TONE, Sounds
+from tests.soak.verdicts import RENDER_TIMEOUT
 from tests.support.audio import options_of
-from tests.support.authority import Authority, Certificate
 from tests.support.http import key_of
 from tests.support.service import reactor, signed
 
@@ -42,40 +40,30 @@ SHORT = [
 LONG_RENDER, LARGE = ("f:mp3", LONG), ("f:flac", LONG)
 #: Renders whose child processes are attacked.
 ATTACKED = [LONG_RENDER, LONG_RENDER, ("f:wav", TONE), ("f:peaks", LONG)]
-#: Renders of the source that changes.
-CHANGING_RENDERS = [(f"f:{token}", CHANGING) for token in ("mp3", "opus", "aac", "m4a")]
 
 
 @dataclass(frozen=True)
 class RunParameters:
     """Parameters of a run.
 
-    The timeouts are several times as long as a render under load, since other programs may use the
-    machine too.
-
     :ivar seconds: duration of the load.
-    :ivar timeout: AP_RENDER_TIMEOUT, in seconds.
-    :ivar probe_timeout: AP_PROBE_TIMEOUT, in seconds.
     :ivar clients: number of concurrent clients that choose their actions at random. Clients that
         cause one particular fault are not counted.
     :ivar idle: number of idle connections.
     :ivar long: duration of the long source in seconds.
     :ivar faults: number of faults of each kind that are injected even if the load ends earlier.
-        With 0, no child is stopped for good: the service would have to reach a timeout.
+    :ivar extras: whether there are a node with buckets and an operator.
     :ivar short: renders of short sources, as in `SHORT`.
-    :ivar changing: renders of the source that changes, as in `CHANGING_RENDERS`.
     """
 
     seconds: float
     seed: int
-    timeout: int = 20
-    probe_timeout: int = 10
     clients: int = 14
     idle: int = 200
     long: float = 150
     faults: int = 2
+    extras: bool = True
     short: Sequence[tuple[str, str]] = tuple(SHORT)
-    changing: Sequence[tuple[str, str]] = tuple(CHANGING_RENDERS)
 
     @classmethod
     def of(cls, seconds: float, seed: int) -> RunParameters:
@@ -86,13 +74,13 @@ class RunParameters:
         if seconds >= 10:
             return medium
         # Rendering the references of all variants takes longer than such a run.
-        less = replace(medium, clients=4, idle=20, long=20, timeout=45, probe_timeout=20, faults=0)
-        return replace(less, short=SHORT[::3], changing=CHANGING_RENDERS[:1])
+        less = replace(medium, clients=4, idle=20, long=20, faults=0, extras=False)
+        return replace(less, short=SHORT[::3])
 
     @property
     def renders(self) -> Iterator[tuple[str, str]]:
         """Options and source of every render."""
-        return chain(self.short, (LONG_RENDER, LARGE), ATTACKED, self.changing)
+        return chain(self.short, (LONG_RENDER, LARGE), ATTACKED)
 
 
 @dataclass
@@ -100,7 +88,6 @@ class Rig:
     """The nodes, sources, references and journal of a run.
 
     :ivar environment: variables of nodes A and B, but for the bound of their store.
-    :ivar certificate: of the https origin.
     :ivar restarts: lock for restarts of a node and for taking the store away, because a node does
         not start without the store.
     """
@@ -108,7 +95,6 @@ class Rig:
     parameters: RunParameters
     base: Path
     environment: dict[str, str]
-    certificate: Certificate
     journal: Journal
     sounds: Sounds
     a: Node
@@ -120,26 +106,21 @@ class Rig:
     @classmethod
     def build(cls, parameters: RunParameters, base: Path) -> Rig:
         """Create the folders, the sources and the references; the nodes are not started."""
-        for name in ("root", "store", "attic"):
+        for name in ("root", "store"):
             (base / name).mkdir(parents=True)
-        sounds = Sounds(base / "root", base / "attic", parameters.long)
-        authority = Authority(base / "authority")
+        sounds = Sounds(base / "root", parameters.long)
         environment = {
-            "AP_SOURCE_ALLOWLIST": "localhost",
-            "SSL_CERT_FILE": str(authority.bundle),
             "AP_LOCAL_ROOT": str(base / "root"),
             "AP_VARIANT_STORE": f"file://{base / 'store'}",
             "AP_MAX_CONCURRENCY": str(CAPACITY),
             "AP_QUEUE_SIZE": str(QUEUE),
-            "AP_RENDER_TIMEOUT": str(parameters.timeout),
-            "AP_PROBE_TIMEOUT": str(parameters.probe_timeout),
+            "AP_RENDER_TIMEOUT": str(RENDER_TIMEOUT),
+            "AP_PROBE_TIMEOUT": str(RENDER_TIMEOUT // 3),
         }
-        limits = TimeLimits(parameters.timeout, parameters.probe_timeout)
         # It is never reached, but the usage of the store is counted.
         bounded = {**environment, "AP_VARIANT_STORE_MAX_BYTES": str(BOUND)}
         nodes = [Node(name, base, bounded) for name in "ab"]
-        certificate = authority.issue("localhost")
-        rig = cls(parameters, base, environment, certificate, Journal(limits), sounds, *nodes)
+        rig = cls(parameters, base, environment, Journal(), sounds, *nodes)
         # Render the references now, so that no client waits for them under load.
         for options, source in parameters.renders:
             rig.reference(options, source)
@@ -194,14 +175,10 @@ class Rig:
         """
         where = (options, source)
         if where not in self._expected:
-            # A render of the source that changes may get either version.
-            other = [self.base / "attic" / "two.wav"] if source == CHANGING else []
-            bodies = [
-                references.render(path, options) for path in (self.sounds.path(source), *other)
-            ]
+            body = references.render(self.sounds.path(source), options)
             kind = options_of(options).content_type
             self._expected[where] = ExpectedResponse(
-                frozenset({200}), tuple(bodies), content_type=kind, reads_store=True
+                frozenset({200}), body, content_type=kind, reads_store=True
             )
         return self._expected[where]
 
@@ -224,7 +201,6 @@ class Rig:
             record.certain = False
             self.journal.judge(record, None)
             return record
-        record.began = monotonic()
         connection.write(request.head(record.request_id))
         connection.on_success_begun = lambda: setattr(record, "begun", True)
         await behavior(connection, record)

@@ -15,9 +15,7 @@ from tests.soak.counters import entries
 from tests.soak.faults import Faults
 from tests.soak.lines import PATIENCE, pause, wait_for
 from tests.soak.operator import Operator
-from tests.soak.origin import RunOrigin
-from tests.soak.rig import CAPACITY, Rig
-from tests.soak.warm_up import WarmUp
+from tests.soak.rig import CAPACITY, LARGE, Rig, stored_path
 from tests.support.service import reactor
 
 _SAMPLE_EVERY = 0.2
@@ -47,9 +45,10 @@ class Run:
     def __init__(self, rig: Rig) -> None:
         self.outcome = Outcome(rig)
         self._rig = rig
-        self._bucket = BucketNode(rig)
-        self._origin = RunOrigin(rig)
-        self._operator = Operator(rig, self._bucket)
+        self._bucket: BucketNode | None = None
+        if rig.parameters.extras:
+            self._bucket = BucketNode(rig)
+            self._operator = Operator(rig, self._bucket)
         self._over: list[bool] = []
         self._peaks = {"descriptors": 0, "encoders": 0}
 
@@ -57,26 +56,34 @@ class Run:
         """Run the load and the checks; at the end both nodes are always killed."""
         rig, outcome = self._rig, self.outcome
         try:
-            starting = (rig.a.start(), rig.b.start(), self._bucket.start(), self._origin.start())
+            starting = [rig.a.start(), rig.b.start()]
+            if self._bucket is not None:
+                starting.append(self._bucket.start())
             await good_clients.gather(*starting)
-            warm_up = WarmUp(rig)
-            await warm_up.run()
-            outcome.checks.append(Check("warm-up", "counters compared exactly", warm_up.problems))
+            await self._warm_up()
             await self._quiet(None)
             before = Level.of(rig.a)
             started = reactor.seconds()
             await self._load()
             outcome.seconds = reactor.seconds() - started
-            # The connections to the origin end with it.
-            await self._origin.stop()
             quiet = await self._quiet(before)
             await self._check_end(before, quiet)
         finally:
             await rig.a.kill()
             await rig.b.kill()
-            await self._bucket.stop()
-            await self._origin.stop()
+            if self._bucket is not None:
+                await self._bucket.stop()
         return outcome
+
+    async def _warm_up(self) -> None:
+        """Store a variant of each kind, and read it; a large response takes memory that stays."""
+        rig, node = self._rig, self._rig.a
+        for options, source in (*rig.parameters.short, LARGE):
+            request = rig.variant(options, source, cold=False)
+            await rig.request(node, request, "warm-up")
+            # The variant is stored after the response has ended.
+            await wait_for(stored_path(rig.store, request).exists, PATIENCE)
+            await rig.request(node, request, "warm-up")
 
     async def _load(self) -> None:
         rig = self._rig
@@ -84,9 +91,7 @@ class Run:
         actions: list[tuple[Action, float]] = [
             *good_clients.WEIGHTED_ACTIONS,
             *bad_clients.WEIGHTED_ACTIONS,
-            (attacks.attack_child, 3),
-            (attacks.change, 1.5),
-            (attacks.damage, 0.5),
+            (attacks.attack, 3),
         ]
         await lasting_clients.open()
         seconds = rig.parameters.seconds
@@ -97,14 +102,11 @@ class Run:
             faults.disturb_store(self._over, rig.random("store")),
             faults.restart_node(self._over, rig.random("node")),
             faults.disturb_servers(self._over, rig.random("servers")),
-            attacks.attack(self._over, rig.random("attack")),
-            self._bucket.load(self._over),
-            self._origin.load(self._over),
+            attacks.kill_encoder(rig.random("attack")),
             self._end_after(seconds),
         ]
-        if rig.parameters.faults:
-            for program in ("ffmpeg", "ffprobe"):
-                tasks.append(attacks.stop_children(self._over, program, rig.random(program)))
+        if self._bucket is not None:
+            tasks.append(self._bucket.load(self._over))
             tasks.append(self._operator.work(self._over, rig.random("operator")))
         await good_clients.gather(*tasks)
         await lasting_clients.leave()
@@ -158,8 +160,10 @@ class Run:
         if self._peaks["encoders"] > CAPACITY:
             slots.problems.append(f"{self._peaks['encoders']} encoders ran on {CAPACITY} slots")
         metrics = await rig.a.metrics()
-        scratch, bucket = checks.check_scratch(rig.store), await self._bucket.check()
-        nodes = (rig.a, rig.b, self._bucket.node)
+        scratch, extras, nodes = checks.check_scratch(rig.store), [], [rig.a, rig.b]
+        if self._bucket is not None:
+            extras = [await self._bucket.check(), await self._operator.check()]
+            nodes.append(self._bucket.node)
         # The last log lines have arrived when a node has ended.
         codes = {node.name: await node.stop() for node in nodes}
         logged = entries(rig.a.log)
@@ -172,8 +176,6 @@ class Run:
             scratch,
             checks.check_counters(journal, rig.a, metrics, logged),
             await checks.check_store(journal, rig.store),
-            bucket,
-            self._origin.check(),
-            await self._operator.check(),
+            *extras,
             checks.check_end(rig.store, codes),
         ]

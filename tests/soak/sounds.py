@@ -1,8 +1,7 @@
-"""Sources of a run: valid ones, broken ones, one that changes, and copies for attacks."""
+"""Sources of a run: valid ones, broken ones, and copies for attacks."""
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from itertools import count
@@ -10,22 +9,18 @@ from pathlib import Path
 
 from tests.support.service import generate_audio
 
-TONE, SPEECH, LONG, CHANGING = "tone.flac", "speech.wav", "long.flac", "changing.wav"
-NOISE, STUMP, FILM, MISSING = "noise.mp3", "stump.flac", "film.mkv", "missing.flac"
+TONE, SPEECH, LONG = "tone.flac", "speech.wav", "long.flac"
+NOISE, MISSING = "noise.mp3", "missing.flac"
 
 _WARBLE = "aevalsrc='{}':s={}:d={}"
 
 
 class Sounds:
-    """The folder of the sources.
+    """The folder of the sources."""
 
-    :ivar versions: the two contents of the source that changes.
-    """
-
-    def __init__(self, root: Path, attic: Path, long: float) -> None:
+    def __init__(self, root: Path, long: float) -> None:
         """Create every source.
 
-        :param attic: folder outside AP_LOCAL_ROOT for the two versions of the source that changes.
         :param long: duration of the long source in seconds.
         """
         self.root = root
@@ -35,17 +30,7 @@ class Sounds:
         # The left tone is frequency-modulated. The right tone is constant, so the source is never
         # silent.
         _make(root / LONG, "0.3*sin(300*2*PI*t+9*sin(5*t))|0.3*sin(2111*2*PI*t)", 44100, long)
-        paths = [attic / "one.wav", attic / "two.wav"]
-        for path, pitch in zip(paths, (500, 1700), strict=True):
-            _make(path, f"0.5*sin({pitch}*2*PI*t)", 44100, min(40, long))
-        self.versions = tuple(path.read_bytes() for path in paths)
-        (root / CHANGING).write_bytes(self.versions[0])
         (root / NOISE).write_bytes(random.Random(7).randbytes(50_000))
-        # The signature of a FLAC, followed by audio data: the header between them is missing.
-        (root / STUMP).write_bytes(b"fLaC" + (root / TONE).read_bytes()[3000:9000])
-        picture = ("-f", "lavfi", "-i", "testsrc=duration=1:size=64x64:rate=5")
-        sound = ("-f", "lavfi", "-i", "sine=duration=1")
-        generate_audio(root / FILM, *picture, *sound, "-c:v", "mpeg4")
 
     def path(self, source: str) -> Path:
         """Return the path of a source."""
@@ -64,19 +49,6 @@ class Sounds:
     def remove(self, name: str) -> None:
         """Remove a file that `copy` created."""
         (self.root / name).unlink()
-
-    def write_half(self, version: int, half: int) -> None:
-        """Write one half of a version into the source that changes, in place.
-
-        Between the two halves, the caller has to wait longer than the resolution of the file
-        system's timestamps. Otherwise both writes give the same modification time, and a reader
-        between them cannot notice the second write.
-        """
-        data = self.versions[version]
-        middle = len(data) // 2
-        start, stop = (0, middle) if half == 0 else (middle, len(data))
-        with open(self.root / CHANGING, "r+b", buffering=0) as file:
-            os.pwrite(file.fileno(), data[start:stop], start)
 
 
 def _make(path: Path, formula: str, rate: int, seconds: float) -> None:

@@ -395,6 +395,14 @@ class RefusedTests(LocalCase):
             self.patch(os, "open", refuse)
             self.assertIs(type(self.refusal(b"a.mp3")), UpstreamUnavailable, number)
 
+    def test_status_unknown(self) -> None:
+        """A file whose status cannot be read is not certain, and a 502 where that matters."""
+        opened = self.open(b"a.mp3")
+        opened.close()
+        self.assertFalse(opened.has_certain_identity())
+        failure = self.failureResultOf(Deferred.fromCoroutine(opened.unchanged()))
+        self.assertIs(failure.type, UpstreamUnavailable)
+
     def test_root_gone(self) -> None:
         """If the root is missing or no directory, every path is a 404."""
         self.files = LocalSources(str(self.place / "gone"), execute)

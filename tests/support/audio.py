@@ -2,7 +2,7 @@
 
 A run uses the exact command line of the service, with the source as descriptor 3. Unlike the
 service it is synchronous: one process after another, with everything in memory. A source that is
-rendered in several ways is rendered by one process, because ffmpeg takes long to start.
+rendered in several ways is decoded once, by one process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 from collections import ChainMap
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -34,7 +34,6 @@ from audioproxy.errors import (
     IrregularSource,
     NothingDecoded,
     ProbeFailed,
-    Refusal,
     RenderFailed,
     WrongLength,
 )
@@ -65,7 +64,7 @@ from audioproxy.media.lengths.containers import read_length, run_reader
 from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.loudness import LoudnessParser, Measurement
 from audioproxy.media.probe import Check, Probe
-from audioproxy.media.reading import SourceLength
+from audioproxy.media.reading import Reader, SourceLength
 from audioproxy.media.samples import check_samples, examine_start, probe_samples
 from audioproxy.media.seek_point import DEPENDING_ON_START, SeekPoint
 from audioproxy.media.signatures import TAG_DEMUXER, identify, may_be_misdetected
@@ -249,6 +248,11 @@ def run_in_memory(
     raise AssertionError("a read from memory does not wait")
 
 
+def search(reader: Reader[T], source: bytes) -> T | None:
+    """Return the result of a reader of a source in memory; None where it is malformed."""
+    return run_in_memory(lambda read: run_reader(read, len(source), reader), source)
+
+
 @cache
 def measure(source: bytes) -> Probe:
     """Probe a source, and measure its duration by decoding it."""
@@ -266,64 +270,21 @@ def render(source: bytes, text: str) -> bytes:
 
 
 def render_all(
-    source: bytes,
-    texts: Iterable[str],
-    ffmpeg: str = "ffmpeg",
-    resampler: str = SOXR,
+    source: bytes, texts: Iterable[str], ffmpeg: str = "ffmpeg", resampler: str = SOXR
 ) -> dict[str, bytes]:
-    """Render a source in several ways, or raise the refusal of one of them."""
-    return render_each([(source, texts)], ffmpeg, resampler)[0]
-
-
-def render_each(
-    jobs: Iterable[tuple[bytes, Iterable[str]]],
-    ffmpeg: str = "ffmpeg",
-    resampler: str = SOXR,
-) -> list[dict[str, bytes]]:
-    """Render sources, each in several ways, or raise the refusal of one of them.
-
-    One process renders what needs no process of its own. If that finds anything wrong with one of
-    the sources, each is rendered alone.
-    """
-    listed = [(source, list(texts)) for source, texts in jobs]
-    plans = [_plan(source, texts, ffmpeg, resampler) for source, texts in listed]
-    parts = [
-        (number, process)
-        for number, plan in enumerate(plans)
-        for process in plan
-        if process.shareable or len(listed) == 1
-    ]
-    rendered: list[dict[str, bytes]] = [{} for _ in listed]
-    if len(parts) > 1:
-        with suppress(Refusal):
-            outputs = _run_together([(listed[number][0], process) for number, process in parts])
-            for (number, _), found in zip(parts, outputs, strict=True):
-                rendered[number] |= found
-    for (source, _), plan, found in zip(listed, plans, rendered, strict=True):
-        for process in plan:
-            if not process.outputs.keys() <= found.keys():
-                found |= _render_alone(source, process, ffmpeg, resampler)
-    return [
-        {text: found[text] for text in texts}
-        for (_, texts), found in zip(listed, rendered, strict=True)
-    ]
-
-
-def _render_alone(
-    source: bytes, process: _Process, ffmpeg: str, resampler: str
-) -> dict[str, bytes]:
-    """Return the outputs of a process, or raise the refusal.
+    """Render a source in several ways, or raise the refusal of one of them.
 
     The service, too, renders again with a decoder, or once it knows more about the length of the
     source.
     """
-    try:
-        return process.run(source)
-    except (IrregularSource, NothingDecoded):
-        rendered = {}
-        for text in process.outputs:
-            rendered[text] = _render_again(source, text, ffmpeg, resampler)
-        return rendered
+    listed, rendered = list(texts), {}
+    for process in _plan(source, listed, ffmpeg, resampler):
+        try:
+            rendered |= process.run(source)
+        except (IrregularSource, NothingDecoded):
+            for text in process.outputs:
+                rendered[text] = _render_again(source, text, ffmpeg, resampler)
+    return {text: rendered[text] for text in listed}
 
 
 def _render_again(source: bytes, text: str, ffmpeg: str, resampler: str) -> bytes:
@@ -351,7 +312,7 @@ def render_once(
     :param irregular: as a node that knows the source as irregular, with a decoder of its own.
     """
     plan = _plan(source, texts, ffmpeg, irregular=irregular)
-    return dict(ChainMap(*_run_together([(source, process) for process in plan])))
+    return dict(ChainMap(*(process.run(source) for process in plan)))
 
 
 def find_probe(source: bytes, options: VariantOptions) -> Probe:
@@ -449,14 +410,6 @@ class _Process:
     words: dict[str, list[str]]
     point: SeekPoint | None = None
 
-    @property
-    def shareable(self) -> bool:
-        """Whether a process can render other sources, too.
-
-        The report of a check of samples does not name its source.
-        """
-        return "silencedetect" not in str(self.words)
-
     def input_of(self, source: bytes) -> bytes:
         """Return what ffmpeg opens: the source, a part of it, or what the decoder outputs of it."""
         if self.point is not None and self.point.head:
@@ -465,61 +418,36 @@ class _Process:
         return decode_irregular(source, self.decoder) if self.decoder else source
 
     def run(self, source: bytes) -> dict[str, bytes]:
-        """Return the outputs; raise NothingDecoded if any of them has no audio."""
-        return _run_together([(source, self)])[0]
-
-
-def _run_together(parts: Sequence[tuple[bytes, _Process]]) -> list[dict[str, bytes]]:
-    """Return the outputs of processes, run as one; raise NothingDecoded if one has no audio.
-
-    Each of them opens its source anew.
-    """
-    with ExitStack() as stack:
-        opened, words, descriptors, made = [parts[0][1].opened[0]], [], [], []
-        for number, (source, process) in enumerate(parts):
-            path = process.opened[-1]
-            if number:
-                file = stack.enter_context(tempfile.TemporaryFile(buffering=0))
-                file.write(process.input_of(source))
-                descriptors.append(file.fileno())
-                path = f"file:/dev/fd/{file.fileno()}"
-            opened += [*process.opened[1:-1], path]
-            outputs = {}
-            for text, found in process.outputs.items():
+        """Return the outputs; raise NothingDecoded if one of them has no audio."""
+        with ExitStack() as stack:
+            words, descriptors, outputs = [], [], {}
+            for text, found in self.outputs.items():
                 spool, options = stack.enter_context(closing(AnonymousFile())), options_of(text)
                 assert spool.descriptor > SOURCE_DESCRIPTOR
                 encoder, stated = ENCODERS[options.f], stated_length(options, found)
                 least = encoder.tagged_header_bytes(found.carried_tags)
                 outputs[text] = EncodedFile(spool, least, stated)
-                # The words begin with the choice of the first audio stream.
-                words += ["-map", f"{number}:a:0", *process.words[text][2:]]
-                words.append(f"pipe:{spool.descriptor}")
+                words += [*self.words[text], f"pipe:{spool.descriptor}"]
                 descriptors.append(spool.descriptor)
-            made.append(outputs)
-        # Of several outputs, `empty_output` detects only that all are empty.
-        words = ["empty_output_stream" if word == "empty_output" else word for word in words]
-        source, process = parts[0]
-        stdin = process.input_of(source) if process.decoder else b""
-        read = source if process.decoder else process.input_of(source)
-        ended = run([*opened, *words], read, more=descriptors, stdin=stdin)
-        pipeline = single_process(words, next(iter(process.outputs.values())))
-        if process.decoder:
-            pipeline = replace(pipeline, decoder=list(process.decoder))
-        succeeded = not ended.returncode
-        pipeline.check(ended.stderr, succeeded=succeeded)
-        refusal = None if succeeded else classify(ended.stderr) or RenderFailed
-        for (_, process), outputs in zip(parts, made, strict=True):
+            # Of several outputs, `empty_output` detects only that all are empty.
+            words = ["empty_output_stream" if word == "empty_output" else word for word in words]
+            stdin = self.input_of(source) if self.decoder else b""
+            read = source if self.decoder else self.input_of(source)
+            ended = run([*self.opened, *words], read, more=descriptors, stdin=stdin)
+            pipeline = single_process(words, next(iter(self.outputs.values())))
+            if self.decoder:
+                pipeline = replace(pipeline, decoder=list(self.decoder))
+            succeeded = not ended.returncode
+            pipeline.check(ended.stderr, succeeded=succeeded)
+            refusal = None if succeeded else classify(ended.stderr) or RenderFailed
             for text, output in outputs.items():
                 output.complete()
-                encoder, tags = ENCODERS[options_of(text).f], process.outputs[text].carried_tags
+                encoder, tags = ENCODERS[options_of(text).f], self.outputs[text].carried_tags
                 if encoder.encoded_nothing(output.encoded_bytes(output.written), tags):
                     refusal = refusal or NothingDecoded
-        if refusal is None:
-            return [
-                {text: output.read(0, output.written) for text, output in outputs.items()}
-                for outputs in made
-            ]
-    raise refusal(repr(ended.stderr[-2000:]))
+            if refusal is None:
+                return {text: output.read(0, output.written) for text, output in outputs.items()}
+        raise refusal(repr(ended.stderr[-2000:]))
 
 
 @lru_cache(maxsize=4)
@@ -533,23 +461,14 @@ def render_and_decode(source: bytes, text: str) -> Sound:
     return render_and_decode_all(source, [text])[text]
 
 
-def render_and_decode_all(source: bytes, texts: Iterable[str]) -> dict[str, Sound]:
+def render_and_decode_all(
+    source: bytes, texts: Iterable[str], resampler: str = SOXR
+) -> dict[str, Sound]:
     """Render a source in several ways and decode the outputs."""
-    outputs = render_all(source, texts)
+    outputs = render_all(source, texts, resampler=resampler)
     # One or two frames are too few to detect these formats.
     forms = {text: options_of(text).f for text in outputs}
     return decode_all(outputs, {t: form for t, form in forms.items() if form in ("aac", "mp3")})
-
-
-def render_and_decode_each(
-    jobs: Iterable[tuple[bytes, Iterable[str]]], resampler: str = SOXR
-) -> list[dict[str, Sound]]:
-    """Render sources, each in several ways, and decode all outputs with one process."""
-    rendered = render_each(jobs, resampler=resampler)
-    named = {(n, text): out for n, outs in enumerate(rendered) for text, out in outs.items()}
-    forms = {name: options_of(name[1]).f for name in named}
-    sounds = decode_all(named, {n: form for n, form in forms.items() if form in ("aac", "mp3")})
-    return [{text: sounds[n, text] for text in outs} for n, outs in enumerate(rendered)]
 
 
 def decode_all(files: Mapping[T, bytes], demuxers: Mapping[T, str] = {}) -> dict[T, Sound]:
@@ -628,35 +547,9 @@ def describe(source: bytes) -> dict[str, Any]:
 @cache
 def measure_loudness(source: bytes, text: str | None = None) -> Measurement:
     """Measure the loudness of a render, or of the source itself."""
-    return measure_loudness_each([(source, text)])[0]
-
-
-def measure_loudness_each(jobs: Iterable[tuple[bytes, str | None]]) -> list[Measurement]:
-    """Measure the loudness of renders, or of sources themselves, with one process."""
-    with ExitStack() as stack:
-        opened, words, files, reports = ["ffmpeg"], [], [], []
-        for number, (source, text) in enumerate(jobs):
-            command = _loudness_command(source, text)
-            behind = command.index("-i") + 2
-            file, report = (
-                stack.enter_context(tempfile.TemporaryFile(buffering=0)) for _ in range(2)
-            )
-            file.write(source)
-            opened += [*command[1 : behind - 1], f"file:/dev/fd/{file.fileno()}"]
-            # The words begin with the choice of the first audio stream.
-            words += ["-map", f"{number}:a:0"]
-            for word in command[behind + 2 :]:
-                words.append(re.sub(r"(?<=file=pipe\\\\:)1$", str(report.fileno()), word))
-            files.append(file.fileno())
-            reports.append(report)
-        run([*opened, *words], more=[*files, *(report.fileno() for report in reports)])
-        measured = []
-        for report in reports:
-            parser = LoudnessParser()
-            report.seek(0)
-            parser.add(report.read())
-            measured.append(parser.finish())
-        return measured
+    parser = LoudnessParser()
+    parser.add(run(_loudness_command(source, text), source).stdout)
+    return parser.finish()
 
 
 def _loudness_command(source: bytes, text: str | None) -> list[str]:

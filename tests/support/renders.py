@@ -17,9 +17,10 @@ from tests.support.stores import Calls
 
 class _NoFile:
     descriptor = -1
+    closed = False
 
     def close(self) -> None:
-        pass
+        self.closed = True
 
 
 class FakeOutput(RenderOutput):

@@ -465,8 +465,10 @@ class ServiceCase(TestCase):
     :cvar shares_programs: whether services in this process use programs that were linked before.
     :ivar root: the folder of the sources.
     :ivar store: the folder of the variants.
+    :ivar reactor: that of the services.
     """
 
+    reactor: Any = reactor
     timeout = TEST_PATIENCE
     checks_ffmpeg: ClassVar[bool] = False
     shares_programs: ClassVar[bool] = True
@@ -522,7 +524,7 @@ class ServiceCase(TestCase):
 
     def new_service(self, **settings: Any) -> AudioProxy:
         """Return a service; it stops at the end of the test at the latest."""
-        service = AudioProxy(self.config(**settings), reactor, listens=True)
+        service = AudioProxy(self.config(**settings), self.reactor, listens=True)
         self.addCleanup(service.stopService)
         if self.shares_programs:
             for program in service.engine.starter.programs.values():

@@ -51,7 +51,7 @@ def _state_of(program: str) -> str:
 
 
 def _content_of(word: str) -> str:
-    if os.sep in word and os.path.isfile(word):
+    if os.path.isfile(word):
         return sha256(Path(word).read_bytes()).hexdigest()
     return word
 

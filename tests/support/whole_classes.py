@@ -39,6 +39,8 @@ MORE = (
     "tests.render.test_irregular_live",
     "tests.render.test_deadline_live",
     "tests.test_service_processes_live.TwoNodeTests",
+    # Every answer of a server to every request.
+    "tests.test_faults",
     "tests.test_upgrading_live",
     "tests.test_install_live",
     "tests.examples",

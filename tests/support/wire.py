@@ -570,3 +570,21 @@ class ClientCase(SynchronousTestCase):
         error = self.failureResultOf(begun).value
         self.assertIs(type(error), kind, error)
         return error
+
+
+class RetryCase(ClientCase):
+    """Base class of tests of a client that tries again after some seconds."""
+
+    def result_of(self, work: Coroutine[Any, Any, T]) -> T:
+        result: T = self.successResultOf(self._retry(work))
+        return result
+
+    def error_of(self, work: Coroutine[Any, Any, Any], kind: type[E]) -> E:
+        return self.exactly(self._retry(work), kind)
+
+    def _retry(self, work: Coroutine[Any, Any, T]) -> Deferred[T]:
+        begun = self.begin(work)
+        for _ in range(10):
+            if not begun.called:
+                self.network.advance(1)
+        return begun

@@ -69,7 +69,8 @@ class PruneTests(ServiceCase):
         folder = Path(self.mktemp()).absolute()
         folder.mkdir()
         (folder / "attr.py").write_text("import pathlib; pathlib.Path(__file__ + '.ran').touch()")
-        self.patch(sys, "path", [str(folder), *sys.path])
+        sys.path.insert(0, str(folder))
+        self.addCleanup(sys.path.remove, str(folder))
         self.start(variant_store_max_bytes=10_000_000)
         await until((folder / "attr.py.ran").exists, "the import")
 

@@ -11,13 +11,12 @@ from xml.sax.saxutils import escape
 from twisted.internet.defer import CancelledError
 
 from audioproxy.config import S3Config
-from audioproxy.s3 import objects
 from audioproxy.s3.objects import ObjectStore
 from audioproxy.variants.bucket_catalog import BucketCatalog
 from audioproxy.variants.catalog import CatalogError, Entry, Pace, Page, Verdict
 from audioproxy.variants.proof import PROOF_PREFIX
 from tests.support.variants import StoredVariant, neighbors
-from tests.support.wire import ClientCase, Peer, Request, Script, error, reply
+from tests.support.wire import Peer, Request, RetryCase, Script, error, reply
 
 SETTINGS = S3Config("http://s3.test", "path", None, "AKIA", "secret", None, "us-east-1")
 ONE, TWO = StoredVariant.of(), StoredVariant.of(options="f:opus")
@@ -39,12 +38,11 @@ def listing(*keys: str, token: str = "") -> bytes:
     return f"<ListBucketResult>{head}{rows}</ListBucketResult>".encode()
 
 
-class CatalogCase(ClientCase):
+class CatalogCase(RetryCase):
     """A bucket."""
 
     def setUp(self) -> None:
         super().setUp()
-        self.patch(objects, "RETRY_DELAY", 0)
         self.catalog = BucketCatalog(ObjectStore(SETTINGS, self.client), "bucket", 3)
         self.failed: list[tuple[str, str]] = []
 

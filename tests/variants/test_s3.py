@@ -22,16 +22,13 @@ from twisted.logger import formatEvent
 
 from audioproxy.config import S3Config
 from audioproxy.errors import NotConfigured, UpstreamUnavailable
-from audioproxy.files import scratch_files
 from audioproxy.files.scratch_files import AnonymousSpace, ScratchFile
 from audioproxy.files.streams import ConsumerGone
 from audioproxy.grammar.cache_tag import CacheTagHeader
-from audioproxy.s3 import objects
 from audioproxy.s3.errors import Busy, Denied, Missing, StoreError, WrongEndpoint
 from audioproxy.s3.objects import ObjectStore
 from audioproxy.s3.signing import MAX_PRESIGN_SECONDS
 from audioproxy.testing import FakeThreads
-from audioproxy.variants import s3 as s3_module
 from audioproxy.variants.interfaces import VariantChanged
 from audioproxy.variants.record import METADATA_PREFIX, VariantRecord
 from audioproxy.variants.response_headers import VariantHeaders
@@ -42,8 +39,8 @@ from tests.support.processes import open_descriptors
 from tests.support.stores import RECORD
 from tests.support.variants import StoredVariant
 from tests.support.wire import (
-    ClientCase,
     Peer,
+    RetryCase,
     Script,
     attempts,
     chunk,
@@ -87,12 +84,11 @@ def first_byte(
     return reply(status, b"x", {"Content-Range": f"bytes 0-0/{total}", **(headers or {})})
 
 
-class VariantCase(ClientCase):
+class VariantCase(RetryCase):
     """A variant store in a bucket."""
 
     def setUp(self) -> None:
         super().setUp()
-        self.patch(objects, "RETRY_DELAY", 0)
         self.before = open_descriptors()
         self.threads = FakeThreads()
         self.log = Log(self)
@@ -201,10 +197,7 @@ class LookupTests(VariantCase):
         A store that cannot be reached is a 502.
         """
         self.network.refusal = ConnectionRefusedError()
-        looking = self.begin(self.variants.lookup(KEY))
-        self.network.advance(1)
-        self.network.advance(1)
-        self.exactly(looking, UpstreamUnavailable)
+        self.error_of(self.variants.lookup(KEY), UpstreamUnavailable)
         self.network.refusal = None
         self.network.scripts.append(reply(206, b"x", {"Content-Range": "bytes 1-1/5"}))
         self.error_of(self.variants.lookup(KEY), UpstreamUnavailable)
@@ -427,25 +420,23 @@ class CommitTests(CommitCase):
 
     def test_too_many(self) -> None:
         """If too many uploads are in progress, a commit fails, to save disk space (D35)."""
-        self.patch(s3_module, "_MAX_UPLOADS", 1)
-        slow = self.commit()
-        scratch = self.create(b"hello")
-        self.failureResultOf(
-            self.begin(self.variants.commit(KEY, scratch, 5, HEADERS, RECORD)), OSError
-        )
-        scratch.close()
-        self.threads.run()
-        self.network.peers[-1].send(reply(200))
+        slow = [self.commit() for _ in range(32)]
+        self.assertIn("32 uploads", str(self.failureResultOf(self.commit(), OSError).value))
+        for peer in self.network.peers:
+            peer.send(reply(200))
         self.network.run()
-        self.successResultOf(slow)
+        for committing in slow:
+            self.successResultOf(committing)
         self.network.scripts.append(reply(200))
         self.successResultOf(self.commit())
 
     def test_parts(self) -> None:
         """A variant that is larger than one part is uploaded in several parts."""
-        self.patch(scratch_files, "_HASH_CHUNK", 300)
-        self.variants = self.make(part_size=1000)
-        for size, parts in ((999, 0), (1000, 0), (1001, 2), (2000, 2), (2001, 3)):
+        # More than is read at a time for a digest.
+        most = 300_000
+        self.variants = self.make(part_size=most)
+        rows = {most - 1: 0, most: 0, most + 1: 2, 2 * most: 2, 2 * most + 1: 3}
+        for size, parts in rows.items():
             self.network.requests.clear()
             self.network.scripts[:] = (
                 [BEGUN, *[TAGGED] * parts, COMPLETED] if parts else [reply(200)]
@@ -480,8 +471,10 @@ class CommitTests(CommitCase):
         self.variants = self.make(run_in_thread=fail)
         self.assertEqual(errno.EIO, self.failureResultOf(self.commit(), OSError).value.errno)
         self.variants = self.make()
-        self.patch(os, "pread", fail)
-        self.assertEqual(errno.EIO, self.failureResultOf(self.commit(), OSError).value.errno)
+        unreadable = SimpleNamespace(descriptor=-1, close=lambda: None)
+        committing = self.begin(self.variants.commit(KEY, unreadable, 5, HEADERS, RECORD))
+        self.threads.run()
+        self.assertEqual(errno.EBADF, self.failureResultOf(committing, OSError).value.errno)
         self.assertEqual(self.network.requests, [])
 
     def test_cancelled(self) -> None:
@@ -542,6 +535,7 @@ class SharedLookupTests(CommitCase):
         self.assertIsNone(self.successResultOf(other))
         self.network.scripts.append(reply(503))
         self.answer_request(2, reply(503))
+        self.network.advance(1)
         for looking in broken:
             self.exactly(looking, UpstreamUnavailable)
         self.assertEqual(self.lines(), ["a lookup in the variant store failed: status 503"])

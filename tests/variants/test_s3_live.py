@@ -1,24 +1,18 @@
-"""Variant store in a bucket: stored objects, hits in proxy mode and hits in redirect mode."""
+"""Variant store in a bucket: stored objects, uploads in parts, and hits in redirect mode."""
 
 from __future__ import annotations
 
-import time
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
-from urllib.parse import quote
 
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SkipTest
 
-from audioproxy import service as service_module
 from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.sources import S3Source
-from audioproxy.s3 import objects
 from audioproxy.service import BootError
 from audioproxy.variants import s3 as s3_module
-from audioproxy.variants.record import METADATA_PREFIX, VariantRecord, digest_of
 from audioproxy.variants.s3 import S3VariantStore
 from tests.support.http import MEDIA_CACHE_CONTROL, Response
 from tests.support.remote import (
@@ -33,7 +27,6 @@ from tests.support.service import (
     fetch,
     long_flac,
     short_flac,
-    until,
     until_hit,
 )
 from tests.support.wire import Request
@@ -84,6 +77,8 @@ class StoredTests(RemoteCase):
             self.assertEqual(miss.body, hit.body)
             if path is not paths[-1]:  # its max-age counts down
                 self.assertEqual(body_and_headers(miss), body_and_headers(hit))
+        part = await fetch(other.port, paths[0], range=b"bytes=100-1099")
+        self.assertEqual((206, misses[0].body[100:1100]), (part.status, part.body))
         self.assertIn(b"filename*=UTF-8''%C3%A9t%C3%A9", misses[0]["content-disposition"] or b"")
         key = cache_key(
             VariantOptions(f="peaks", ch=1, pk_bits=16, pk_fmt="dat", pts=9),
@@ -91,75 +86,6 @@ class StoredTests(RemoteCase):
         )
         self.assertEqual(key, key_of(misses[1]))
         self.assertEqual(404, (await fetch(other.port, self.url("a.flac", "f:wav"))).status)
-
-    async def test_long_names(self) -> None:
-        """Variants with long names in CJK letters are stored, and found by their source (D58).
-
-        Beside a long name of a download, the source is recorded as its digest alone.
-        """
-        name = "/".join(["\u9332\u97f3" * 30] * 3)
-        source = S3Source(self.sources, name.encode())
-        self.put(name, short_flac())
-        service = await self.boot()
-        for options, kept in (("f:opus", True), ("f:opus/dl:" + quote("\u97f3" * 85), False)):
-            path = self.url(name, options)
-            miss = await fetch(service.port, path)
-            hit = await until_hit(service.port, path)
-            self.assertEqual(body_and_headers(miss), body_and_headers(hit))
-            found = self.server.get(self.variants, key_of(miss)).headers
-            texts = {line.removeprefix(METADATA_PREFIX): text for line, text in found.items()}
-            record = VariantRecord.read(texts)
-            assert record is not None
-            self.assertEqual(digest_of(source), record.source_sha256)
-            self.assertEqual(source.address if kept else None, record.source)
-
-
-class ProxyTests(RemoteCase):
-    """Hits in proxy mode (AP_SERVE_MODE=proxy)."""
-
-    async def test_hit(self) -> None:
-        """A hit sends a lookup and a read to the store, and nothing to the source.
-
-        HEAD of a hit returns the headers of GET, ignores Range and does not read the object.
-        Ranges get 206 with the right bytes.
-        """
-        self.put("a.flac", short_flac())
-        source, store = self.relay(), self.relay()
-        service = await self.boot(source_s3=self.s3(source), variant_s3=self.s3(store))
-        path = self.url("a.flac", "f:mp3/dl:a.mp3")
-
-        async def request(method: bytes = b"GET", **headers: bytes) -> Response:
-            return await fetch(service.port, path, method, x_request_id=b"same", **headers)
-
-        miss = await request()
-        await until_hit(service.port, path)
-        body, size = miss.body, len(miss.body)
-        source.requests.clear()
-        store.requests.clear()
-        hit = await request()
-        self.assertEqual(
-            [("GET", "bytes=0-0"), ("GET", f"bytes=0-{size - 1}")],
-            [(received.method, received.headers["range"]) for received in store.requests],
-        )
-        self.assertEqual((200, True), (hit.status, hit.complete))
-        self.assertEqual(body_and_headers(miss), body_and_headers(hit))
-        self.assertEqual((b"HIT", b"bytes"), (hit["x-audio-proxy"], hit["accept-ranges"]))
-        self.assertEqual(b"%d" % size, hit["content-length"])
-        head = await request(b"HEAD", range=b"bytes=0-9")
-        self.assertEqual((200, b""), (head.status, head.body))
-        self.assertEqual(hit.headers_without_date, head.headers_without_date)
-        self.assertEqual("bytes=0-0", store.requests[-1].headers["range"])
-        self.assertEqual((3, []), (len(store.requests), source.requests))
-        for sent, start, stop in (
-            (b"bytes=100-1099", 100, 1100),
-            (b"bytes=-5", size - 5, size),
-            (b"bytes=10-99999999", 10, size),
-        ):
-            part = await request(range=sent, if_range=miss["etag"] or b"")
-            self.assertEqual((206, True, body[start:stop]), (part.status, part.complete, part.body))
-            self.assertEqual(b"bytes %d-%d/%d" % (start, stop - 1, size), part["content-range"])
-            self.assertEqual(b"%d" % (stop - start), part["content-length"])
-            self.assertEqual(body_and_headers(miss)[1:], body_and_headers(part)[1:])
 
 
 class MultipartTests(RemoteCase):
@@ -174,8 +100,6 @@ class MultipartTests(RemoteCase):
         self.put("long.flac", long_flac())
         # Small parts in place of the default of 4 GiB.
         self.patch(s3_module, "S3VariantStore", partial(S3VariantStore, part_size=PART_SIZE))
-        self.patch(s3_module, "RETRY_DELAY", 0.01)
-        self.patch(objects, "RETRY_DELAY", 0.01)
         store = self.relay()
         service = await self.boot(variant_s3=self.s3(store))
         path = self.url("long.flac", f"{LARGE}/dl:a.wav")
@@ -253,15 +177,3 @@ class RedirectTests(RemoteCase):
         self.assertEqual((302, b"%d" % len(miss.body)), (head.status, head["content-length"]))
         self.assertEqual((b"no-store", b"bytes"), (head["cache-control"], head["accept-ranges"]))
         self.assertEqual(200, self.server.fetch((head["location"] or b"").decode()).status)
-
-    async def test_exp(self) -> None:
-        """Presigned URLs expire no later than ``exp``, and the store refuses them afterwards."""
-        now = int(time.time())
-        self.patch(service_module, "time", SimpleNamespace(time=lambda: now + 0.9))
-        port, _ = await self.start_with_variant("f:mp3", presign_ttl=100)
-        for left, expires in ((101, 100), (99, 99), (1, 1)):
-            hit = await fetch(port, self.url("a.flac", f"exp:{now + left}"))
-            self.assertEqual((302, b"no-store"), (hit.status, hit["cache-control"]), left)
-            location = (hit["location"] or b"").decode()
-            self.assertIn(f"X-Amz-Expires={expires}&", location)
-        await until(lambda: self.server.fetch(location).status == 403, "the URL to expire")

@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 
-from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent
 
-from audioproxy.concurrency.deadlines import ProgressTimeout
-from audioproxy.http_client import bodies as bodies_module
 from audioproxy.render import registry as registry_module
 from audioproxy.s3 import objects
-from audioproxy.variants import s3 as s3_module
 from tests.support.http import Log, Response
 from tests.support.remote import (
     HOLD,
     PASS,
     RemoteCase,
-    RequestAction,
     body_and_headers,
     key_of,
 )
 from tests.support.service import (
-    Client,
     counter_increases,
     fetch,
     scrape,
-    send,
     short_flac,
     signed,
     until,
     until_hit,
 )
-from tests.support.wire import Request
 
 
 class OutageCase(RemoteCase):
@@ -41,7 +32,6 @@ class OutageCase(RemoteCase):
 
     async def setUp(self) -> None:
         await super().setUp()
-        self.patch(s3_module, "RETRY_DELAY", 0.01)
         self.patch(objects, "RETRY_DELAY", 0.01)
         self.patch(registry_module, "_LINGER", 0.05)
         self.log = Log(self)
@@ -104,35 +94,7 @@ class LookupTests(OutageCase):
 
 
 class WriteBackTests(OutageCase):
-    """Write-backs that fail, are interrupted, or run when the service stops."""
-
-    async def test_lost_during_the_upload(self) -> None:
-        """An interrupted upload stores no object, not even a torn one, and is retried once.
-
-        Its failure affects no client, and is logged once.
-        """
-        tries: list[Request] = []
-
-        def lose(request: Request) -> RequestAction:
-            if request.method == "PUT":
-                tries.append(request)
-                return HOLD
-            return PASS
-
-        self.store.rule = lose
-        response = await fetch(self.port, signed("/plain/local://short.flac"))
-        self.assertEqual((200, True), (response.status, response.complete))
-        for number in (1, 2):
-            await until(
-                lambda number=number: len(tries) == number and self.store.stalled, "the upload"
-            )
-            self.assertEqual([], self.stored())
-            self.store.reset_all()
-        await until(self.warnings, "the warning")
-        self.assertEqual((2, []), (len(tries), self.stored()))
-        (warning,) = self.warnings()
-        self.assertRegex(warning, rf"\Awrite-back of {key_of(response)} failed: .+ unreachable: .+")
-        self.assertEqual([], self.log.errors)
+    """Write-backs that run when the service stops."""
 
     async def test_term(self) -> None:
         """SIGTERM during a write-back lets the write-back complete; the exit status is 0 (D39)."""
@@ -151,54 +113,3 @@ class WriteBackTests(OutageCase):
         self.assertEqual([key_of(response)], self.stored())
         self.assertEqual(response.body, self.server.get(self.variants, key_of(response)).body)
         self.assertEqual("", node.stderr)
-
-
-class HitTests(OutageCase):
-    """Stores that fail while a hit is read from them."""
-
-    SIZE = 8 * 1024 * 1024
-
-    async def test_breaks_off(self) -> None:
-        """If the store resets or closes its connection or stalls, the hit's stream breaks off.
-
-        The next request gets the whole variant.
-        """
-        path = signed("/plain/local://short.flac")
-        name = key_of(await fetch(self.port, path, b"HEAD"))
-        self.server.put(self.variants, name, bytes(self.SIZE), content_type="audio/mpeg")
-        # The timeout of a stalled body passes only when this clock is advanced.
-        clock = Clock()
-        self.patch(
-            bodies_module,
-            "ProgressTimeout",
-            lambda _, seconds, on_expiry: ProgressTimeout(clock, seconds, on_expiry),
-        )
-        failures: tuple[Callable[[], object], ...] = (
-            self.store.reset_all,
-            self.store.close_cleanly,
-            lambda: clock.advance(bodies_module.STALL_TIMEOUT),
-        )
-        for number, fail in enumerate(failures, 1):
-            self.store.rule = lambda request: self.SIZE // 2
-            client: Client = await send(self.port, path)
-            await until(lambda: self.store.stalled, "half of the body")
-            await until(
-                lambda client=client, fail=fail: client.closed or fail(), "the stream to break off"
-            )
-            broken = await client.end()
-            self.assertEqual((200, False), (broken.status, broken.complete), number)
-            self.assertEqual(b"HIT", broken["x-audio-proxy"])
-            self.assertLess(len(broken.body), self.SIZE)
-            failed = [each for each in self.log.requests if each.error_code]
-            self.assertEqual(number, len(failed))
-            self.assertEqual(
-                (200, "upstream_unavailable"), (failed[-1].status, failed[-1].error_code)
-            )
-            warnings = self.warnings()
-            self.assertEqual(number, len(warnings))
-            self.assertRegex(warnings[-1], "the transfer of a stored variant failed: .+")
-            await until(lambda: not self.store.stalled, "the connection to close")
-            self.store.rule = lambda request: PASS
-            whole = await fetch(self.port, path)
-            self.assertEqual((True, self.SIZE), (whole.complete, len(whole.body)), number)
-        self.assertEqual([], self.log.errors)

@@ -169,13 +169,19 @@ class LedgerTests(UsageCase):
             self.assertEqual(self.total(), self.usage().read())
 
     def test_removed_ledger(self) -> None:
-        """A count of a ledger that was removed meanwhile has no result."""
+        """A count of a ledger that was removed or emptied meanwhile has no result."""
         self.write(b"5 7\n")
         with self.usage().count() as end_count:
             (self.root / ".usage").unlink()
             end_count(9)
             self.usage(BOUND).ensure()
             self.add(KEYS[0], 8)
+            end_count(9)
+        self.assertIsNone(self.usage().read())
+        self.write(b"5 7\n")
+        with self.usage().count() as end_count:
+            self.write(b"")
+            self.add(KEYS[0], 3)
             end_count(9)
         self.assertIsNone(self.usage().read())
 

@@ -16,6 +16,7 @@ from audioproxy.config import Config
 from audioproxy.config.values import listed
 from audioproxy.files.disk_space import DiskSpace
 from audioproxy.files.scratch_files import AnonymousFile, temporary_folder
+from audioproxy.files.whole_transfers import write_whole
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
@@ -29,7 +30,7 @@ async def check_temporary_files(
         whose = f", of this shell, since {env_file} has no TMPDIR"
     try:
         with closing(AnonymousFile(folder=folder)) as file:
-            os.write(file.descriptor, bytes(4096))
+            write_whole(file.descriptor, bytes(4096), 0)
     except OSError as error:
         yield bad(
             "temporary files",

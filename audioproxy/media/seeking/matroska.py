@@ -99,14 +99,15 @@ def find_in_matroska(
     samples, rate = grid.samples, probe.sample_rate
     preroll = CODECS[probe.codec].preroll(blocks[0].frames[0], rate)
     number = (first + track.delay) // samples - -(-preroll // samples)
-    index = cues.find(grid.stamp(number))
+    # A rounded time stamp may be later than the place.
+    latest = floor(grid.stamp(number) + grid.period / 2)
+    index = cues.find(latest)
     _, place = cues.last_before(index)
     if place <= start:
         raise Malformed
     placed = yield from read_blocks(place, size, track.number)
     if not 0 < grid.number(placed[0].stamp) <= number or number * samples > _LATEST * rate:
         raise Malformed
-    latest = floor(grid.stamp(number) + grid.period / 2)
     stamp, offset, cluster = yield from find_block(place, size, track.number, latest)
     begin = grid.number(stamp)
     _, end_place = cues.last_before(len(cues))

@@ -63,7 +63,7 @@ class Cues:
     def __len__(self) -> int:
         return len(self._points)
 
-    def find(self, stamp: Fraction) -> int:
+    def find(self, stamp: Fraction | int) -> int:
         """Return the index after the last point up to a time stamp."""
         return bisect_right(range(len(self)), floor(stamp), key=self.stamp)
 

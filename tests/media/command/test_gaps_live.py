@@ -15,7 +15,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.waveform import SAMPLE
-from tests.media.command.test_seek_live import add_gapless_tag
 from tests.media.lengths.test_headers_live import stated_samples
 from tests.support.audio import (
     Sound,
@@ -28,14 +27,15 @@ from tests.support.audio import (
     probe_length,
     read_wav,
     render,
+    render_all,
     render_and_decode,
     render_and_decode_all,
-    render_each,
     render_once,
     run,
     tone,
     write_wav,
 )
+from tests.support.mp4 import add_gapless_tag
 
 RATE = 48000
 SECONDS = 7
@@ -121,8 +121,8 @@ class LengthTests(SynchronousTestCase):
     def test_kinds(self) -> None:
         """In each container and codec, the audio behind a gap keeps its place, to the sample."""
         expected = decode_all(whole())
-        rendered = render_each((source, [WHOLE, "f:flac"]) for source in with_gaps().values())
-        for (name, original), outputs in zip(expected.items(), rendered, strict=True):
+        for name, original in expected.items():
+            outputs = render_all(with_gaps()[name], [WHOLE, "f:flac"])
             heard = read_wav(outputs[WHOLE])
             self.assertLessEqual(abs(len(heard) - len(original)), 1024, name)
             self.assertEqual(len(decode(outputs["f:flac"])), len(heard), name)
@@ -182,10 +182,8 @@ class LengthTests(SynchronousTestCase):
         """``t`` is the exact cut of the whole: ahead of a gap, inside it, behind it (D12)."""
         places = ("0.5:1", "1.5:2", "2.5:1", "3.5:2.25", "5.25:1", "1:5.5", "6.5")
         texts = [WHOLE, *(f"{WHOLE}/t:{place}" for place in places)]
-        files = {name: with_gaps()[name] for name in TRIMMED}
-        rendered = render_each((source, texts) for source in files.values())
-        for name, outputs in zip(files, rendered, strict=True):
-            heard = {text: read_wav(output) for text, output in outputs.items()}
+        for name in TRIMMED:
+            heard = render_and_decode_all(with_gaps()[name], texts)
             for place, text in zip(places, texts[1:], strict=True):
                 start, _, seconds = place.partition(":")
                 first = round(float(start) * RATE)

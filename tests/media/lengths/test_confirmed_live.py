@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.media.lengths.test_positions_live import edit, ended, granule, set_granule
 from tests.support.audio import convert_all, measure, noise, probe_length, write_wav
+from tests.support.ogg import ended, moved
 
 RATE = 44100
 CODECS = {
@@ -36,21 +36,6 @@ def sources(seconds: int, more: str = "") -> dict[str, bytes]:
 
 def replaced(file: bytes, at: int, data: bytes) -> bytes:
     return file[:at] + data + file[at + len(data) :]
-
-
-def moved(file: bytes, steps: Callable[[int, int], int]) -> bytes:
-    """Return an Ogg file with other positions of its pages.
-
-    :param steps: returns the samples by which a page is moved, by its number and that of all pages.
-    """
-
-    def move(pages: list[bytearray]) -> list[bytearray]:
-        for index, page in enumerate(pages):
-            if granule(page) > 0:
-                set_granule(page, granule(page) + steps(index, len(pages)))
-        return pages
-
-    return edit(file, move)
 
 
 class ConfirmedLengthTests(SynchronousTestCase):

@@ -6,10 +6,10 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.lengths.containers import read_length
-from tests.media.lengths.test_flac import flac, frame
-from tests.media.lengths.test_pcm import FORMAT, chunk, wav
 from tests.support.audio import find_length_of
+from tests.support.flac import flac, frame
 from tests.support.probes import Probe, replace
+from tests.support.riff import FORMAT, chunk, wav
 
 FLAC = Probe("flac", "flac", None, False, sample_rate=44100)
 

@@ -19,7 +19,6 @@ from tests.support.audio import (
     render,
     render_all,
     render_and_decode_all,
-    render_each,
     write_wav,
 )
 from tests.support.measures import level, peak
@@ -35,6 +34,8 @@ EXACT = {
     "little.aiff": "-c:a pcm_s16le",
     "a.caf": "-c:a pcm_s16be",
     "a.flac": "-sample_fmt s16",
+    "a.wv": "",
+    "a.tta": "",
     "alac.m4a": "-c:a alac",
     "aac.m4a": "-c:a aac -aac_pns 0",
     "front.m4a": "-c:a aac -aac_pns 0 -movflags faststart",
@@ -133,13 +134,12 @@ class SourceTests(SynchronousTestCase):
         """A least length is none too high, and a trim that surely lies within it is exact."""
         bounded = convert_all(write_wav(noise(8000, 32000)), BOUNDED)
         decoded = decode_all(bounded)
-        jobs = [(source, ("f:wav/t:0:0.2", "f:m4a/t:0.1")) for source in bounded.values()]
-        for (name, source), outputs in zip(bounded.items(), render_each(jobs), strict=True):
+        for name, source in bounded.items():
             length = probe_length(source).length
             assert length is not None
             self.assertFalse(length.exact, name)
             self.assertTrue(0 < length.samples <= len(decoded[name]), name)
-            inside, outside = outputs.values()
+            inside, outside = render_all(source, ("f:wav/t:0:0.2", "f:m4a/t:0.1")).values()
             self.assertEqual((stated_samples(inside), stated_samples(outside)), (1600, -1024), name)
             self.assertEqual(len(decode(inside)), 1600, name)
 
@@ -152,12 +152,11 @@ class OutputTests(SynchronousTestCase):
         short = {"one page.ogg": "-c:a libvorbis", "short.m4a": "-c:a aac", "a.mp3": "-b:a 64k"}
         kinds = convert_all(write_wav(noise(RATE, 4321, 2)), short)
         files = {**kinds, **{name: sources()[name] for name in DECODED}}
-        rendered = render_each((source, FORMATS) for source in files.values())
         outputs, expected = {}, {}
-        for (name, source), formats in zip(files.items(), rendered, strict=True):
+        for name, source in files.items():
             found = probe_length(source)
             samples = 4321 if name in kinds else samples_at(found.sample_rate)
-            for text, output in formats.items():
+            for text, output in render_all(source, FORMATS).items():
                 rate = 48000 if text == "f:opus" else found.sample_rate
                 count = resampled_count(0, samples, found.sample_rate, rate)
                 if text == "f:peaks":
@@ -185,26 +184,19 @@ class OutputTests(SynchronousTestCase):
             "enhance:voice": SAMPLES,
         }
         texts = {f"f:mp3/q:5/{text}": samples for text, samples in lengths.items()}
-        names = ("pcm_s16le.wav", "aac.m4a", "variable.mp3")
-        rendered = render_each((sources()[name], texts) for name in names)
-        outputs = {
-            (name, text): output
-            for name, found in zip(names, rendered, strict=True)
-            for text, output in found.items()
-        }
-        for what, heard in decode_all(outputs).items():
-            found = stated_samples(outputs[what]), len(heard)
-            self.assertEqual(found, (texts[what[1]],) * 2, what)
+        for name in ("pcm_s16le.wav", "aac.m4a", "variable.mp3"):
+            outputs = render_all(sources()[name], texts)
+            for text, heard in decode_all(outputs).items():
+                found = stated_samples(outputs[text]), len(heard)
+                self.assertEqual(found, (texts[text],) * 2, (name, text))
 
     def test_last_block(self) -> None:
         """Vorbis that ends within a block has its stated length (D57)."""
         lengths = {f"{samples}.ogg": samples for samples in (441, 2000, 30_000, RATE + 30_000)}
         cuts = {n: f"-af atrim=end_sample={end} -c:a libvorbis" for n, end in lengths.items()}
         texts = {"f:wav": RATE, "f:wav/sr:8000": 8000}
-        files = convert_all(write_wav(noise(RATE, 2 * RATE)), cuts)
-        rendered = render_each((source, texts) for source in files.values())
-        for name, outputs in zip(files, rendered, strict=True):
-            for text, output in outputs.items():
+        for name, source in convert_all(write_wav(noise(RATE, 2 * RATE)), cuts).items():
+            for text, output in render_all(source, texts).items():
                 count = resampled_count(0, lengths[name], RATE, texts[text])
                 found = stated_samples(output), len(decode(output))
                 self.assertEqual(found, (count, count), (name, text))
@@ -221,8 +213,8 @@ class UnknownLengthTests(SynchronousTestCase):
         small = convert_all(write_wav(noise(RATE, SAMPLES, 2)), UNKNOWN)
         forms = ("f:m4a", "f:flac", "f:wav", "f:mp3/q:4")
         texts = {t: [f"{form}{t}" for form in forms] for t in ("", "/t:0.5", "/t:0.5:9")}
-        jobs = [(source, chain(*texts.values())) for source in small.values()]
-        for name, outputs in zip(small, render_each(jobs), strict=True):
+        for name, source in small.items():
+            outputs = render_all(source, chain(*texts.values()))
             for t, kinds in texts.items():
                 m4a, *others = (outputs[text] for text in kinds)
                 self.assertEqual(stated_samples(m4a), -1024, (name, t))
@@ -241,10 +233,8 @@ class LieTests(SynchronousTestCase):
         Its true end is stated, or nothing where the source is not measured.
         """
         decoded = decode_all(truncated())
-        rendered = render_each((source, ["f:wav", "f:m4a"]) for source in truncated().values())
-        for (name, source), (wav, m4a) in zip(
-            truncated().items(), map(dict.values, rendered), strict=True
-        ):
+        for name, source in truncated().items():
+            wav, m4a = render_all(source, ["f:wav", "f:m4a"]).values()
             samples = len(decoded[name])
             is_pcm = probe_length(source).codec.startswith("pcm")
             self.assertEqual(stated_samples(m4a), samples if is_pcm else -1024, name)
@@ -253,17 +243,13 @@ class LieTests(SynchronousTestCase):
     def test_parts(self) -> None:
         """All audio of a cut or chained stream is kept, and at most its length stated (D57)."""
         sound = write_wav(noise(RATE, 3 * RATE))
-        chained = {name: source * 2 for name, source in sources().items() if name in CHAINED}
-        outputs = {name: render(source, "f:wav") for name, source in chained.items()}
-        files = {}
+        files = {name: source * 2 for name, source in sources().items() if name in CHAINED}
         for name, whole in convert_all(sound, {name: EXACT[name] for name in CHAINED[:2]}).items():
             cuts = {f"{start}.{name}": f"-ss {start} -c copy" for start in ("0.1", "0.7", "1.5")}
             files |= convert_all(whole, cuts)
-        rendered = render_each((source, ["f:wav"]) for source in files.values())
-        outputs |= {n: outs["f:wav"] for n, outs in zip(files, rendered, strict=True)}
-        decoded = decode_all(chained | files)
-        for name, output in outputs.items():
-            samples = len(decoded[name])
+        decoded = decode_all(files)
+        for name, source in files.items():
+            output, samples = render(source, "f:wav"), len(decoded[name])
             self.assertIn(stated_samples(output), (0, samples), name)
             self.assertEqual(len(decode(output)), samples, name)
 
@@ -323,9 +309,8 @@ class LieTests(SynchronousTestCase):
         wrong["chained"] = sources()["vorbis.ogg"] * 2
         wrong["lying"] = self.with_frames(sources()["variable.mp3"], 2)
         plain = decode_all(wrong)
-        rendered = render_each((source, ["f:wav/bd:32f/fade:0:0.5"]) for source in wrong.values())
-        for name, (output,) in zip(wrong, map(dict.values, rendered), strict=True):
-            faded = decode(output)
+        for name, source in wrong.items():
+            faded = decode(render(source, "f:wav/bd:32f/fade:0:0.5"))
             fall = np.minimum(1, (len(faded) - np.arange(len(faded))) / (faded.rate // 2))
             expected = plain[name].channels[:, : len(faded)] * fall
             np.testing.assert_allclose(faded.channels, expected, atol=1e-4, err_msg=name)

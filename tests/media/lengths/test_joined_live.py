@@ -94,13 +94,3 @@ class JoinedTests(SynchronousTestCase):
         for name, source in joined.items():
             error = self.assertRaises(UndecodableSource, probe, source)
             self.assertIn("several", error.message, name)
-
-    def test_single(self) -> None:
-        """A single file has a known length, with or without tags."""
-        for muxer in ("wv", "tta"):
-            for more in (BARE, TAGGED):
-                for name, source in files(muxer, more).items():
-                    found = probe_length(source).length
-                    assert found is not None
-                    self.assertEqual(found.samples, len(SOUNDS[name]), (muxer, more, name))
-                    self.assertTrue(found.seekable)

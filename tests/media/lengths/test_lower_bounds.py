@@ -8,6 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.reading import SourceLength
 from tests.support.audio import find_length_of
+from tests.support.mpeg import adts
 from tests.support.probes import Probe, replace
 
 
@@ -27,9 +28,7 @@ class LowerBoundTests(SynchronousTestCase):
         """The least length is that of a stream at the highest bit rate."""
 
         def stream(channels: int, size: int = 300, rate: int = 4) -> bytes:
-            header = bytes((0xFF, 0xF1, 1 << 6 | rate << 2 | channels >> 2))
-            header += bytes((channels << 6 & 0xFF | size >> 11, size >> 3 & 0xFF, size << 5 & 0xFF))
-            return (header + b"\xfc").ljust(size, b"\0") * 200
+            return adts(size, rate_index=rate, channels=channels) * 200
 
         for channels, largest in ((1, 777), (2, 1545), (6, 4617), (7, 6153), (0, 6153)):
             bound = SourceLength((60_000 // largest - 2) * 1024, exact=False)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import struct
 from decimal import Decimal
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.info_document import SourceInfo
-from audioproxy.media.lengths.containers import run_reader
 from audioproxy.media.lengths.mp3 import (
     Stated,
     is_header_frame,
@@ -17,62 +15,9 @@ from audioproxy.media.lengths.mp3 import (
 )
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
 from audioproxy.media.reading import SourceLength
-from tests.support.audio import find_length_of, run_in_memory
+from tests.support.audio import find_length_of, search
+from tests.support.mpeg import ID3, MPEG_1, MPEG_2, crc, frames, tagged, vbri
 from tests.support.probes import Probe
-
-MPEG_1 = FrameHeader(128, 44100, 2)
-MPEG_2 = FrameHeader(64, 22050, 1)
-
-
-def frames(header: FrameHeader, count: int) -> bytes:
-    return bytes(header).ljust(header.length, b"\0") * count
-
-
-def tagged(
-    header: FrameHeader,
-    count: int,
-    *,
-    name: bytes = b"Info",
-    stated: int | None = None,
-    size: int | None = None,
-    flags: int = 15,
-    delays: bytes | None = b"LAME3.100",
-    checksum: int | None = None,
-    more: bytes = b"",
-) -> bytes:
-    """Return a header frame, with a delay of 576 and a padding of 1000 samples, and frames.
-
-    :param checksum: that of the header; None for the right one.
-    :param more: further frames, which count.
-    """
-    body = frames(header, count) + more
-    tag = name + struct.pack(">I", flags)
-    tag += struct.pack(">I", count if stated is None else stated) if flags & 1 else b""
-    size = len(body) + header.length if size is None else size
-    tag += struct.pack(">I", size) if flags & 2 else b""
-    tag += bytes((100 if flags & 4 else 0) + (4 if flags & 8 else 0))
-    if delays is not None:
-        tag += delays + bytes(12) + (576 << 12 | 1000).to_bytes(3, "big") + bytes(10)
-    first = bytes(header) + bytes(header.side_information) + tag
-    if delays is not None:
-        first += (crc(first) if checksum is None else checksum).to_bytes(2, "big")
-    return first.ljust(header.length, b"\0") + body
-
-
-def crc(data: bytes) -> int:
-    """Return the checksum of a header frame, bit by bit."""
-    value = 0
-    for bit in (byte >> shift & 1 for byte in data for shift in range(8)):
-        value = value >> 1 ^ (0xA001 if (value ^ bit) & 1 else 0)
-    return value
-
-
-def vbri(count: int, entries: int) -> bytes:
-    """Return a header frame whose table has entries for 10 frames each, and frames."""
-    body = frames(MPEG_1, count)
-    sizes = len(body) + MPEG_1.length, count
-    tag = b"VBRI\0\1" + bytes(4) + struct.pack(">IIHHHH", *sizes, entries, 1, 2, 10)
-    return (bytes(MPEG_1) + bytes(32) + tag).ljust(MPEG_1.length, b"\0") + body
 
 
 def found(file: bytes, rate: int = 44100) -> SourceLength | None:
@@ -92,9 +37,7 @@ class DurationTests(SynchronousTestCase):
         seconds = None if duration is None else Decimal(duration)
         info = SourceInfo(duration=seconds, bitrate=128_000)
         probe = Probe("mp3", "mp3", seconds, True, sample_rate=44100, description=info)
-        size = len(file)
-        reader = read_duration(size, probe)
-        described = run_in_memory(lambda read: run_reader(read, size, reader), file)
+        described = search(read_duration(len(file), probe), file)
         return None if described is None else described.description
 
     def test_padding(self) -> None:
@@ -103,7 +46,7 @@ class DurationTests(SynchronousTestCase):
         info = self.read(file, "2.612245")
         expected = SourceInfo(duration=Decimal("2.576508"), bitrate=8 * len(file) * 44100 // 113624)
         self.assertEqual(info, expected)
-        behind_tag = self.read(b"ID3\4\0\0\0\0\0\5hello" + file, "2.612245")
+        behind_tag = self.read(ID3 + file, "2.612245")
         assert behind_tag is not None
         self.assertEqual(behind_tag.duration, Decimal("2.576508"))
 
@@ -126,8 +69,7 @@ class EncoderHeaderTests(SynchronousTestCase):
 
     def read(self, file: bytes) -> Stated | None:
         """Return what the header of a file states; None where that is unknown."""
-        reader = read_encoder_header(len(file))
-        return run_in_memory(lambda read: run_reader(read, len(file), reader), file)
+        return search(read_encoder_header(len(file)), file)
 
     def test_stated(self) -> None:
         """The first frame of audio is behind the header.
@@ -135,17 +77,17 @@ class EncoderHeaderTests(SynchronousTestCase):
         Some programs state a delay and a padding, of which the decoder's own 529 samples are a
         part.
         """
-        tag, size = b"ID3\4\0\0\0\0\0\5hello", MPEG_1.length
+        size = MPEG_1.length
         delay, samples = 576 + 529, 100 * 1152 - 576 - 1000
         for file, expected in (
             (tagged(MPEG_1, 100), Stated(size, delay, 100, samples)),
-            (tag + tagged(MPEG_1, 100, name=b"Xing"), Stated(len(tag) + size, delay, 100, samples)),
+            (ID3 + tagged(MPEG_1, 100, name=b"Xing"), Stated(len(ID3) + size, delay, 100, samples)),
             (tagged(MPEG_1, 100, delays=b"Gogo\0\0\0\0\0"), Stated(size, 0, 100, 115_200)),
             # ffmpeg takes the numbers as they are stated.
             (tagged(MPEG_1, 100, stated=7, checksum=1), Stated(size, delay, 7, 7 * 1152 - 1576)),
             (vbri(100, 10), Stated(size, 0, 100, 115_200)),
             (frames(MPEG_1, 100), Stated(0)),
-            (tag + frames(MPEG_1, 100), Stated(len(tag))),
+            (ID3 + frames(MPEG_1, 100), Stated(len(ID3))),
         ):
             self.assertEqual(self.read(file), expected, file[:60])
 

@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.media.lengths.test_positions_live import describe_source
 from tests.media.test_readers_live import output_of
 from tests.support.audio import noise, probe, read_wav, render_and_decode_all, write_wav
+from tests.support.mpeg import ID3
 
 
 class MusepackTests(SynchronousTestCase):
@@ -18,7 +19,6 @@ class MusepackTests(SynchronousTestCase):
 
     def test_samples(self) -> None:
         """Each sample is where Musepack's own decoder has it, also behind tags (D11, D71)."""
-        tag = b"ID3\4\0\0\0\0\0\5hello"
         for rate, samples, channels in (
             (44100, 176_400, 2),
             (48000, 144_001, 2),
@@ -33,7 +33,7 @@ class MusepackTests(SynchronousTestCase):
             source, decoded = Path(files[1]).read_bytes(), read_wav(Path(files[2]).read_bytes())
             self.assertEqual(len(decoded), samples)
             texts = "f:wav/bd:32f", "f:wav/bd:32f/t:0.3:0.5", "f:flac/fade:0:0.1"
-            for file in (source, tag + source, tag + bytes(99) + source):
+            for file in (source, ID3 + source, ID3 + bytes(99) + source):
                 whole, part, faded = render_and_decode_all(file, texts).values()
                 self.assertEqual((len(whole), len(faded)), (samples, samples))
                 self.assertEqual(part, whole.part(round(0.3 * rate), round(0.8 * rate)))

@@ -2,55 +2,14 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
-
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.lengths.vorbis import Blocks
 from audioproxy.media.reading import SourceLength
-from tests.media.lengths.test_flac import flac as flac_file
-from tests.media.lengths.test_flac import frame
 from tests.support.audio import find_length_of
+from tests.support.flac import frame
+from tests.support.ogg import OPUS_HEAD, PACKET, flac, number, opus, page, setup_header, vorbis
 from tests.support.probes import Probe
-
-OPUS_HEAD = b"OpusHead\1\2" + struct.pack("<H", 312) + bytes(7)
-# Blocks of 256 and 2048 samples.
-VORBIS_HEAD = b"\1vorbis" + bytes(21) + b"\xb8\1"
-STREAM_INFO = flac_file(b"")
-# One frame of 20 ms.
-PACKET = b"\xfcpacket"
-
-
-def page(granule: int, *packets: bytes, flags: int = 0, serial: bytes = b"0001") -> bytes:
-    """Return a page of whole packets."""
-    lacing = b"".join(b"\xff" * (len(p) // 255) + bytes((len(p) % 255,)) for p in packets)
-    header = b"OggS\0" + bytes((flags,)) + struct.pack("<q", granule) + serial + bytes(8)
-    return header + bytes((len(lacing),)) + lacing + b"".join(packets)
-
-
-def number(*pages: bytes) -> bytes:
-    """Return a file of pages with their numbers."""
-    return b"".join(
-        each[:18] + struct.pack("<I", index) + each[22:] for index, each in enumerate(pages)
-    )
-
-
-def opus(*pages: bytes, head: bytes = OPUS_HEAD) -> bytes:
-    return number(page(0, head, flags=2), page(0, b"OpusTags" + bytes(300)), *pages)
-
-
-def vorbis(*pages: bytes, setup: bytes = b"\5vorbis") -> bytes:
-    return number(page(0, VORBIS_HEAD, flags=2), page(0, b"\3vorbis", setup), *pages)
-
-
-def setup_header(modes: Sequence[int]) -> bytes:
-    """Return a setup header, of which only the end is right: the modes, each short or long."""
-    bits, size = 0, 0
-    for value, width in ((len(modes) - 1, 6), *((mode, 41) for mode in modes), (1, 1)):
-        bits |= value << size
-        size += width
-    return b"\5vorbis" + b"\xff" * 40 + bits.to_bytes(-(-size // 8), "little")
 
 
 def found(file: bytes, codec: str = "opus", rate: int = 48000) -> int | None:
@@ -78,12 +37,6 @@ def is_seekable(file: bytes) -> bool:
     """Return whether an Opus file is sought in."""
     length = find_length_of(file, Probe("ogg", "opus", None, False, sample_rate=48000))
     return length is not None and length.seekable
-
-
-def flac(*pages: bytes, headers: int = 1) -> bytes:
-    """Return an Ogg FLAC file of blocks of 4096 samples."""
-    info = b"\x7fFLAC\1\0" + struct.pack(">H", headers) + b"fLaC\0\0\0\x22" + STREAM_INFO[8:42]
-    return number(page(0, info, flags=2), page(0, b"\4\0\0\0"), *pages)
 
 
 class OggTests(SynchronousTestCase):

@@ -10,34 +10,16 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.lengths.padded import resolve_padding
 from audioproxy.media.reading import SourceLength
-from tests.media.lengths.test_pcm import chunk, w64, wav
 from tests.support.audio import run_in_memory
+from tests.support.mpeg import ID3
 from tests.support.probes import Probe, replace
+from tests.support.riff import FLOAT, chunk, description, extensible, w64, wav
 
 STATED = SourceInfo(duration=Decimal(3), bitrate=1, bit_depth=32)
 PROBE = Probe(
     "wav", "pcm_f24le", Decimal(3), True, sample_rate=1000, bit_depth=32, description=STATED
 )
-PCM = "0100000000001000800000aa00389b71"
-FLOAT = "0300000000001000800000aa00389b71"
 DATA = bytes(8 * 500)
-
-
-def extensible(
-    container: int, valid: int, kind: str = PCM, frame: int | None = None, tag: int = 0xFFFE
-) -> bytes:
-    """Return a sample format of two channels at 1000 Hz."""
-    frame = container // 4 if frame is None else frame
-    start = struct.pack("<HHIIHH", tag, 2, 1000, 1000 * frame, frame, container)
-    return start + struct.pack("<HHI", 22, valid, 3) + bytes.fromhex(kind)
-
-
-def description(
-    packet: int, bits: int, codec: bytes = b"lpcm", flags: int = 2, frames: int = 1, count: int = 2
-) -> bytes:
-    """Return the head of a Core Audio file at 1000 Hz."""
-    fields = struct.pack(">d4sIIIII", 1000, codec, flags, packet, frames, count, bits)
-    return b"caff\0\1\0\0" + b"desc" + struct.pack(">q", len(fields)) + fields
 
 
 def find(file: bytes, container: str = "wav", codec: str = "pcm_f24le") -> Probe:
@@ -69,8 +51,7 @@ class PaddingTests(SynchronousTestCase):
 
     def test_tagged(self) -> None:
         """ID3v2 tags may precede the container."""
-        tag = b"ID3\x04\0\0\0\0\0\x05hello"
-        file = tag + wav(chunk(b"fmt ", extensible(32, 24)), chunk(b"data", DATA))
+        file = ID3 + wav(chunk(b"fmt ", extensible(32, 24)), chunk(b"data", DATA))
         found = find(file)
         self.assertEqual((found.codec, found.file.demuxer, found.skipped), ("pcm_s32le", "wav", 15))
         self.assertEqual(found.length and found.length.samples, 500)

@@ -9,14 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.media.reading import SourceLength
 from tests.support.audio import find_length_of
 from tests.support.probes import Probe
-
-FORMAT = struct.pack("<HHIIHH", 1, 2, 44100, 176400, 4, 16)
-W64_GUIDS = {
-    b"riff": "726966662e91cf11a5d628db04c10000",
-    b"wave": "77617665f3acd3118cd100c04f8edb8a",
-    b"fmt ": "666d7420f3acd3118cd100c04f8edb8a",
-    b"data": "64617461f3acd3118cd100c04f8edb8a",
-}
+from tests.support.riff import FORMAT, chunk, dsf, w64, wav
 
 
 def found(file: bytes, container: str, codec: str = "pcm_s16le") -> int | None:
@@ -24,35 +17,6 @@ def found(file: bytes, container: str, codec: str = "pcm_s16le") -> int | None:
     length = find_length_of(file, Probe(container, codec, None, False, sample_rate=44100))
     assert length is None or length == SourceLength(length.samples, data_offset=length.data_offset)
     return None if length is None else length.samples
-
-
-def chunk(name: bytes, body: bytes, size: int | None = None, order: str = "<I") -> bytes:
-    """Return a chunk of RIFF or IFF."""
-    length = struct.pack(order, len(body) if size is None else size)
-    return name + length + body + b"\0" * (len(body) % 2)
-
-
-def wav(*chunks: bytes, name: bytes = b"RIFF") -> bytes:
-    return name + b"\xff\xff\xff\xffWAVE" + b"".join(chunks)
-
-
-def dsf(samples: int, data: int = 2 * 8192, name: bytes = b"DSD ") -> bytes:
-    """Return a DSF file of two channels, with a number of samples and bytes of them."""
-    form = struct.pack("<IIIIIIQII", 1, 0, 2, 2, 2822400, 1, samples, 4096, 0)
-    head = name + struct.pack("<QQQ", 28, 92 + data, 0)
-    head += b"fmt " + struct.pack("<Q", 52) + form
-    return head + b"data" + struct.pack("<Q", 12 + data) + bytes(data)
-
-
-def w64(*chunks: tuple[bytes, bytes]) -> bytes:
-    def guid(name: bytes) -> bytes:
-        return bytes.fromhex(W64_GUIDS[name])
-
-    body = b"".join(
-        guid(name) + struct.pack("<Q", 24 + len(data)) + data + b"\0" * (-len(data) % 8)
-        for name, data in chunks
-    )
-    return guid(b"riff") + bytes(8) + guid(b"wave") + body
 
 
 class WavTests(SynchronousTestCase):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from functools import cache
 
@@ -12,17 +12,17 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import InvalidOptions
 from audioproxy.media.described import describe, is_doubtful
 from audioproxy.media.info_document import SourceInfo
-from tests.media.lengths.test_flac import crc
-from tests.media.lengths.test_pcm import chunk
 from tests.support.audio import (
     convert_all,
     noise,
     probe,
     render_all,
-    render_and_decode_each,
+    render_and_decode_all,
     run_in_memory,
     write_wav,
 )
+from tests.support.ogg import edit, ended, granule, moved
+from tests.support.riff import chunk, dsf
 
 SECONDS = 4
 CODECS = {
@@ -31,7 +31,6 @@ CODECS = {
     "vorbis": "-c:a libvorbis -f ogg",
     "speex": "-c:a libspeex -ar 16000 -ac 1 -f ogg",
 }
-_LAST = 4
 
 
 @cache
@@ -40,69 +39,9 @@ def streams() -> dict[str, bytes]:
     return convert_all(write_wav(noise(48000, SECONDS * 48000)), CODECS)
 
 
-def pages(file: bytes) -> Iterator[bytearray]:
-    """Yield the pages of an Ogg file."""
-    at = 0
-    while at < len(file):
-        header = 27 + file[at + 26]
-        size = header + sum(file[at + 27 : at + header])
-        yield bytearray(file[at : at + size])
-        at += size
-
-
-def edit(file: bytes, change: Callable[[list[bytearray]], list[bytearray]]) -> bytes:
-    """Return an Ogg file with other pages, and with their right checksums."""
-    changed = change(list(pages(file)))
-    for page in changed:
-        page[22:26] = bytes(4)
-        page[22:26] = crc(bytes(page), 0x04C11DB7, 32)[::-1]
-    return b"".join(changed)
-
-
-def granule(page: bytearray) -> int:
-    return int(struct.unpack_from("<q", page, 6)[0])
-
-
-def set_granule(page: bytearray, value: int) -> None:
-    struct.pack_into("<q", page, 6, value)
-
-
-def shifted(file: bytes, by: int) -> bytes:
-    """Return a file whose positions count from an earlier start."""
-
-    def shift(listed: list[bytearray]) -> list[bytearray]:
-        for page in listed:
-            if granule(page) > 0:
-                set_granule(page, granule(page) + by)
-        return listed
-
-    return edit(file, shift)
-
-
 def cut(file: bytes, before: int) -> bytes:
     """Return a file without the pages of audio that end before a position."""
-
-    def drop(listed: list[bytearray]) -> list[bytearray]:
-        return [page for page in listed if granule(page) <= 0 or granule(page) > before]
-
-    return edit(file, drop)
-
-
-def ended(file: bytes, position: Callable[[int, int], int], *, mark: bool = True) -> bytes:
-    """Return a file with another position of its last page.
-
-    :param position: returns it, by those of the last page and of the page before.
-    :param mark: the page is marked as the last one.
-    """
-
-    def end(listed: list[bytearray]) -> list[bytearray]:
-        before, last = listed[-2:]
-        set_granule(last, position(granule(last), granule(before)))
-        if not mark:
-            last[5] &= ~_LAST
-        return listed
-
-    return edit(file, end)
+    return edit(file, lambda pages: [p for p in pages if not 0 < granule(p) <= before])
 
 
 def describe_source(source: bytes) -> SourceInfo:
@@ -122,9 +61,8 @@ class PositionTests(SynchronousTestCase):
         The bit rate in the info document is that of the duration.
         """
         texts = [f"f:wav/bd:32f{part}" for part in ("", "/t:1.2", "/t:1.1:0.3", "/fade:0:0.5")]
-        heard = render_and_decode_each((source, texts) for source in sources.values())
-        for (name, source), sounds in zip(sources.items(), heard, strict=True):
-            whole, late, middle, faded = sounds.values()
+        for name, source in sources.items():
+            whole, late, middle, faded = render_and_decode_all(source, texts).values()
             start = round(1.2 * whole.rate)
             self.assertEqual(late, whole.part(start), name)
             start = round(1.1 * whole.rate)
@@ -143,7 +81,7 @@ class PositionTests(SynchronousTestCase):
         sources = {}
         for codec, file in streams().items():
             rate = 16000 if codec == "speex" else 48000
-            sources[f"shifted {codec}"] = shifted(file, 562_500 * rate)
+            sources[f"shifted {codec}"] = moved(file, lambda *_, rate=rate: 562_500 * rate)
             if codec != "vorbis":
                 # ffmpeg decodes some of the first page of Vorbis without what precedes it.
                 sources[f"cut {codec}"] = cut(file, 2 * rate)
@@ -173,10 +111,6 @@ class PositionTests(SynchronousTestCase):
         """DSD and 8SVX have a duration and a bit rate; a header from a pipe has no wrong one."""
         pattern = b"\x69" * 2 * 4096 * 86
         samples = len(pattern) * 4
-        form = struct.pack("<IIIIIIQII", 1, 0, 2, 2, 2_822_400, 1, samples, 4096, 0)
-        dsf = b"DSD " + struct.pack("<QQQ", 28, 92 + len(pattern), 0)
-        dsf += b"fmt " + struct.pack("<Q", 52) + form
-        dsf += b"data" + struct.pack("<Q", 12 + len(pattern)) + pattern
         speakers = chunk(b"CHNL", b"\0\2SLFTSRGT", order=">Q")
         rate = chunk(b"FS  ", struct.pack(">I", 2_822_400), order=">Q")
         coding = chunk(b"CMPR", b"DSD \x0enot compressed\0", order=">Q")
@@ -194,7 +128,7 @@ class PositionTests(SynchronousTestCase):
         at = aiff.index(b"SSND") + 4
         endless = endless[:at] + b"\x7f\xff\xff\xf0" + endless[at + 4 :]
         for name, source, seconds in (
-            ("dsf", dsf, samples / 2_822_400),
+            ("dsf", dsf(samples, pattern), samples / 2_822_400),
             ("dff", dff, samples / 2_822_400),
             ("8svx", voice, 2),
             ("aiff", endless, 2),
@@ -203,6 +137,6 @@ class PositionTests(SynchronousTestCase):
             self.assertEqual(found.duration, round(Decimal(seconds), 6), name)
             self.assertApproximates(found.bitrate or 0, 8 * len(source) / seconds, 9, name)
             texts = ["f:wav/bd:32f", "f:wav/bd:32f/t:0.3:0.1"]
-            whole, part = render_and_decode_each([(source, texts)])[0].values()
+            whole, part = render_and_decode_all(source, texts).values()
             self.assertEqual(len(whole), round(seconds * whole.rate), name)
             self.assertEqual(part, whole.part(round(0.3 * whole.rate), round(0.4 * whole.rate)))

@@ -9,22 +9,7 @@ from audioproxy.media.lengths.pcm import SampleForm
 from audioproxy.media.lengths.sphere import read_sphere
 from audioproxy.media.reading import Malformed
 from tests.media.lengths.test_wav import run
-
-FIELDS = {
-    "database_id": "-s5 TIMIT",
-    "channel_count": "-i 1",
-    "sample_count": "-i 100",
-    "sample_rate": "-i 16000",
-    "sample_n_bytes": "-i 2",
-    "sample_byte_format": "-s2 01",
-}
-
-
-def sphere(data: bytes = bytes(200), size: int = 1024, line: str = "\n", **fields: str) -> bytes:
-    """Return a file; a field with an empty value is left out."""
-    rows = [f"{name} {value}" for name, value in (FIELDS | fields).items() if value]
-    words = line.join(["NIST_1A", f"{size:7}", *rows, "end_head", ""])
-    return words.encode().ljust(size) + data
+from tests.support.riff import sphere
 
 
 class SphereTests(SynchronousTestCase):

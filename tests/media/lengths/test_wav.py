@@ -15,14 +15,8 @@ from audioproxy.media.lengths.wav import (
     read_form,
 )
 from audioproxy.media.reading import Malformed, Reader, T
-from tests.media.lengths.test_pcm import FORMAT, chunk, found, wav
-from tests.support.audio import noise, write_wav
-
-FORM = chunk(b"fmt ", FORMAT)
-# Noise that has no name of a chunk in it.
-SOUND = write_wav(noise(8000, 1000))[44:]
-INFO = chunk(b"LIST", b"INFO" + chunk(b"IART", b"abc"))
-START = len(wav(FORM, chunk(b"data", b"")))
+from tests.media.lengths.test_pcm import found
+from tests.support.riff import FORM, INFO, SOUND, START, chunk, stating, wav
 
 
 def noisy(count: int) -> bytes:
@@ -45,13 +39,6 @@ def run(reader: Reader[T], source: bytes) -> T:
 def locate(file: bytes) -> WavFile:
     """Return where a file in memory has its samples."""
     return run(find_samples(len(file)), file)
-
-
-def stating(size: int, *chunks: bytes, name: bytes = b"RIFF") -> bytes:
-    """Return a file of sound that states a number of bytes, with chunks and bytes behind it."""
-    order = ">I" if name == b"RIFX" else "<I"
-    form = chunk(b"fmt ", FORMAT, order=order)
-    return wav(form, chunk(b"data", SOUND, size, order), *chunks, name=name)
 
 
 def headed(name: bytes, form: bytes, order: str) -> Iterator[bytes]:

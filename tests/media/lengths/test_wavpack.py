@@ -2,46 +2,14 @@
 
 from __future__ import annotations
 
-import struct
-
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import UndecodableSource
 from audioproxy.media.lengths.containers import read_length
 from audioproxy.media.reading import SourceLength
 from tests.support.audio import find_length_of
+from tests.support.lossless import FLAGS, TAG, block, wavpack
 from tests.support.probes import Probe
-
-# Stereo with 16 bits at 44.1 kHz, in blocks that are a frame.
-FLAGS = 1 | 3 << 11 | 9 << 23
-TAG = b"APETAGEX" + struct.pack("<IIII8x", 2000, 32, 0, 0xA000_0000)
-TAG += b"APETAGEX" + struct.pack("<IIII8x", 2000, 32, 0, 0x8000_0000)
-
-
-def block(
-    number: int,
-    samples: int = 1000,
-    total: int | None = None,
-    flags: int = FLAGS,
-    size: int = 200,
-) -> bytes:
-    """Return a block; None stands for an unknown number of samples."""
-    upper, low = (0, 0xFFFF_FFFF) if total is None else divmod(total + (total >> 32), 1 << 32)
-    head = struct.pack(
-        "<4sIHBBIIIII",
-        *(b"wvpk", 24 + size, 0x410, number >> 32, upper, low, number & 0xFFFF_FFFF),
-        *(samples, flags, 0),
-    )
-    return head + bytes(size)
-
-
-def wavpack(
-    blocks: int = 20, total: int | None = -1, flags: int = FLAGS, start: int = 0, size: int = 200
-) -> bytes:
-    """Return a file of blocks of 1000 samples; -1 stands for a total that fits."""
-    whole = 1000 * blocks if total == -1 else total
-    numbers = range(start, start + 1000 * blocks, 1000)
-    return b"".join(block(number, total=whole, flags=flags, size=size) for number in numbers)
 
 
 def find(file: bytes) -> SourceLength | None:

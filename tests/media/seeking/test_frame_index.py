@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.lengths.containers import run_reader
 from audioproxy.media.seeking import frame_index
 from audioproxy.media.seeking.frame_index import FrameIndex
-from tests.media.seeking.test_frames import ID3, ID3_V1, adts, read
-from tests.support.audio import run_in_memory
+from tests.media.seeking.test_frames import read
+from tests.support.audio import search
+from tests.support.mpeg import ID3, ID3_V1, adts
 from tests.support.strategies import DETERMINISTIC
 
 #: The sizes of frames, some of which have others inside them.
@@ -45,8 +45,7 @@ def extend(index: FrameIndex, file: bytes, pieces: Sequence[int] = (1 << 20,)) -
 
 def find(index: FrameIndex, file: bytes, number: int) -> int | None:
     """Return the offset of a frame, or None where the file has changed."""
-    finding = index.find_offset(number)
-    return run_in_memory(lambda read: run_reader(read, len(file), finding), file)
+    return search(index.find_offset(number), file)
 
 
 class FrameIndexTests(SynchronousTestCase):

@@ -9,113 +9,47 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.lengths.containers import run_reader
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
 from audioproxy.media.seek_point import SeekPoint
 from audioproxy.media.seeking.frame_index import FrameIndex
 from audioproxy.media.seeking.frames import FrameStream, find_offset, find_start, read_stream
-from tests.media.lengths.test_mp3 import MPEG_1, MPEG_2, frames, tagged, vbri
-from tests.support.audio import run_in_memory
+from tests.support.audio import search
+from tests.support.mpeg import (
+    ID3,
+    ID3_V1,
+    MPEG_1,
+    MPEG_2,
+    ac3,
+    adts,
+    counted,
+    eac3,
+    frames,
+    mp3,
+    odd_ac3,
+    tagged,
+    vbri,
+)
 from tests.support.probes import Probe
 from tests.support.strategies import DETERMINISTIC
-
-ID3 = b"ID3\4\0\0\0\0\0\5hello"
-ID3_V1 = b"TAG" + bytes(125)
-
-
-def mp3(header: FrameHeader, count: int, first: int = 0) -> bytes:
-    """Return frames of one bit rate, some of which are longer by one byte."""
-    mean = Fraction(header.samples * header.kbps * 1000, 8 * header.rate)
-    parts = []
-    for index in range(first, first + count):
-        size = int((index + 1) * mean) - int(index * mean)
-        padding = size - header.length_at(header.kbps)
-        each = FrameHeader(header.kbps, header.rate, header.channels, padding)
-        parts.append(bytes(each).ljust(size, b"\0"))
-    return b"".join(parts)
-
-
-def counted(
-    header: FrameHeader, count: int, body: bytes | None = None, stated: int | None = None
-) -> bytes:
-    """Return frames of one bit rate behind an encoder's header that states their number.
-
-    :param body: other frames.
-    :param stated: another number.
-    """
-    body = mp3(header, count) if body is None else body
-    return tagged(header, 0, stated=count if stated is None else stated, more=body)
-
-
-def adts(
-    size: int = 200,
-    *,
-    rate_index: int = 4,
-    channels: int = 2,
-    blocks: int = 0,
-    content: bytes = b"",
-    sync: bytes = b"\xff\xf1",
-) -> bytes:
-    """Return a frame of ADTS; by default at 44.1 kHz."""
-    header = sync + bytes(
-        (
-            1 << 6 | rate_index << 2 | channels >> 2,
-            (channels & 3) << 6 | size >> 11,
-            size >> 3 & 0xFF,
-            (size & 7) << 5 | 0x1F,
-            0xFC | blocks,
-        )
-    )
-    return (header + content).ljust(size, b"\0")[: max(size, 7)]
-
-
-def ac3(size: int, code: int = 20, *, rate_code: int = 0, bsid: int = 8) -> bytes:
-    """Return a frame of AC-3; code 20 stands for 192 kbps, 768 bytes at 48 kHz."""
-    header = bytes((0x0B, 0x77, 1, 2, rate_code << 6 | code, bsid << 3, 2 << 5, 0))
-    return header.ljust(size, b"\0")
-
-
-def eac3(
-    size: int = 400, *, rate_code: int = 0, blocks: int = 3, bsid: int = 16, kind: int = 0
-) -> bytes:
-    """Return a frame of E-AC-3.
-
-    :param kind: of the substream, and its number.
-    """
-    words = size // 2 - 1
-    header = (kind << 3 | words >> 8, words & 0xFF, rate_code << 6 | blocks << 4 | 4, bsid << 3)
-    return (b"\x0b\x77" + bytes(header)).ljust(size, b"\0")
 
 
 def read(file: bytes, kind: str = "mp3", rate: int = 44100) -> FrameStream | None:
     """Return the stream of a file; the container has the name of the codec."""
-    size, probe = len(file), Probe(kind, kind, None, False, sample_rate=rate)
-    return run_in_memory(lambda read: run_reader(read, size, read_stream(size, probe)), file)
+    probe = Probe(kind, kind, None, False, sample_rate=rate)
+    return search(read_stream(len(file), probe), file)
 
 
 def offset_of(file: bytes, stream: FrameStream, number: int) -> int | None:
     """Return the offset of a frame of a stream with one bit rate."""
     assert stream.mean is not None
-    finding = find_offset(stream, stream.mean, number)
-    return run_in_memory(lambda read: run_reader(read, len(file), finding), file)
+    return search(find_offset(stream, stream.mean, number), file)
 
 
 def start_of(file: bytes, stream: FrameStream, number: int) -> SeekPoint | None:
     """Return the last place up to a frame at which decoding may start."""
     index = FrameIndex(stream)
     index.add(file[stream.first :])
-    finding = find_start(stream, index.find_offset, number)
-    return run_in_memory(lambda read: run_reader(read, len(file), finding), file)
-
-
-def odd_ac3(count: int) -> bytes:
-    """Return frames of AC-3 with 64 kbps at 44.1 kHz, of which some are longer by two bytes."""
-    mean = Fraction(1536 * 64000, 16 * 44100)
-    parts = []
-    for index in range(count):
-        words = int((index + 1) * mean) - int(index * mean)
-        parts.append(ac3(2 * words, 8 + (words > int(mean)), rate_code=1))
-    return b"".join(parts)
+    return search(find_start(stream, index.find_offset, number), file)
 
 
 class FormTests(SynchronousTestCase):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from math import floor
@@ -17,150 +15,57 @@ from audioproxy.media.reading import Malformed, SourceLength
 from audioproxy.media.seek_point import SeekPoint
 from audioproxy.media.seeking.matroska import find_in_matroska
 from audioproxy.media.seeking.matroska_blocks import find_block
-from tests.media.lengths.test_flac import flac
-from tests.media.lengths.test_flac import frame as flac_frame
-from tests.support.audio import run_in_memory
+from tests.support.audio import search
+from tests.support.flac import flac
+from tests.support.flac import frame as flac_frame
+from tests.support.matroska import (
+    BLOCK,
+    CHECKSUM,
+    CLUSTER,
+    CUE,
+    CUE_CLUSTER,
+    CUE_POSITIONS,
+    CUE_TIME,
+    CUE_TRACK,
+    CUES,
+    DELAY,
+    DURATION,
+    ENCODINGS,
+    FACTOR,
+    GROUP,
+    INFO,
+    MS,
+    PRIVATE,
+    SCALE,
+    SEGMENT,
+    SIMPLE_BLOCK,
+    TIMESTAMP,
+    VOID,
+    File,
+    block,
+    cluster,
+    cluster_of,
+    cluster_start,
+    clusters,
+    cue,
+    element,
+    head,
+    number,
+    stamps,
+    track,
+)
 from tests.support.probes import Probe, replace
 from tests.support.strategies import DETERMINISTIC
 
-MS = 10**6
-EBML, SEGMENT, VOID, CHECKSUM = "1a45dfa3", "18538067", "ec", "bf"
-SEEK_HEAD, SEEK, SEEK_ID, SEEK_POSITION = "114d9b74", "4dbb", "53ab", "53ac"
-INFO, SCALE, TRACKS, TRACK = "1549a966", "2ad7b1", "1654ae6b", "ae"
-NUMBER, TYPE, PRIVATE, DELAY, ENCODINGS, FACTOR = "d7", "83", "63a2", "56aa", "6d80", "23314f"
-CUES, CUE, CUE_TIME, CUE_POSITIONS, CUE_TRACK, CUE_CLUSTER = (
-    "1c53bb6b",
-    "bb",
-    "b3",
-    "b7",
-    "f7",
-    "f1",
-)
-CLUSTER, TIMESTAMP, SIMPLE_BLOCK, GROUP, BLOCK = "1f43b675", "e7", "a3", "a0", "a1"
-DURATION = "9b"
 LENGTH = SourceLength(0, exact=False)
 AC3 = Probe("matroska", "ac3", None, False, sample_rate=48000)
 PCM = Probe("matroska", "pcm_u8", None, False, sample_rate=8000, channels=1)
 OPUS = Probe("matroska", "opus", None, False, sample_rate=48000)
 
 
-def element(name: str, *contents: bytes) -> bytes:
-    """Return an element, with a size of four bytes."""
-    content = b"".join(contents)
-    return bytes.fromhex(name) + (1 << 28 | len(content)).to_bytes(4, "big") + content
-
-
-def number(name: str, value: int) -> bytes:
-    return element(name, value.to_bytes(8, "big"))
-
-
-def block(late: int, data: bytes = bytes(20), track: int = 1, flags: int = 0) -> bytes:
-    head = bytes((0x80 | track,)) + late.to_bytes(2, "big", signed=True) + bytes((flags,))
-    return element(SIMPLE_BLOCK, head, data)
-
-
-def cluster(stamp: int, *blocks: bytes) -> bytes:
-    return element(CLUSTER, number(TIMESTAMP, stamp), *blocks)
-
-
-def cue(stamp: int, position: int, track: int = 1) -> bytes:
-    positions = element(CUE_POSITIONS, number(CUE_TRACK, track), number(CUE_CLUSTER, position))
-    return element(CUE, number(CUE_TIME, stamp), positions)
-
-
-def track(*fields: bytes, kind: int = 2, at: int = 1) -> bytes:
-    return element(TRACK, number(NUMBER, at), number(TYPE, kind), *fields)
-
-
-@dataclass(frozen=True)
-class File:
-    """A file, as its parts.
-
-    :ivar clusters: each with the time stamp of its first block.
-    :ivar points: the clusters that Cues point to, by their numbers, with other time stamps than
-        those of the clusters, or None; all clusters where it is empty.
-    :ivar cues: elements in place of Cues.
-    """
-
-    clusters: Sequence[tuple[int, bytes]]
-    tracks: bytes = field(default_factory=track)
-    info: bytes = b""
-    before: bytes = b""
-    points: Sequence[tuple[int, int | None]] = ()
-    cue_track: int = 1
-    cues: bytes | None = None
-    in_front: bool = False
-    seek_id: str = CUES
-
-    def __bytes__(self) -> bytes:
-        front = element(INFO, self.info) + element(TRACKS, self.tracks) + self.before
-        length = len(self._front(0, front)) + (len(self._cues(0)) if self.in_front else 0)
-        cues = self._cues(length)
-        clusters = b"".join(data for _, data in self.clusters)
-        if self.in_front:
-            return head(self._front(0, front) + cues + clusters)
-        return head(self._front(length + len(clusters), front) + clusters + cues)
-
-    def _front(self, cues: int, front: bytes) -> bytes:
-        seek = element(
-            SEEK, element(SEEK_ID, bytes.fromhex(self.seek_id)), number(SEEK_POSITION, cues)
-        )
-        return element(SEEK_HEAD, element("bf", bytes(4)), seek) + front
-
-    def _cues(self, start: int) -> bytes:
-        if self.cues is not None:
-            return self.cues
-        places = [
-            start + sum(len(c) for _, c in self.clusters[:n]) for n in range(len(self.clusters))
-        ]
-        points = self.points or [(n, None) for n in range(len(self.clusters))]
-        listed = [
-            cue(self.clusters[n][0] if stamp is None else stamp, places[n], self.cue_track)
-            for n, stamp in points
-        ]
-        return element(CUES, *listed)
-
-    def offset(self, n: int) -> int:
-        """Return the offset of a cluster."""
-        return bytes(self).index(self.clusters[n][1])
-
-    def block(self, n: int, at: int, count: int = 25) -> int:
-        """Return the offset of a block in a cluster, which has as many of the same size."""
-        ahead = len(cluster(0))
-        size = (len(self.clusters[n][1]) - ahead) // count
-        return self.offset(n) + ahead + at * size
-
-
-def cluster_start(stamp: int) -> bytes:
-    """Return the start of a cluster without a size, as ahead of an excerpt."""
-    return bytes.fromhex(CLUSTER) + b"\1" + b"\xff" * 7 + number(TIMESTAMP, stamp)
-
-
-def head(content: bytes) -> bytes:
-    return element(EBML, number("4286", 1)) + element(SEGMENT, content)
-
-
-def stamps(count: int, samples: int = 1536, rate: int = 48000, unit: int = MS) -> list[int]:
-    return [round(Fraction(n * samples * 10**9, rate * unit)) for n in range(count)]
-
-
-def clusters(
-    times: Sequence[int], count: int = 25, data: bytes = bytes(20)
-) -> list[tuple[int, bytes]]:
-    """Return clusters of as many blocks each."""
-    return [_cluster(times[at : at + count], [data] * count) for at in range(0, len(times), count)]
-
-
-def _cluster(times: Sequence[int], frames: Sequence[bytes]) -> tuple[int, bytes]:
-    inner = (block(time - times[0], data) for time, data in zip(times, frames, strict=False))
-    return times[0], cluster(times[0], *inner)
-
-
 def find(file: File | bytes, probe: Probe, first: int, last: int | None = None) -> SeekPoint | None:
     data = bytes(file)
-    size = len(data)
-    reader = find_in_matroska(size, probe, LENGTH, first, last)
-    return run_in_memory(lambda read: run_reader(read, size, reader), data)
+    return search(find_in_matroska(len(data), probe, LENGTH, first, last), data)
 
 
 #: A minute of AC-3, in clusters of 25 blocks and 0.8 s.
@@ -475,7 +380,7 @@ class GridTests(SynchronousTestCase):
             return floor(exact) if is_floor else round(exact)
 
         listed = [
-            _cluster([*map(stamp, inner)], [bytes(samples)] * len(inner)) for inner in numbers
+            cluster_of([*map(stamp, inner)], [bytes(samples)] * len(inner)) for inner in numbers
         ]
         file = File(listed, info=number(SCALE, unit))
         probe = replace(PCM, sample_rate=rate)
@@ -490,6 +395,14 @@ class GridTests(SynchronousTestCase):
         self.assertEqual(point.sample, expected * samples)
         offset = file.block(len(ahead) - 1, ahead[-1].index(expected), len(ahead[-1]))
         self.assertEqual(point.offset, offset)
+
+    def test_rounded_up(self) -> None:
+        """A cluster has the place of its first sample, also if its time stamp is rounded up."""
+        file = File(clusters(stamps(40, 256, 11025), 1, bytes(256)))
+        for at in range(1, 39):
+            point = find(file, replace(PCM, sample_rate=11025), 256 * at)
+            assert point is not None, at
+            self.assertEqual(point.sample, 256 * at)
 
     def test_codecs(self) -> None:
         """A frame tells how many samples it has, or its codec does, or the private data."""
@@ -701,8 +614,7 @@ class RefusalTests(SynchronousTestCase):
             ((0, *range(2, 601)), False),
         ):
             frames = [flac_frame(chr(number).encode()) for number in numbers]
-            listed = [_cluster(times[at : at + 9], frames[at : at + 9]) for at in range(0, 600, 9)]
-            found = find(File(listed, file), probe, 400 * 4096)
+            found = find(File(clusters(times, 9, frames), file), probe, 400 * 4096)
             self.assertEqual(found is not None, expected)
 
     @given(
@@ -761,10 +673,7 @@ class RefusalTests(SynchronousTestCase):
         times = stamps(500, 800, 8000)
         for odd, size in ((1, 801), (300, 801), (301, 799), (309, 801)):
             frames = [bytes(size if n == odd else 800) for n in range(500)]
-            listed = [
-                _cluster(times[at : at + 10], frames[at : at + 10]) for at in range(0, 500, 10)
-            ]
-            self.refused(File(listed), PCM, 240_000)
+            self.refused(File(clusters(times, 10, frames)), PCM, 240_000)
 
     def test_clusters(self) -> None:
         """A point must lead to a cluster with a time stamp and blocks of the track."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -11,7 +10,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.lengths.containers import run_reader
 from audioproxy.media.lengths.ogg_pages import (
     drop_packets,
     find_pages,
@@ -22,18 +20,21 @@ from audioproxy.media.reading import Malformed, SourceLength
 from audioproxy.media.seek_point import SeekPoint
 from audioproxy.media.seeking import ogg as ogg_module
 from audioproxy.media.seeking.ogg import find_in_ogg
-from tests.media.lengths.test_flac import crc, frame
-from tests.media.lengths.test_ogg import (
+from tests.support.audio import find_length_of, search
+from tests.support.flac import crc, frame
+from tests.support.ogg import (
     OPUS_HEAD,
     PACKET,
+    damage,
     flac,
     number,
     opus,
     page,
+    seal,
     setup_header,
+    split,
     vorbis,
 )
-from tests.support.audio import find_length_of, run_in_memory
 from tests.support.probes import Probe
 from tests.support.strategies import DETERMINISTIC
 
@@ -47,23 +48,6 @@ SETUP = setup_header((0, 1))
 SHORT, LONG = b"\0", b"\2"
 #: The first bytes of Opus packets of a single frame, by their number of samples.
 OPUS_PACKETS = {120: b"\x80", 960: b"\xf8", 2880: b"\x18"}
-
-
-def split(file: bytes) -> list[bytes]:
-    """Return the pages of a file."""
-    return re.split(rb"(?s)(?=OggS\0)", file)[1:]
-
-
-def seal(file: bytes) -> bytes:
-    """Return a file whose pages have their right checksums."""
-    return b"".join(map(with_checksum, split(file)))
-
-
-def damage(file: bytes, index: int) -> bytes:
-    """Return a file with another last byte of a page."""
-    pages = split(file)
-    pages[index] = pages[index][:-1] + bytes((pages[index][-1] ^ 1,))
-    return b"".join(pages)
 
 
 def length_of(file: bytes, codec: str = "opus") -> SourceLength | None:
@@ -84,9 +68,7 @@ def find(
     length = length or length_of(file, codec)
     assert length is not None
     probe = Probe("ogg", codec, None, False, sample_rate=RATES[codec])
-    size = len(file)
-    finding = find_in_ogg(size, probe, length, first, last)
-    return run_in_memory(lambda read: run_reader(read, size, finding), file)
+    return search(find_in_ogg(len(file), probe, length, first, last), file)
 
 
 def read_packets(file: bytes) -> tuple[list[bytes], list[int]]:

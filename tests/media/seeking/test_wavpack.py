@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.lengths.containers import run_reader
 from audioproxy.media.seek_point import SeekPoint
 from audioproxy.media.seeking import wavpack as wavpack_module
 from audioproxy.media.seeking.wavpack import find_in_wavpack
-from tests.media.lengths.test_wavpack import FLAGS, TAG, block, wavpack
-from tests.support.audio import find_length_of, run_in_memory
+from tests.support.audio import find_length_of, search
+from tests.support.lossless import FLAGS, TAG, block, wavpack
+from tests.support.mpeg import ID3
 from tests.support.probes import Probe
 from tests.support.strategies import DETERMINISTIC
 
@@ -25,9 +25,7 @@ def find(file: bytes, first: int, whole: bytes = b"") -> SeekPoint | None:
     """
     length = find_length_of(whole or file, PROBE)
     assert length is not None
-    size = len(file)
-    finding = find_in_wavpack(size, PROBE, length, first, None)
-    return run_in_memory(lambda read: run_reader(read, size, finding), file)
+    return search(find_in_wavpack(len(file), PROBE, length, first, None), file)
 
 
 class WavPackTests(SynchronousTestCase):
@@ -69,9 +67,8 @@ class WavPackTests(SynchronousTestCase):
 
     def test_tags(self) -> None:
         """Tags at both ends of the file, and blocks without samples, are no places."""
-        tag = b"ID3\4\0\0\0\0\0\5hello"
-        file = tag + wavpack() + TAG
-        self.assertEqual(find(file, 5500), SeekPoint(5000, len(tag) + 5 * 232, "wv"))
+        file = ID3 + wavpack() + TAG
+        self.assertEqual(find(file, 5500), SeekPoint(5000, len(ID3) + 5 * 232, "wv"))
         other = block(0, samples=0, total=20_000, flags=0)
         file = wavpack(10, total=20_000) + other + wavpack(10, total=20_000, start=10_000)
         for first, number in ((9_999, 9), (10_000, 10), (10_999, 10)):

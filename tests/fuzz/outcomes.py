@@ -1,32 +1,13 @@
-"""Decoding of fuzzed inputs into choices and a remainder, and assertions on messages."""
+"""The outcome of a parser, and assertions on messages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
 from audioproxy.errors import Refusal
 
 T = TypeVar("T")
-
-
-class Draws:
-    """Reader of choices from the start of a fuzzed input; missing bytes mean the first choice.
-
-    :ivar rest: the unread remainder.
-    """
-
-    def __init__(self, data: bytes) -> None:
-        self.rest = data
-
-    def byte(self) -> int:
-        """Read one byte; return 0 at the end of the input."""
-        first, self.rest = self.rest[:1], self.rest[1:]
-        return first[0] if first else 0
-
-    def one_of(self, choices: Sequence[T]) -> T:
-        """Read one byte and return the choice that it stands for."""
-        return choices[self.byte() % len(choices)]
 
 
 def outcome(read: Callable[[], T], *refusals: type[Exception]) -> T | Exception:

@@ -1,0 +1,64 @@
+"""Each fault of each call, of all scenarios: `make faults` runs this module, and prints a table."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+
+from tests.faults.cases import BucketFaultCase, FaultCase
+
+
+def _print_table() -> None:
+    for report in FaultCase.reports:
+        print(report, file=sys.stderr)
+
+
+atexit.register(_print_table)
+
+
+class LocalTests(FaultCase):
+    """Sources and variants in folders."""
+
+    async def test_hit(self) -> None:
+        """A HIT with a fault has the right bytes, or is seen to have failed."""
+        await self.fail_hit()
+
+    async def test_prune(self) -> None:
+        """A prune with a fault removes no more than it says, and the next one does the rest."""
+        await self.fail_prune()
+
+    async def test_start(self) -> None:
+        """A node starts in spite of a fault, or says why it does not."""
+        await self.fail_start()
+
+
+class MissTests(FaultCase):
+    """Renders with headers that are written at the start, and their write-back."""
+
+    async def test_miss(self) -> None:
+        """A MISS with a fault has right bytes, or is seen to have failed, and leaves nothing."""
+        await self.fail_miss()
+
+
+class FlacTests(MissTests):
+    """Renders with headers that are changed when audio follows."""
+
+    format = "f:flac"
+
+
+class WaveformTests(MissTests):
+    """Renders that this process computes."""
+
+    format = "f:peaks"
+
+
+class BucketTests(BucketFaultCase):
+    """Sources and variants in buckets."""
+
+    async def test_miss(self) -> None:
+        """A MISS with a fault has right bytes, or is seen to have failed, and leaves nothing."""
+        await self.fail_miss()
+
+    async def test_hit(self) -> None:
+        """A HIT with a fault has the right bytes, or is seen to have failed."""
+        await self.fail_hit()

@@ -1,0 +1,100 @@
+"""A program that has imported the service, and forks it, or a prune, for each run.
+
+It reads a line of JSON for each: the program, its words, its environment, its control page, and the
+files of its output. It prints the number of the process, and then its exit status.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import io
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
+from typing import Any
+
+from twisted.application.service import IServiceMaker
+from twisted.plugin import getPlugins
+from twisted.scripts import twistd
+
+import audioproxy.render.registry as registry
+from audioproxy import tap
+from audioproxy.variants import prune
+
+_library = ctypes.CDLL(None)
+
+
+def _prune(*words: str) -> int:
+    printed = io.StringIO()
+    with redirect_stdout(printed), redirect_stderr(printed):
+        _library.faults_arm()
+        status = prune.main(*words)
+        _library.faults_open(None)
+    print(printed.getvalue(), end="")
+    return status
+
+
+def _start(*words: str) -> int:
+    # Nothing can be done without a reactor.
+    import_module("twisted.internet.reactor")
+    read_options = tap.Options.postOptions
+
+    def post_options(options: tap.Options) -> None:
+        _library.faults_arm()
+        read_options(options)
+
+    tap.Options.postOptions = post_options  # type: ignore[assignment,method-assign]
+    # Finished renders are kept for a second, for which each run would wait.
+    registry._LINGER = 0.01
+    sys.argv = ["twistd", *words]
+    twistd.run()
+    return 0
+
+
+_PROGRAMS: dict[str, Callable[..., int]] = {"prune": _prune, "start": _start}
+
+
+def _run(program: str, words: list[str], environ: dict[str, str], page: str, output: str) -> None:
+    """Become the program; never return."""
+    status = 70
+    try:
+        written = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        for number in (1, 2):
+            os.dup2(written, number)
+        os.close(written)
+        os.environ.clear()
+        os.environ.update(environ)
+        assert not page or _library.faults_open(page.encode())
+        status = _PROGRAMS[program](*words)
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1 if end.code else 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        # Those of twistd drain the log, and set another status.
+        atexit._run_exitfuncs()
+        for stream in (sys.__stdout__, sys.__stderr__):
+            assert stream is not None
+            stream.flush()
+        os._exit(status)
+
+
+def main() -> None:
+    # This imports all plugins of Twisted.
+    list(getPlugins(IServiceMaker))
+    assert "twisted.internet.reactor" not in sys.modules, "a fork needs a reactor of its own"
+    for line in sys.stdin:
+        order: dict[str, Any] = json.loads(line)
+        pid = os.fork()
+        if not pid:
+            _run(**order)
+        print(pid, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

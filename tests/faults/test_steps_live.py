@@ -1,0 +1,28 @@
+"""Some faults of some calls of a request; `make faults` has all of all scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+from tests.faults.cases import FaultCase
+from tests.faults.fitting import Fault
+
+
+def some(faults: Iterable[Fault]) -> list[Fault]:
+    return list(islice(faults, 0, None, 17))
+
+
+class StepTests(FaultCase):
+    """What a fault leaves: nothing torn, nothing open, and a node that serves the next request."""
+
+    at_a_time = 1
+    format = "f:flac"
+
+    async def test_miss(self) -> None:
+        """A MISS with a fault has right bytes, or is seen to have failed, and leaves nothing."""
+        await self.fail_miss(some)
+
+    async def test_prune(self) -> None:
+        """A prune with a fault removes no more than it says, and the next one does the rest."""
+        await self.fail_prune(some)
