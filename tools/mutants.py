@@ -1,8 +1,9 @@
 """Mutate pure parts of the package with mutmut, and print the mutants that no test detects.
 
-Each mutant is run with the unit tests of its folder alone, media with its subfolders. mutmut changes the bodies of functions
-without decorators: tables, dataclass fields and properties stay as they are, and so does what a
-module does when it is imported. A repeated run tests only what has changed.
+Each mutant is run with the unit tests of its folder alone, media with its subfolders. mutmut
+changes the bodies of functions without decorators: tables, dataclass fields and properties stay as
+they are, and so does what a module does when it is imported. A repeated run tests only what has
+changed.
 """
 
 from __future__ import annotations
