@@ -282,6 +282,7 @@ class EncodingTests(OptionsCase):
         )
         self.assert_refused("f:opus takes a whole number from 0 to 10", "f:opus/q:5.5")
         self.assert_refused("f:flac takes a whole number from 0 to 12", "f:flac/q:0.001")
+        self.assert_refused("f:aac takes a number from 0.1 to 2", "f:aac/q:0")
 
     def test_bitrate_with_quality(self) -> None:
         """``br`` and ``q`` exclude each other, in either order (Format and encoding options)."""
