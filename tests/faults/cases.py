@@ -144,13 +144,15 @@ class FaultCase(ServiceCase):
             for fault in left:
                 found = Findings()
                 subject.begin()
+                is_broken = False
                 try:
                     await run(subject, fault, found)
                 except Exception as error:
+                    is_broken = True
                     found.check(False, f"the run has failed: {error!r}")
                 check_log(subject.lines, found)
                 report.add(fault, subject.page.calls, found, subject.lines)
-                if not subject.is_usable:
+                if is_broken or not subject.is_usable:
                     await subject.process.kill()
                     subject = await prepared()
 
