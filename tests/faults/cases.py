@@ -201,7 +201,7 @@ class FaultCase(ServiceCase):
 
     async def request(self, node: Node, name: str, fault: Fault | None, found: Findings) -> None:
         path = signed(self.rest(name))
-        node.page.arm(*(() if fault is None else (fault.step, fault.number)))
+        node.page.arm(*(() if fault is None else (fault.step, fault.number, fault.times)))
         response = await get(node.port, path)
         if self.right is None:
             assert response is not None and response.complete, response

@@ -178,7 +178,7 @@ class Forks:
     ) -> int:
         """Start a program, and return its process."""
         if counted:
-            self.page.prepare(*(() if fault is None else (fault.step, fault.number)))
+            self.page.prepare(*(() if fault is None else (fault.step, fault.number, fault.times)))
         self._output.write_text("")
         order = {
             "program": program,
