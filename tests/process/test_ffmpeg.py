@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -122,6 +123,13 @@ class EncoderCase(SynchronousTestCase):
         reading = self.ffmpeg.read_piece(["ffmpeg"], self.source, self.deadline())
         return Deferred.fromCoroutine(reading)
 
+    def run_each(self, *starts: Callable[[], Deferred[Any]]) -> Iterator[Deferred[Any]]:
+        """Start runs one by one; require that each leaves no descriptor open."""
+        for start in starts:
+            before = open_descriptors()
+            yield start()
+            self.assertEqual(set(), opened_since(before))
+
     def refused(self, running: Deferred[Any], refusal: type[Exception], row: object = "") -> Any:
         """Return the refusal, and assert that no timer is left."""
         error = self.failureResultOf(running).value
@@ -134,13 +142,8 @@ class EndTests(EncoderCase):
     """The ends of all kinds of runs"""
 
     def start_each(self) -> Iterator[Deferred[Any]]:
-        """Start a run of each kind; require that it leaves no descriptor open."""
-        starts: tuple[Callable[[], Deferred[Any]], ...]
-        starts = (self.encode, self.run_to_pipe, self.measure, self.read_piece)
-        for start in starts:
-            before = open_descriptors()
-            yield start()
-            self.assertEqual(set(), opened_since(before))
+        """Start a run of each kind."""
+        return self.run_each(self.encode, self.run_to_pipe, self.measure, self.read_piece)
 
     def test_failures(self) -> None:
         """A failed run is refused with its cause, and its output is discarded (Errors, 8)."""
@@ -348,11 +351,9 @@ class DecoderTests(EncoderCase):
     PIPELINE = Pipeline(["encoder"], ["decoder"])
 
     def start_each(self) -> Iterator[Deferred[Any]]:
-        """Start a run of each kind; require that it leaves no descriptor open."""
-        for start in (self.encode, self.run_to_pipe):
-            before = open_descriptors()
-            yield start(pipeline=self.PIPELINE)
-            self.assertEqual(set(), opened_since(before))
+        """Start a run of each kind."""
+        starts = (self.encode, self.run_to_pipe)
+        return self.run_each(*(partial(start, pipeline=self.PIPELINE) for start in starts))
 
     @property
     def decoder(self) -> FakeChild:

@@ -155,11 +155,12 @@ class FindMissingTests(CapabilitiesCase):
 
     def test_found_once(self) -> None:
         """libsoxr is used if ffmpeg, asked once, has it; its lack is stated (D60)."""
-        for flags, resampler, text in (
-            (("--enable-libsoxr",), SOXR, ""),
-            ((), SWRESAMPLE, "/x/ffmpeg lacks libsoxr, so "),
+        for flags, resampler, name, text in (
+            (("--enable-libsoxr",), SOXR, "soxr", ""),
+            ((), SWRESAMPLE, "swr", "/x/ffmpeg lacks libsoxr, so "),
         ):
             programs = self.programs()
+            self.assertEqual({"ffmpeg": "", "resampler": ""}, programs.build)
             finding = self.find_resampler(programs)
             self.answer_configuration(*flags)
             self.assertEqual(self.successResultOf(finding), resampler)
@@ -168,6 +169,8 @@ class FindMissingTests(CapabilitiesCase):
             found = self.successResultOf(stating) or ""
             self.assertEqual((found[: len(text)], "\n" in found), (text, False))
             self.assertEqual(bool(found), bool(text))
+            # The metrics have it, too.
+            self.assertEqual({"ffmpeg": "7", "resampler": name}, programs.build)
 
     def test_replaced(self) -> None:
         """ffmpeg is asked again after its file was replaced."""
@@ -179,16 +182,6 @@ class FindMissingTests(CapabilitiesCase):
             finding = self.find_resampler(programs)
             self.answer_configuration(flag)
             self.assertEqual(self.successResultOf(finding), resampler)
-
-    def test_build(self) -> None:
-        """The metrics have the version and the resampler of ffmpeg, once it was examined."""
-        programs = self.programs()
-        self.assertEqual({"ffmpeg": "", "resampler": ""}, programs.build)
-        for flags, resampler in (("--enable-libsoxr", "soxr"), ("", "swr")):
-            checking = Deferred.fromCoroutine(programs.probe_versions())
-            self.answer_versions(b"ffmpeg version 7.1-a " + flags.encode())
-            self.successResultOf(checking)
-            self.assertEqual({"ffmpeg": "7.1-a", "resampler": resampler}, programs.build)
 
     def test_build_name(self) -> None:
         """A build is named by its version, and a digest of its configuration and libraries (D78).

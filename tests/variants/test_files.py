@@ -598,7 +598,7 @@ class CommitTests(StoreCase):
             log.events.clear()
 
     def test_unusable_ledger(self) -> None:
-        """Without a bound, a ledger that fails is removed, with a warning, and nothing else is."""
+        """Without a bound, a ledger that fails is removed with a warning; the variant is stored."""
         log = Log(self)
         (self.root / ".usage").symlink_to("elsewhere")
         self.commit(b"abc")
