@@ -6,7 +6,6 @@ files of its output. It prints the number of the process, and then its exit stat
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import io
 import json
@@ -59,28 +58,15 @@ _PROGRAMS: dict[str, Callable[..., int]] = {"prune": _prune, "start": _start}
 
 
 def _run(program: str, words: list[str], environ: dict[str, str], page: str, output: str) -> None:
-    """Become the program; never return."""
-    status = 70
-    try:
-        written = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        for number in (1, 2):
-            os.dup2(written, number)
-        os.close(written)
-        os.environ.clear()
-        os.environ.update(environ)
-        assert not page or _library.faults_open(page.encode())
-        status = _PROGRAMS[program](*words)
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 1 if end.code else 0
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
-        # Those of twistd drain the log, and set another status.
-        atexit._run_exitfuncs()
-        for stream in (sys.__stdout__, sys.__stderr__):
-            assert stream is not None
-            stream.flush()
-        os._exit(status)
+    """Become the program, in a fork."""
+    written = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for number in (1, 2):
+        os.dup2(written, number)
+    os.close(written)
+    os.environ.clear()
+    os.environ.update(environ)
+    assert not page or _library.faults_open(page.encode())
+    sys.exit(_PROGRAMS[program](*words))
 
 
 def main() -> None:
