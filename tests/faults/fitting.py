@@ -34,6 +34,8 @@ _FAULTS: dict[str, tuple[int, ...]] = {
     "truncate": (errno.EIO, errno.EINTR),
     "stat": _DISK,
     "stat file": (errno.EIO,),
+    "stat pipe": (),
+    "stat socket": (),
     "stat other": (),
     "statfs": (errno.EIO,),
     "flock": (errno.ENOLCK, errno.EINTR),

@@ -10,6 +10,7 @@ import ctypes
 import io
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -17,14 +18,18 @@ from importlib import import_module
 from typing import Any
 
 from twisted.application.service import IServiceMaker
+from twisted.internet.defer import Deferred
 from twisted.plugin import getPlugins
 from twisted.scripts import twistd
 
 import audioproxy.render.registry as registry
 from audioproxy import tap
+from audioproxy.service import AudioProxy
 from audioproxy.variants import prune
 
 _library = ctypes.CDLL(None)
+# prctl(2)
+_PR_SET_PDEATHSIG = 1
 
 
 def _prune(*words: str) -> int:
@@ -46,6 +51,15 @@ def _start(*words: str) -> int:
         _library.faults_arm()
         read_options(options)
 
+    start = AudioProxy.startService
+
+    def start_service(service: AudioProxy) -> Deferred[None]:
+        starting = start(service)
+        # What the reactor does then is Twisted's own.
+        _library.faults_open(None)
+        return starting
+
+    AudioProxy.startService = start_service  # type: ignore[method-assign]
     tap.Options.postOptions = post_options  # type: ignore[assignment,method-assign]
     # Finished renders are kept for a second, for which each run would wait.
     registry._LINGER = 0.01
@@ -58,9 +72,10 @@ _PROGRAMS: dict[str, Callable[..., int]] = {"prune": _prune, "start": _start}
 
 
 def _run(program: str, words: list[str], environ: dict[str, str], page: str, output: str) -> None:
-    """Become the program, in a fork."""
-    written = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    for number in (1, 2):
+    """Become the program, in a fork, which ends with its parent at the latest."""
+    _library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    written = os.open(output, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    for number in range(3):
         os.dup2(written, number)
     os.close(written)
     os.environ.clear()
