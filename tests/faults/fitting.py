@@ -6,14 +6,14 @@ import errno
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from tests.faults.calls import SHORT, Step, fault_name
+from tests.faults.calls import BYTE, SHORT, Step, fault_name
 
 #: What no caller may take for an error: the call is to be repeated, or goes on with the rest.
-HARMLESS = (errno.EINTR, errno.EAGAIN, SHORT)
+HARMLESS = (errno.EINTR, errno.EAGAIN, SHORT, BYTE)
 
 _DISK = (errno.EIO, errno.ENOMEM)
 _FULL = (errno.EIO, errno.ENOSPC)
-_PART = (errno.EINTR, SHORT)
+_PART = (errno.EINTR, SHORT, BYTE)
 
 #: By the kind of the call, and by the object where that matters.
 _FAULTS: dict[str, tuple[int, ...]] = {
