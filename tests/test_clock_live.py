@@ -21,6 +21,7 @@ from tests.support.service import (
     signed,
     until,
     until_hit,
+    until_scraped,
 )
 
 # The module that Python imports at its start. It moves each clock by the seconds in a file.
@@ -89,6 +90,12 @@ class WallClockTests(ServiceCase):
         self.assertEqual((200, True), (response.status, response.complete))
         self.assertEqual(200, (await fetch(port, b"/health")).status)
         self.assertIsNone(late.closed)
+        # The time limit of the write-back must not pass: the store would accept no other file.
+        await until_scraped(
+            await process.metrics_port(),
+            lambda series: series["audio_proxy_write_back_duration_seconds_count"],
+            "the write-back of the stream",
+        )
         # The deadline of the render passes, and then the time in which its encoder may exit. A
         # request makes the reactor look at its clock.
         for passed in (LIMIT, 2 * LIMIT):
