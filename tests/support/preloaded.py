@@ -64,7 +64,7 @@ _FIRST_FREE = 1000
 
 _PID = struct.Struct("i")
 _CLONE_PARENT, _CLONE_CHILD_CLEARTID, _CLONE_CHILD_SETTID = 0x8000, 0x200000, 0x1000000
-_PR_GET_TID_ADDRESS = 40
+_PR_SET_PDEATHSIG, _PR_GET_TID_ADDRESS = 1, 40
 
 
 # In the process of the tests
@@ -97,12 +97,18 @@ def fork(
     numbers = sorted(descriptors)
     words = [command, dict(variables), os.path.abspath(path or "."), numbers]
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.connect(_address())
+        try:
+            connection.connect(server()[0])
+        except ConnectionRefusedError:
+            # It has ended in another test, which has failed.
+            server()[1].kill()
+            server.cache_clear()
+            connection.connect(server()[0])
         sent = [descriptors[number] for number in numbers]
         socket.send_fds(connection, [json.dumps(words).encode()], sent)
         answer = connection.recv(_PID.size)
     if not answer:
-        raise OSError(f"the fork server has failed: {_server()[1].output_tail}")
+        raise OSError(f"the fork server has failed: {server()[1].output_tail}")
     return int(_PID.unpack(answer)[0])
 
 
@@ -132,7 +138,7 @@ def run(
 
 
 @cache
-def _server() -> tuple[bytes, Server]:
+def server() -> tuple[bytes, Server]:
     """Start the fork server, and return its address, which is no file."""
     address = b"\0audioproxy-tests-" + secrets.token_hex(8).encode()
     code = "from tests.support.preloaded import serve, take_over; take_over(serve())"
@@ -143,10 +149,6 @@ def _server() -> tuple[bytes, Server]:
         words = (sys.executable, "-c", code, str(listener.fileno()))
         log = Path("preloaded.log").absolute()
         return address, Server(words, variables, log, descriptors=[listener.fileno()])
-
-
-def _address() -> bytes:
-    return _server()[0]
 
 
 # In the fork server
@@ -174,6 +176,8 @@ def serve() -> tuple[Any, list[int]]:
 def take_over(request: tuple[Any, list[int]]) -> None:
     """Become the process of a request: run its code."""
     (command, variables, path, numbers), descriptors = request
+    # It ends with the process of the tests, even if that is killed or interrupted.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # Each descriptor is moved out of the way of all others first.
     moved = [fcntl.fcntl(each, fcntl.F_DUPFD, _FIRST_FREE) for each in descriptors]
     os.closerange(3, _FIRST_FREE)

@@ -6,8 +6,8 @@ import signal
 import socket
 import sys
 
-from tests.support.preloaded import COMMAND, run
-from tests.support.service import PATIENCE, ServiceCase
+from tests.support.preloaded import COMMAND, run, server
+from tests.support.service import PATIENCE, ServiceCase, is_running, until
 
 #: Python code that prints all that a process is given.
 REPORT = """\
@@ -25,6 +25,15 @@ print(threading.get_native_id() == os.getpid(), threading.active_count())
 print(socket.socket(fileno=7).getsockname(), sys.stdin.read())
 print("unflushed", end="")
 raise SystemExit(3)
+"""
+
+#: Python code that starts a fork, which prints its process ID, and waits.
+START = """\
+import sys
+from tests.support.preloaded import PROJECT, fork
+code = "import os, time; print(os.getpid(), 'started', flush=True); time.sleep(1000)"
+fork((sys.executable, "-c", code), {"PYTHONPATH": str(PROJECT)}, None, {1: 1, 2: 2})
+input()
 """
 
 
@@ -70,3 +79,17 @@ class ForkTests(ServiceCase):
         status, out, err = run((*COMMAND, "sing"), environment, PATIENCE)
         self.assertEqual((2, ""), (status, out))
         self.assertIn("did you mean sign?", err)
+
+    async def test_killed(self) -> None:
+        """A fork ends with the process that has started it, even if that is killed."""
+        tests = self.spawn(sys.executable, "-c", START, cold=True, **self.environment())
+        pid = int((await tests.printed(r"(\d+) started", "the fork"))[1])
+        self.assertTrue(is_running(pid))
+        tests.signal(signal.SIGKILL)
+        await until(lambda: not is_running(pid), "the end of the fork")
+        await tests.end()
+
+    def test_ended(self) -> None:
+        """A fork server that has ended is started again."""
+        server()[1].kill()
+        self.assertEqual(0, run((*COMMAND, "--version"), self.environment(), PATIENCE)[0])
