@@ -150,8 +150,6 @@ class Attacks:
         if not attack.pauses:
             causes.add("child killed")
         sent = _send(handle, signal.SIGSTOP if attack.pauses else signal.SIGKILL)
-        how = "paused" if attack.pauses else "killed"
-        self._rig.journal.faults[f"child: {attack.program} {how}"] += sent
         if attack.pauses:
             await pause(_PAUSE)
             _send(handle, signal.SIGCONT)

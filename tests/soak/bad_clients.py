@@ -31,7 +31,6 @@ _GIVE_UP = 20.0
 
 async def leave_early(rig: Rig, chance: Random) -> None:
     """Leave before the response begins, or at its first bytes."""
-    rig.journal.faults["client: left before the headers"] += 1
     behavior = leaving(chance.uniform(0, 0.15), 0, gently=chance.random() < 0.7)
     await rig.request(
         rig.node(chance), random_variant(rig, chance, cold=True), "disconnect", behavior
@@ -40,7 +39,6 @@ async def leave_early(rig: Rig, chance: Random) -> None:
 
 async def leave_midway(rig: Rig, chance: Random) -> None:
     """Leave in the middle of a response body."""
-    rig.journal.faults["client: left in the body"] += 1
     request = rig.variant(*LARGE, cold=chance.random() < 0.3)
     size = chance.randrange(len(request.expected.body) // 2)
     behavior = leaving(_GIVE_UP, size, gently=chance.random() < 0.5)
@@ -49,7 +47,6 @@ async def leave_midway(rig: Rig, chance: Random) -> None:
 
 async def leave_queue(rig: Rig, chance: Random) -> None:
     """Send more requests than there are render slots, and leave while most of them wait."""
-    rig.journal.faults["client: left the queue"] += 4
     behaviors = [leaving(chance.uniform(0.3, 0.8), 0, gently=True) for _ in range(CAPACITY + 4)]
     await gather(
         *(
@@ -61,7 +58,6 @@ async def leave_queue(rig: Rig, chance: Random) -> None:
 
 async def stall(rig: Rig, chance: Random) -> None:
     """Stop reading for a while."""
-    rig.journal.faults["client: stalled for a while"] += 1
     request = rig.variant(*LARGE, cold=chance.random() < 0.3)
     size = chance.randrange(len(request.expected.body) // 4)
     await rig.request(rig.a, request, "stalled", stalling(size, chance.uniform(0.5, 4)))
@@ -69,7 +65,6 @@ async def stall(rig: Rig, chance: Random) -> None:
 
 async def half_close(rig: Rig, chance: Random) -> None:
     """Half-close the connection soon after the request, if the response has not ended by then."""
-    rig.journal.faults["client: half-closed"] += 1
     behavior = half_closing(chance.uniform(0, 0.3))
     await rig.request(
         rig.a, random_variant(rig, chance, chance.random() < 0.5), "half-closed", behavior
@@ -84,7 +79,6 @@ async def send_headers_in_pieces(rig: Rig, chance: Random) -> None:
     if connection is None:
         rig.journal.judge(record, None)
         return
-    rig.journal.faults["client: slow headers"] += 1
     head = request.head(record.request_id)
     if chance.random() < 0.33:
         record.unsent, record.certain = True, False
@@ -102,7 +96,6 @@ async def send_headers_in_pieces(rig: Rig, chance: Random) -> None:
 
 async def _send(rig: Rig, data: bytes, kind: str) -> RequestRecord:
     """Send bytes that are not a valid request; the response has to be a 400."""
-    rig.journal.faults[f"client: {kind}"] += 1
     request = ExpectedRequest(b"", ExpectedResponse(frozenset({400})), "unknown")
     record = rig.journal.begin("a", request, kind)
     connection = await rig.connect(rig.a)
@@ -133,7 +126,6 @@ async def send_long_header(rig: Rig, chance: Random) -> None:
 
 async def send_body(rig: Rig, chance: Random) -> None:
     """Send a small body with a GET; the service has to discard it and respond normally."""
-    rig.journal.faults["client: small body"] += 1
     request = random_variant(rig, chance, cold=False)
     request = replace(request, headers={b"Content-Length": b"10"})
 
@@ -146,7 +138,6 @@ async def send_body(rig: Rig, chance: Random) -> None:
 
 async def send_endless_body(rig: Rig, chance: Random) -> None:
     """Send a body that does not end; the service has to close the connection."""
-    rig.journal.faults["client: endless body"] += 1
     request = random_variant(rig, chance, cold=False)
     length = {b"Content-Length": b"999999999999"}
     request = replace(request, endpoint="unknown", headers=length)
@@ -177,7 +168,6 @@ class LastingClients:
             connection = await self._rig.connect(self._rig.a)
             if connection is not None:
                 self._idle.append(connection)
-        self._rig.journal.faults["client: idle connection"] += missing
 
     async def stall(self, seconds: float) -> None:
         """Begin to read two large responses, stop reading for the given time, then abort."""
@@ -193,7 +183,6 @@ class LastingClients:
             connection.reset()
             connection.resume()
 
-        self._rig.journal.faults["client: stalled for the whole run"] += 1
         await self._rig.request(self._rig.a, request, "stalled for the whole run", behave)
 
     async def leave(self) -> None:

@@ -46,9 +46,9 @@ def status_only(
     return replace(request, expected=expected, **changes)
 
 
-def refused(rest: str, status: int, code: str, reads_store: bool = False) -> ExpectedRequest:
+def refused(rest: str, status: int, code: str) -> ExpectedRequest:
     """Return a signed GET that the service refuses."""
-    expected = ExpectedResponse(frozenset({status}), code=code, reads_store=reads_store)
+    expected = ExpectedResponse(frozenset({status}), code=code)
     return ExpectedRequest(signed(rest), expected)
 
 
@@ -187,8 +187,8 @@ def mistakes() -> dict[str, ExpectedRequest]:
     """Return requests that the service refuses, by names of their mistakes."""
     past = int(time.time()) - 10
     return {
-        "missing source": refused(f"/f:mp3/plain/local://{MISSING}", 404, "not_found", True),
-        "no audio": refused(f"/f:mp3/plain/local://{NOISE}", 415, "undecodable_source", True),
+        "missing source": refused(f"/f:mp3/plain/local://{MISSING}", 404, "not_found"),
+        "no audio": refused(f"/f:mp3/plain/local://{NOISE}", 415, "undecodable_source"),
         "bad option": refused(f"/f:mp3/q:99/plain/local://{TONE}", 422, "invalid_options"),
         "expired": refused(f"/f:mp3/exp:{past}/plain/local://{TONE}", 410, "expired"),
         "no such route": ExpectedRequest(
@@ -200,7 +200,6 @@ def mistakes() -> dict[str, ExpectedRequest]:
 async def mistake(rig: Rig, chance: Random) -> None:
     """Send a request that the service refuses."""
     name, request = chance.choice([*mistakes().items()])
-    rig.journal.faults[f"input: {name}"] += 1
     await rig.request(rig.node(chance), request, f"refused: {name}")
 
 
@@ -214,7 +213,6 @@ async def pipeline(rig: Rig, chance: Random) -> None:
         random_variant(rig, chance, True),
     ]
     chance.shuffle(requests)
-    rig.journal.faults["client: pipelined requests"] += len(requests)
     connection = await rig.connect(rig.a)
     records = [rig.journal.begin("a", request, "pipelined") for request in requests]
     if connection is not None:

@@ -17,7 +17,6 @@ class ExpectedResponse:
     :ivar code: the error code of a refusal.
     :ivar byte_range: the requested bytes as (start, stop); None if no satisfiable range is
         requested.
-    :ivar reads_store: whether a GET reaches the store lookup.
     :ivar etag: ETag of every response that is not an error.
     """
 
@@ -27,7 +26,6 @@ class ExpectedResponse:
     code: str | None = None
     content_type: str | None = None
     byte_range: tuple[int, int] | None = None
-    reads_store: bool = False
     etag: str | None = None
 
 
@@ -109,7 +107,6 @@ class RequestRecord:
     logged_as: str | None = None
     status: int | None = None
     state: str | None = None
-    complete: bool = False
     problems: list[str] = field(default_factory=list)
 
     def excuses(self) -> list[Excuse]:

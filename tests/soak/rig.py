@@ -177,9 +177,7 @@ class Rig:
         if where not in self._expected:
             body = references.render(self.sounds.path(source), options)
             kind = options_of(options).content_type
-            self._expected[where] = ExpectedResponse(
-                frozenset({200}), body, content_type=kind, reads_store=True
-            )
+            self._expected[where] = ExpectedResponse(frozenset({200}), body, content_type=kind)
         return self._expected[where]
 
     async def request(
