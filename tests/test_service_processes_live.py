@@ -5,16 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from itertools import cycle
 from pathlib import Path
 
 from twisted.internet.error import ConnectError as Refused
 
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.variants.stored_file import open_variant
-from tests.media.test_ways_live import DITHERED, SOURCES
-from tests.media.test_ways_live import FORMATS as OTHERS
-from tests.support.audio import convert_all, noise, write_wav
 from tests.support.children import fork_servers
 from tests.support.programs import FFMPEG, HELD_FFMPEG
 from tests.support.service import (
@@ -44,9 +40,9 @@ class TwoNodeTests(ServiceCase):
     """Two nodes that get the same URLs but share neither sources nor stores."""
 
     async def test_identical_bytes(self) -> None:
-        """Two nodes give the same bytes in every audio format, one of them without cells.
+        """Two nodes give the same bytes in every format, one of them without cells (D78).
 
-        They have different roots and stores.
+        They have different roots and stores. One forks its children, and the other executes them.
         """
         self.add("deep/er/short.flac", short_flac())
         root, store = self.root.with_name("other root"), self.store.with_name("other-store")
@@ -59,8 +55,8 @@ class TwoNodeTests(ServiceCase):
         other = {"AP_LOCAL_ROOT": str(root), "AP_VARIANT_STORE": f"file://{store}"}
         nodes = self.twistd(), self.twistd(PATH=scripted, **other)
         ports = [await node.port() for node in nodes]
-        formats = [token for token in FORMATS if token != "peaks"]
-        options = [*(f"f:{token}" for token in formats), "f:opus/norm:ebu/enhance:voice/t:0.25:0.5"]
+        await until_linked(nodes[0])
+        options = [*(f"f:{token}" for token in FORMATS), "f:opus/norm:ebu/enhance:voice/t:0.25:0.5"]
         for option in options:
             path = signed(f"/{option}/plain/local://deep/er/short.flac")
             clients = [await send(port, path) for port in ports]
@@ -69,6 +65,8 @@ class TwoNodeTests(ServiceCase):
             self.assertTrue(one.complete and two.complete)
             self.assertTrue(one.body == two.body, f"different bytes for {option}")
             self.assertEqual(one["etag"], two["etag"])
+        info = signed("/info/plain/local://deep/er/short.flac")
+        self.assertEqual(*[(await fetch(port, info)).body for port in ports])
         # No child process remains, not even a zombie.
         for node in nodes:
             await until(lambda node=node: not children(node.pid), "the children to be reaped")
@@ -77,37 +75,6 @@ class TwoNodeTests(ServiceCase):
         # The stored bytes and headers are identical too, and the files have the same names.
         self.assertEqual(variants(self.store), variants(store))
         self.assertEqual(len(options), len(variants(store)))
-
-    async def test_sources(self) -> None:
-        """Forked children and executed ones give the same for thirty sources.
-
-        Each has a description, a waveform, and a variant in one of the formats.
-        """
-        sources = convert_all(write_wav(noise(44100, 44100, 2), "32f"), SOURCES)
-        for name, source in sources.items():
-            self.add(name, source)
-        store = self.store.with_name("other-store")
-        store.mkdir()
-        other = {"AP_WARM_PROGRAMS": "0", "AP_VARIANT_STORE": f"file://{store}"}
-        nodes = self.twistd(), self.twistd(**other)
-        ports = [await node.port() for node in nodes]
-        pid = nodes[0].pid
-        await until_linked(nodes[0])
-        servers, before = set(fork_servers(pid)), set(all_children(pid))
-        options = dict(zip(sources, cycle((*DITHERED, *OTHERS)), strict=False))
-        formats = {option.split("/")[0] for option in options.values()}
-        self.assertEqual({f"f:{token}" for token in FORMATS}, formats)
-        for name, option in options.items():
-            for path in ("/info", "/f:peaks", f"/{option}"):
-                target = signed(f"{path}/plain/local://{name}")
-                one, two = [await fetch(port, target) for port in ports]
-                self.assertEqual((200, 200), (one.status, two.status), (name, path))
-                self.assertTrue(one.complete and two.complete, (name, path))
-                self.assertTrue(one.body == two.body, (name, path))
-        # The servers are still in use, and both have forked: other children wait for requests.
-        await until(lambda: set(fork_servers(pid)) == servers, "the same servers")
-        self.assertEqual(servers, before & set(all_children(pid)))
-        self.assertNotIn("is linked at each start", nodes[0].stdout)
 
 
 async def until_linked(node: Process) -> None:
@@ -128,21 +95,6 @@ def variants(store: Path) -> dict[str, bytes]:
     return found
 
 
-class CellTests(ServiceCase):
-    """The cell of an encoder, as the system shows it"""
-
-    async def test_confined(self) -> None:
-        """An encoder has a filter, gets no new privileges, and ends with the service."""
-        self.add("long.flac", long_flac())
-        node = self.twistd()
-        await send(await node.port(), signed("/f:mp3/plain/local://long.flac"))
-        (pid,) = await until(lambda: encoders(node.pid), "the encoder")
-        status = Path(f"/proc/{pid}/status").read_text()
-        self.assertIn("NoNewPrivs:\t1\nSeccomp:\t2\n", status)
-        node.signal(signal.SIGKILL)
-        await until(lambda: not is_running(pid), "the end of the encoder")
-
-
 class ForkedTests(ServiceCase):
     """Encoders that a fork server has started, as the system shows them."""
 
@@ -155,10 +107,12 @@ class ForkedTests(ServiceCase):
         return pid, fork_servers(node.pid), "/audioproxy-cell.so" in mapped
 
     async def test_forked(self) -> None:
-        """Encoders are forked by a server for each program, which ends with the service."""
+        """Encoders are forked by a server for each program, confined, and end with the service."""
         node = self.twistd()
         await until_linked(node)
         pid, servers, is_forked = await self.find_encoder(node)
+        status = Path(f"/proc/{pid}/status").read_text()
+        self.assertIn("NoNewPrivs:\t1\nSeccomp:\t2\n", status)
         self.assertEqual((True, 2), (is_forked, len(servers)))
         # One with a request is the leader of its own group, as all children are.
         self.assertEqual(pid, os.getpgid(pid))
