@@ -101,9 +101,15 @@ def shipped(name: str, changes: Mapping[str, str], enabled: Collection[str] = ()
 B = TypeVar("B", bound="Balancer")
 
 
-async def balance(case: TestCase, kind: type[B], folder: Path, nodes: Mapping[str, int]) -> B:
+async def balance(
+    case: TestCase,
+    kind: type[B],
+    folder: Path,
+    nodes: Mapping[str, int],
+    certificate: Certificate | None = None,
+) -> B:
     """Start a balancer in front of these nodes (names and ports); it ends with the test."""
-    balancer = kind(folder, nodes)
+    balancer = kind(folder, nodes, certificate)
     case.addCleanup(balancer.stop)
     await balancer.start()
     return balancer
