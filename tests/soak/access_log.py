@@ -49,8 +49,7 @@ def mismatches(records: list[RequestRecord], logged: list[Entry]) -> Iterator[st
     for entry in logged:
         lines[entry.request_id].append(entry)
     for record in records:
-        name = record.logged_as if record.logged_as is not None else record.request_id
-        own = lines.pop(name, [])
+        own = lines.pop(record.request_id, [])
         if record.request.endpoint in QUIET:
             continue
         least = 1 if record.certain and not record.unsent else 0

@@ -1,31 +1,20 @@
-"""Misbehaving clients: they leave, stall, send slowly, or do not speak HTTP."""
+"""Misbehaving clients: they leave, stall, or send slowly."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 from tests.soak.good_clients import gather, random_variant
 from tests.soak.lines import (
-    PATIENCE,
     ClientConnection,
     half_closing,
     leaving,
     pause,
-    read_to_end,
     stalling,
-    wait_for,
 )
-from tests.soak.records import ExpectedRequest, ExpectedResponse, RequestRecord
+from tests.soak.records import ExpectedRequest, RequestRecord
 from tests.soak.rig import CAPACITY, LARGE, LONG_RENDER, Rig
 
-_GARBAGE = [
-    b"hello there, is this the service?\r\n\r\n",
-    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
-    b"GET\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost: localhost\r\nno colon in here\r\n\r\n",
-]
-_LONG_HEADER = b"X-Long: " + b"x" * 17_000
 _GIVE_UP = 20.0
 
 
@@ -94,65 +83,6 @@ async def send_headers_in_pieces(rig: Rig, chance: Random) -> None:
     rig.journal.end(record, connection)
 
 
-async def _send(rig: Rig, data: bytes, kind: str) -> RequestRecord:
-    """Send bytes that are not a valid request; the response has to be a 400."""
-    request = ExpectedRequest(b"", ExpectedResponse(frozenset({400})), "unknown")
-    record = rig.journal.begin("a", request, kind)
-    connection = await rig.connect(rig.a)
-    if connection is None:
-        rig.journal.judge(record, None)
-        return record
-    connection.write(data)
-    await read_to_end(connection, record)
-    connection.reset()
-    # The service generates the request id: it takes nothing from headers that it cannot parse.
-    record.logged_as = ""
-    response = rig.journal.end(record, connection)
-    if response is not None:
-        record.logged_as = (response["x-request-id"] or b"").decode()
-    return record
-
-
-async def send_garbage(rig: Rig, chance: Random) -> None:
-    """Send bytes that are not a valid HTTP request."""
-    await _send(rig, chance.choice(_GARBAGE), "garbage")
-
-
-async def send_long_header(rig: Rig, chance: Random) -> None:
-    """Send a header that is too long."""
-    head = random_variant(rig, chance, cold=False).head("long")
-    await _send(rig, head[:-2] + _LONG_HEADER + b"\r\n\r\n", "header over 16 KiB")
-
-
-async def send_body(rig: Rig, chance: Random) -> None:
-    """Send a small body with a GET; the service has to discard it and respond normally."""
-    request = random_variant(rig, chance, cold=False)
-    request = replace(request, headers={b"Content-Length": b"10"})
-
-    async def behave(connection: ClientConnection, record: RequestRecord) -> None:
-        connection.write(b"0123456789")
-        await read_to_end(connection, record)
-
-    await rig.request(rig.a, request, "small body", behave)
-
-
-async def send_endless_body(rig: Rig, chance: Random) -> None:
-    """Send a body that does not end; the service has to close the connection."""
-    request = random_variant(rig, chance, cold=False)
-    length = {b"Content-Length": b"999999999999"}
-    request = replace(request, endpoint="unknown", headers=length)
-
-    async def behave(connection: ClientConnection, record: RequestRecord) -> None:
-        def is_closed() -> bool:
-            connection.write(b"x" * 16_384)
-            return connection.closed is not None
-
-        if not await wait_for(is_closed, PATIENCE):
-            record.problems.append("the service kept reading an endless body")
-
-    await rig.request(rig.a, request, "endless body", behave, {"body without end"})
-
-
 class LastingClients:
     """Long-lived connections of clients that are idle or stop reading."""
 
@@ -201,8 +131,4 @@ WEIGHTED_ACTIONS = [
     (stall, 1),
     (half_close, 1.5),
     (send_headers_in_pieces, 1.5),
-    (send_garbage, 1),
-    (send_long_header, 1),
-    (send_body, 1),
-    (send_endless_body, 0.7),
 ]

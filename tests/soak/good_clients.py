@@ -15,7 +15,6 @@ from tests.soak.lines import leaving, read_to_end
 from tests.soak.records import ExpectedRequest, ExpectedResponse, RequestRecord
 from tests.soak.rig import LONG_RENDER, Rig
 from tests.soak.sounds import MISSING, NOISE, SPEECH, TONE
-from tests.support.http import Malformed, read_response
 from tests.support.service import signed
 
 HEALTH = ExpectedRequest(
@@ -203,34 +202,6 @@ async def mistake(rig: Rig, chance: Random) -> None:
     await rig.request(rig.node(chance), request, f"refused: {name}")
 
 
-async def pipeline(rig: Rig, chance: Random) -> None:
-    """Send several requests at once on one connection, and read the responses in order."""
-    requests = [random_variant(rig, chance, cold=False) for _ in range(2)]
-    requests += [
-        rig.info(TONE),
-        HEALTH,
-        mistakes()["bad option"],
-        random_variant(rig, chance, True),
-    ]
-    chance.shuffle(requests)
-    connection = await rig.connect(rig.a)
-    records = [rig.journal.begin("a", request, "pipelined") for request in requests]
-    if connection is not None:
-        last = records[-1]
-        connection.write(b"".join(v.request.head(v.request_id, last=v is last) for v in records))
-        last.hung = not await connection.read()
-        connection.reset()
-    data = bytes(connection.received) if connection is not None else b""
-    for record in records:
-        try:
-            response = read_response(data, record.request.method)
-        except (Malformed, ValueError) as error:
-            record.problems.append(f"not a valid HTTP response: {error}")
-            response = None
-        data = response.rest if response is not None else b""
-        rig.journal.judge(record, response)
-
-
 #: Actions of well-behaved clients, and their relative frequencies.
 WEIGHTED_ACTIONS = [
     (hit, 12),
@@ -244,5 +215,4 @@ WEIGHTED_ACTIONS = [
     (info, 4),
     (state, 3),
     (mistake, 6),
-    (pipeline, 1.5),
 ]

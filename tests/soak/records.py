@@ -78,7 +78,6 @@ EXCUSES = {
     "node killed": Excuse(may_break_off=True, may_be_missing=True),
     # The cause is set only for responses that had not begun when SIGTERM was sent.
     "node drained": Excuse(may_break_off=True, may_be_missing=True),
-    "body without end": Excuse(frozenset({(400, "bad_request")})),
 }
 
 
@@ -92,7 +91,6 @@ class RequestRecord:
     :ivar unsent: whether the headers were never complete.
     :ivar begun: whether a successful response has begun to arrive.
     :ivar hung: whether the response did not end within the deadline.
-    :ivar logged_as: the request id in the log, if it is not the one the client sent.
     """
 
     request_id: str
@@ -104,7 +102,6 @@ class RequestRecord:
     unsent: bool = False
     begun: bool = False
     hung: bool = False
-    logged_as: str | None = None
     status: int | None = None
     state: str | None = None
     problems: list[str] = field(default_factory=list)

@@ -26,7 +26,7 @@ def problems(record: RequestRecord, response: Response | None) -> Iterator[str]:
         return
     expected = record.request.expected
     echo = response["x-request-id"] or b""
-    if record.logged_as is None and echo != record.request_id.encode():
+    if echo != record.request_id.encode():
         yield f"the request id in the response is {echo!r}"
     if response["cache-control"] is None:
         yield "no Cache-Control"
