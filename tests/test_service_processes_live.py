@@ -259,13 +259,3 @@ class ShutdownTests(ServiceCase):
         # After a drain, the request would be in the access log.
         self.assertNotIn("request_id=", node.stdout)
         await until(lambda: not is_running(encoder), "the encoder to end")
-
-    async def test_interrupt(self) -> None:
-        """Ctrl-C stops an idle service with exit status 0 and without a traceback."""
-        node = self.twistd()
-        # Once there is a response, the start is over.
-        self.assertEqual(200, (await fetch(await node.port(), b"/health")).status)
-        node.signal(signal.SIGINT)
-        self.assertEqual(0, await node.end())
-        self.assertEqual("", node.stderr)
-        self.assertNotRegex(node.stdout, r"Traceback|\[error\]|\[critical\]")

@@ -167,37 +167,6 @@ class RefusedStartTests(TapCase):
         await self.twistd(**missing).port()
 
 
-class BindTests(TapCase):
-    """Where the service listens (AP_BIND)."""
-
-    async def test_address(self) -> None:
-        """The service listens on the address alone (D59)."""
-        process = self.twistd(AP_BIND="127.0.0.2")
-        line = r"listening on 127\.0\.0\.2 port (\d+)"
-        port = int((await process.printed(line, "the service to listen"))[1])
-        with self.assertRaises(OSError):
-            socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
-        socket.create_connection(("127.0.0.2", port), timeout=PATIENCE).close()
-
-    async def test_unix(self) -> None:
-        """A Unix socket serves streams and files; a killed service's socket is replaced (D59)."""
-        self.add("short.flac", short_flac())
-        path = short_folder(self) / "socket"
-        for killed in (True, False):
-            process = self.twistd(AP_BIND=f"unix:{path}")
-            await process.printed(f"listening on {path}", "the service to listen")
-            target = signed("/f:mp3/plain/local://short.flac")
-            bodies = {(await fetch(str(path), target)).body for _ in range(3)}
-            self.assertEqual(1, len(bodies))
-            if killed:
-                await process.kill()
-                self.assertTrue(path.exists())
-            else:
-                process.signal(signal.SIGTERM)
-                self.assertEqual(0, await process.end())
-                self.assertFalse(path.exists())
-
-
 class RunTests(TapCase):
     """Running service: log, metrics, readiness and insecure mode."""
 
