@@ -151,22 +151,22 @@ class ImageTests(SynchronousTestCase):
         for need in needed:
             self.assertTrue(need.specifier.contains(pins[canonicalize_name(need.name)]), str(need))
 
-    def test_no_settings(self) -> None:
-        """The image has no setting of the service: the configuration is given at run time."""
-        self.assertEqual(set(), (environment().keys() | defaults().keys()) & set(VARIABLES))
-
 
 class RunningTests(SynchronousTestCase):
     """How the image runs."""
 
-    def test_unprivileged_user(self) -> None:
-        """The image's user and group are numbers of at least 1000, so neither is root."""
-        self.assertRegex(final("USER")[-1], r"^[1-9]\d{3,}:[1-9]\d{3,}$")
+    def test_interface(self) -> None:
+        """The image has a user that is not root, a volume, the service's ports, and no setting.
 
-    def test_writable_volume(self) -> None:
-        """Temporary files are on a volume, so the rest can be read-only (D46)."""
-        (volumes,) = final("VOLUME")
+        Temporary files are on the volume, so the rest can be read-only (D46). The ports are the
+        default ones (D30), and the configuration is given at run time.
+        """
+        self.assertRegex(final("USER")[-1], r"^[1-9]\d{3,}:[1-9]\d{3,}$")
+        (volumes,), (ports,) = final("VOLUME"), final("EXPOSE")
         self.assertEqual([environment()["TMPDIR"]], json.loads(volumes))
+        usual = Config(allow_insecure=True)
+        self.assertEqual(f"{usual.port} {usual.metrics_port}", ports)
+        self.assertEqual(set(), (environment().keys() | defaults().keys()) & set(VARIABLES))
 
     def test_command(self) -> None:
         """The service runs under tini, so early and repeated signals reach it (D39)."""
@@ -175,13 +175,6 @@ class RunningTests(SynchronousTestCase):
         self.assertEqual(["tini", "--"], json.loads(first))
         self.assertIn(" tini ", " ".join(final("RUN")))
         self.assertEqual(["SIGTERM"], final("STOPSIGNAL"))
-
-    def test_ports(self) -> None:
-        """The image declares the default ports of the service (D30)."""
-        (ports,) = final("EXPOSE")
-        self.assertEqual(
-            f"{Config(allow_insecure=True).port} {Config(allow_insecure=True).metrics_port}", ports
-        )
 
 
 #: Makes the import of packages fail, and imports all modules of the service.
