@@ -85,7 +85,7 @@ class NodeProxy(Proxy):
 
     async def start(self) -> None:
         """Run the script."""
-        words = [str(SCRIPTS / self.script), str(self.port), self._address(0).partition(":")[2]]
+        words = [str(SCRIPTS / self.script), str(self.port), str(*self._nodes.values())]
         if self._certificate is not None:
             words += [str(self._certificate.chain), str(self._certificate.key)]
         self.log.touch()
