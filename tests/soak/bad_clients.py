@@ -1,4 +1,4 @@
-"""Misbehaving clients: they leave, stall, or send slowly."""
+"""Misbehaving clients: they leave or stall."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from random import Random
 from tests.soak.good_clients import gather, random_variant
 from tests.soak.lines import (
     ClientConnection,
-    half_closing,
     leaving,
     pause,
     stalling,
@@ -50,37 +49,6 @@ async def stall(rig: Rig, chance: Random) -> None:
     request = rig.variant(*LARGE, cold=chance.random() < 0.3)
     size = chance.randrange(len(request.expected.body) // 4)
     await rig.request(rig.a, request, "stalled", stalling(size, chance.uniform(0.5, 4)))
-
-
-async def half_close(rig: Rig, chance: Random) -> None:
-    """Half-close the connection soon after the request, if the response has not ended by then."""
-    behavior = half_closing(chance.uniform(0, 0.3))
-    await rig.request(
-        rig.a, random_variant(rig, chance, chance.random() < 0.5), "half-closed", behavior
-    )
-
-
-async def send_headers_in_pieces(rig: Rig, chance: Random) -> None:
-    """Send the headers in pieces; one client in three closes before the headers are complete."""
-    request = random_variant(rig, chance, cold=False)
-    record = rig.journal.begin("a", request, "slow headers")
-    connection = await rig.connect(rig.a)
-    if connection is None:
-        rig.journal.judge(record, None)
-        return
-    head = request.head(record.request_id)
-    if chance.random() < 0.33:
-        record.unsent, record.certain = True, False
-        record.causes.add("client left")
-        head = head[: chance.randrange(len(head) - 2)]
-    step = len(head) // 5 + 1
-    for at in range(0, len(head), step):
-        connection.write(head[at : at + step])
-        await pause(chance.uniform(0.05, 0.4))
-    if record.unsent:
-        connection.close()
-    record.hung = not await connection.read()
-    rig.journal.end(record, connection)
 
 
 class LastingClients:
@@ -129,6 +97,4 @@ WEIGHTED_ACTIONS = [
     (leave_midway, 2),
     (leave_queue, 0.8),
     (stall, 1),
-    (half_close, 1.5),
-    (send_headers_in_pieces, 1.5),
 ]

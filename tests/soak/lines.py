@@ -71,11 +71,6 @@ class ClientConnection(Client):
         if self.closed is None:
             self.transport.loseConnection()
 
-    def half_close(self) -> None:
-        """Close the sending side, and keep reading."""
-        if self.closed is None:
-            self.transport.loseWriteConnection()
-
 
 ClientBehavior = Callable[[ClientConnection, RequestRecord], Awaitable[None]]
 
@@ -114,19 +109,6 @@ def stalling(size: int, seconds: float) -> ClientBehavior:
         connection.pause()
         await pause(seconds)
         connection.resume()
-        await read_to_end(connection, record)
-
-    return behave
-
-
-def half_closing(seconds: float) -> ClientBehavior:
-    """Return a behavior: half-close after a time; a response that has not begun may not come."""
-
-    async def behave(connection: ClientConnection, record: RequestRecord) -> None:
-        await connection.wait(lambda: False, seconds)
-        if connection.closed is None:
-            record.causes.add("client left")
-            connection.half_close()
         await read_to_end(connection, record)
 
     return behave

@@ -88,7 +88,6 @@ class RequestRecord:
     :ivar kind: what kind of request this is, for the report.
     :ivar causes: names in `EXCUSES`; one set is shared by all records that an attack affects.
     :ivar certain: whether the node certainly read the headers, and therefore logs the request.
-    :ivar unsent: whether the headers were never complete.
     :ivar begun: whether a successful response has begun to arrive.
     :ivar hung: whether the response did not end within the deadline.
     """
@@ -99,7 +98,6 @@ class RequestRecord:
     request: ExpectedRequest
     causes: set[str]
     certain: bool = True
-    unsent: bool = False
     begun: bool = False
     hung: bool = False
     status: int | None = None
