@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from contextlib import suppress
 from typing import ClassVar
 
 from tests.deploy.balancer import balance, installed
@@ -79,7 +79,7 @@ class TornStreamTests:
         curl = self.spawn(installed("curl"), *words, PATH=os.environ["PATH"])
         before = len(self.node.connections)
         # A proxy that collects a stream sends nothing yet.
-        with suppress(AssertionError):
+        with contextlib.suppress(AssertionError):
             await until(
                 lambda: curl.code is not None or (path.exists() and path.stat().st_size >= HALF),
                 "the first part",
