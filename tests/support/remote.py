@@ -134,12 +134,6 @@ class _ClientConnection(ProxyServer):
             if end is not None and waited:
                 end.transport.resumeProducing()  # type: ignore[union-attr]
 
-    def close(self) -> None:
-        """Close the connection cleanly, as a server does after a complete response."""
-        # A transport with unsent data forgets to close while it has a producer (Twisted 26.10).
-        self.transport.unregisterProducer()
-        self.transport.loseConnection()  # type: ignore[attr-defined]
-
 
 class Relay:
     """TCP proxy to a server, in this process, that records, holds or aborts requests.
@@ -190,11 +184,6 @@ class Relay:
         """Reset all connections."""
         for end in list(self.ends):
             end.transport.abortConnection()
-
-    def close_cleanly(self) -> None:
-        """Close all connections cleanly, as if each response were complete."""
-        for connection in self.connections:
-            connection.close()
 
     def release(self) -> None:
         """Remove the rule, and send all held bytes."""
