@@ -133,7 +133,7 @@ class RefusalTests(RemoteCase):
         unrestricted = await self.boot()
         refused = await self.boot(source_s3=self.s3(who=self.server.add_user("nothing")))
         no_list = await self.boot(source_s3=self.s3(who=self.server.add_user("get")))
-        wrong = Identity(self.server.access_key, "x" * 40)
+        wrong = Identity(self.server.owner.access_key, "x" * 40)
         wrong_secret = await self.boot(source_s3=self.s3(who=wrong))
         allowlisted = await self.boot(source_allowlist=("another", f"{self.sources}-*"))
         cases = (
@@ -225,8 +225,8 @@ class LogTests(RemoteCase):
             AWS_SECRET_ACCESS_KEY=reader.secret_key,
             AWS_SESSION_TOKEN=reader.session_token or "",
             AP_VARIANT_S3_ENDPOINT=self.server.endpoint,
-            AP_VARIANT_S3_ACCESS_KEY_ID=self.server.access_key,
-            AP_VARIANT_S3_SECRET_ACCESS_KEY=self.server.secret_key,
+            AP_VARIANT_S3_ACCESS_KEY_ID=self.server.owner.access_key,
+            AP_VARIANT_S3_SECRET_ACCESS_KEY=self.server.owner.secret_key,
             AP_VARIANT_S3_REGION=self.server.region,
         )
         port = await node.port()
@@ -256,5 +256,5 @@ class LogTests(RemoteCase):
         self.assertIn("[debug]", output)
         words = ["X-Amz-", "x-amz-", "Signature", "Credential", "AWS4"]
         words += [reader.access_key, reader.secret_key, reader.session_token or words[0]]
-        for word in (*words, self.server.access_key, self.server.secret_key):
+        for word in (*words, self.server.owner.access_key, self.server.owner.secret_key):
             self.assertNotIn(word, output)

@@ -260,8 +260,8 @@ class RemoteCase(ServiceCase):
             "AP_VARIANT_STORE": f"s3://{self.variants}",
             "AP_S3_ENDPOINT": self.server.endpoint,
             "AP_S3_CA_BUNDLE": self.server.ca_bundle or "",
-            "AWS_ACCESS_KEY_ID": self.server.access_key,
-            "AWS_SECRET_ACCESS_KEY": self.server.secret_key,
+            "AWS_ACCESS_KEY_ID": self.server.owner.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.server.owner.secret_key,
             "AWS_REGION": self.server.region,
         }
         return super().environment(**{**store, **variables})
