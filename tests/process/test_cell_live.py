@@ -36,7 +36,7 @@ from audioproxy.process.find_starter import find_starter
 from audioproxy.process.fork_server import VARIABLES, ForkServer
 from tests.support import hostile
 from tests.support.far import FarSource
-from tests.support.linked_programs import wait
+from tests.support.servers import wait
 from tests.support.service import PATIENCE, TEST_PATIENCE, reactor
 
 MEMORY, OUTPUT_LIMIT = 64 << 20, 1 << 20

@@ -7,7 +7,7 @@ import socket
 import sys
 
 from tests.support.preloaded import COMMAND, run
-from tests.support.service import PATIENCE, ServiceCase
+from tests.support.service import ServiceCase
 
 #: Python code that prints all that a process is given.
 REPORT = """\
@@ -64,9 +64,9 @@ class ForkTests(ServiceCase):
     def test_command(self) -> None:
         """The command runs to its end as in a new process."""
         environment = self.environment()
-        status, out, err = run((*COMMAND, "sign", "local://a"), environment, PATIENCE)
+        status, out, err = run((*COMMAND, "sign", "local://a"), environment)
         self.assertEqual((0, ""), (status, err))
         self.assertTrue(out.endswith("/plain/local://a\n"), out)
-        status, out, err = run((*COMMAND, "sing"), environment, PATIENCE)
+        status, out, err = run((*COMMAND, "sing"), environment)
         self.assertEqual((2, ""), (status, out))
         self.assertIn("did you mean sign?", err)
