@@ -291,16 +291,6 @@ class PoolTests(InfoCase):
         for connection in running:
             self.assert_document(connection.response)
 
-    def test_client_leaves(self) -> None:
-        """If the only client of a probe leaves, it is ended; its exit frees the slot."""
-        connection = self.send(PATH)
-        connection.leave()
-        child = self.harness.spawner.last
-        self.assertEqual((["TERM"], 1), (child.signals, self.harness.probe_slots.held))
-        child.exit_and_end(signal=15)
-        self.assertEqual((0, b""), (self.harness.probe_slots.held, connection.received))
-        self.assertEqual([499], [record.status for record in self.log.requests])
-
 
 class LogTests(InfoCase):
     """Access log lines and counts of info requests (Request log; Metrics, 2)."""

@@ -357,21 +357,6 @@ class MissTests(VariantCase):
         self.assertIsNone(connection.response["transfer-encoding"])
         self.assertEqual((200, DATA), _seen(connection.response))
 
-    def test_reader_that_pauses(self) -> None:
-        """A client that pauses receives no more bytes, and the rest when it resumes (D38)."""
-        connection = self.send(PATH)
-        render = self.harness.render(PATH)
-        render.write_output(b"one")
-        connection.pause()
-        render.write_output(b"two")
-        self.assertEqual(b"one", connection.response.body)
-        connection.resume()
-        self.assertEqual(b"onetwo", connection.response.body)
-        connection.pause()
-        render.end()
-        connection.resume()
-        self.assertTrue(connection.response.complete)
-
 
 class HitTests(VariantCase):
     """HIT in proxy mode: Content-Length, ranges, and the headers of a MISS."""
