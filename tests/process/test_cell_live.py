@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -163,7 +162,6 @@ class Fixture:
             "far": False,
             "link": str(self.folder / "link"),
             "files": str(self.folder / "files"),
-            "program": shutil.copy(hostile.ECHO, str(self.folder / "program")),
             "port": self._serve(ThreadingTCPServer, local),
             "udp_port": self._serve(ThreadingUDPServer, local),
             "unix": unix,
@@ -181,9 +179,7 @@ class Fixture:
 
     def _write(self, name: str, text: str) -> str:
         path = self.folder / name
-        # Executed as a script, it prints the outcome.
-        path.write_text(f"#!{hostile.ECHO} {hostile.SUCCEEDED}\n{text}")
-        path.chmod(0o755)
+        path.write_text(text)
         return str(path)
 
     def _serve(self, kind: Any, address: Any) -> int:
@@ -250,10 +246,9 @@ class Fixture:
                 lines = output.read(OUTPUT_LIMIT).partition(b"\0")[0].decode().splitlines()
             if not lines:
                 raise AssertionError(ended)
-            # An attempt that ends the process leaves a line without an outcome. A script adds its
-            # path to its own outcome.
+            # An attempt that ends the process leaves a line without an outcome.
             for name, outcome in (line.split("\t") for line in lines):
-                outcomes[name] = outcome.split(" /")[0] or f"ended with {ended.returncode}"
+                outcomes[name] = outcome or f"ended with {ended.returncode}"
         return outcomes
 
 
