@@ -8,7 +8,6 @@ from unittest.mock import AsyncMock, Mock, patch
 from urllib.parse import unquote
 
 from hypothesis import given
-from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.logger import formatEvent
 from twisted.trial.unittest import SynchronousTestCase
@@ -50,7 +49,7 @@ from tests.support.http import (
     key_of,
 )
 from tests.support.stores import FakeStored
-from tests.support.strategies import DETERMINISTIC
+from tests.support.strategies import DETERMINISTIC, FILENAMES
 
 PATH = b"/f:mp3/plain/local://a.mp3"
 TAG = b'"' + key_of(PATH).encode() + b'"'
@@ -579,13 +578,7 @@ class DownloadTests(SynchronousTestCase):
             self.assertEqual(expected, _disposition(dl))
 
     @DETERMINISTIC
-    @given(
-        st.text(
-            st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"), exclude_characters="/\\"),
-            min_size=1,
-            max_size=60,
-        )
-    )
+    @given(FILENAMES)
     def test_any_name(self, name: str) -> None:
         """For any name, the header is one line from which the exact name can be decoded."""
         escaped = "".join(f"%{byte:02X}" for byte in name.encode()).encode()
