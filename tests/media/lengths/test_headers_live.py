@@ -190,17 +190,6 @@ class OutputTests(SynchronousTestCase):
                 found = stated_samples(outputs[text]), len(heard)
                 self.assertEqual(found, (texts[text],) * 2, (name, text))
 
-    def test_last_block(self) -> None:
-        """Vorbis that ends within a block has its stated length (D57)."""
-        lengths = {f"{samples}.ogg": samples for samples in (441, 2000, 30_000, RATE + 30_000)}
-        cuts = {n: f"-af atrim=end_sample={end} -c:a libvorbis" for n, end in lengths.items()}
-        texts = {"f:wav": RATE, "f:wav/sr:8000": 8000}
-        for name, source in convert_all(write_wav(noise(RATE, 2 * RATE)), cuts).items():
-            for text, output in render_all(source, texts).items():
-                count = resampled_count(0, lengths[name], RATE, texts[text])
-                found = stated_samples(output), len(decode(output))
-                self.assertEqual(found, (count, count), (name, text))
-
 
 class UnknownLengthTests(SynchronousTestCase):
     """Sources whose length is known only once they are decoded"""
