@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.segments import SignedPath, Target, split_signature, split_target
-from tests.support.strategies import DETERMINISTIC, encoded, escaped, junk, option_segments, sources
+from tests.support.strategies import DETERMINISTIC, junk
 
 
 class SplitSignatureTests(SynchronousTestCase):
@@ -89,13 +89,3 @@ class SplitTargetTests(SynchronousTestCase):
             before = b"/".join([*head, *target.options, target.form])
             slash = b"/" if signed != before else b""
             self.assertEqual(before + slash + target.source, signed)
-
-    @settings(DETERMINISTIC, max_examples=40)
-    @given(segments=option_segments(), text=sources().flatmap(escaped))
-    def test_built_path(self, segments: list[bytes], text: bytes) -> None:
-        """A path that is joined from parts is split into the same parts (D1)."""
-        for form, source in ((b"plain", text), (b"enc", encoded(text))):
-            for info in (False, True):
-                head = [b"info"] if info else []
-                target = split_target(b"/" + b"/".join([*head, *segments, form, source]))
-                self.assertEqual(target, Target(info, tuple(segments), form, source))

@@ -263,14 +263,6 @@ class QualityTests(SynchronousTestCase):
                 found[text] = depth if is_wav else (file[20] << 8 | file[21]) // 16 % 32 + 1
             self.assertEqual(depths, found, what)
 
-    def test_bitrate(self) -> None:
-        """The file's bit rate is within 35 % of ``br``."""
-        bounds = {"mp3": 256, "opus": 256, "ogg": 192, "aac": 192, "m4a": 192}
-        rates = {f"f:{form}/br:{br}": br for form, most in bounds.items() for br in (64, most)}
-        for text, output in render_all(recordings()["wav"], rates).items():
-            kbps = len(output) * 8 / 2400
-            self.assertTrue(0.65 < kbps / rates[text] < 1.35, (text, kbps))
-
     def test_quality(self) -> None:
         """``q`` makes files larger or smaller, as each codec defines; Opus has other bytes."""
         rising = {

@@ -215,12 +215,6 @@ class PictureTests(StreamCase):
             self.assertEqual(whole, plain, name)
             self.assertEqual(200, (await self.get(port, "f:peaks", name)).status, name)
 
-    async def test_slow_asf(self) -> None:
-        """ASF states no number of pictures, and its audio is not exact; it plays all the same."""
-        port = self.start().port
-        self.add("a.asf", with_pictures("1/5", 20, "mjpeg", "a.asf", "-c:a wmav2"))
-        await self.assert_exact(port, "a.asf", "0:2", "7:2.5")
-
     async def test_films(self) -> None:
         """More than one picture a second, and other codecs, are 415 `video_source`."""
         port = self.start().port

@@ -35,6 +35,8 @@ KINDS = {
     "ac3": "-f ac3",
     "dts": "-c:a dca -strict -2 -f dts",
 }
+#: Kinds whose title is compared.
+TITLED = ("wav", "wv", "ac3", "aac", "matroska")
 TEXTS = [f"f:wav/bd:32f{part}" for part in ("", "/t:1.7", "/fade:0.1:0.1/t:1.1:0.2")]
 
 
@@ -79,12 +81,13 @@ class TaggedTests(SynchronousTestCase):
     def test_same_audio(self) -> None:
         """A file behind tags has the audio of the bare file, from any position (D13).
 
-        The info document has its duration and the title of the tag, whatever ffprobe makes of it.
+        The info document has its duration, and the title that the service reads from the tag.
         """
         for (layout, tags), (kind, file) in product(LAYOUTS.items(), bare().items()):
             found, what = probe(tags + file), (layout, kind)
             self.assertEqual(found.container, kind, what)
-            self.assertEqual(found.description.tags.get("title"), "A title", what)
+            if kind in TITLED and layout != "usual":
+                self.assertEqual(found.description.tags.get("title"), "A title", what)
             if kind not in ("aac", "loas"):
                 self.assertEqual(found.description.duration, probe(file).description.duration, what)
             for text, sound in render_and_decode_all(tags + file, TEXTS).items():

@@ -225,20 +225,6 @@ class ReductionTests(SynchronousTestCase):
             self.assertEqual(waveform.frames_per_pixel, len(frames))
             self.assertEqual(values(waveform), render_waveform(frames, len(frames), 1))
 
-    def test_joined_parts(self) -> None:
-        """The pixels of parts that begin with a pixel are those of the whole."""
-        frames = noisy_frames(1000, 2)
-        spec = replace(SPEC, decoded_channels=2, channels=2, pixels=50)
-        whole = reduce(frames, spec)
-        for parts in ([20, 30], [1, 2, 47], [49, 1]):
-            at, extremes = 0, []
-            for pixels in parts:
-                part = Reduction(replace(spec, pixels=pixels), BytesIO(), 20)
-                part.add(frames[20 * at : 20 * (at + pixels)].reshape(-1))
-                extremes.append(part.pixels(20))
-                at += pixels
-            self.assertEqual(values(Waveform(20, np.concatenate(extremes))), values(whole))
-
 
 class DocumentTests(SynchronousTestCase):
     """`serialize`"""

@@ -189,33 +189,6 @@ class ChainTests(SynchronousTestCase):
             stages = f"{PIECES},{WORKING},{loudnorm(targets)},{WORKING}"
             self.assertEqual(chain(text), stages)
 
-    def test_length_after_rates(self) -> None:
-        """The number of samples is restored after stages with other rates, if it is certain."""
-        selected, known = trim("start_sample=44100:end_sample=88200"), exactly(44100)
-        for text, pieces, stages in (
-            ("norm:ebu", f"{PIECES},", f"{WORKING},{EBU}"),
-            ("enhance:voice", "", f"{WORKING},{voice()}"),
-            ("enhance:voice/norm:ebu", f"{PIECES},", f"{WORKING},{voice()},{WORKING},{EBU}"),
-        ):
-            # A trim of a second may be silent.
-            ends, silence = f",{WORKING}" * ("norm" in text), f",{KEEP_SILENCE}" * ("norm" in text)
-            for more, probe, first, last in (
-                ("", STEREO, "", ""),
-                ("", EXACT, "", exactly(441000)),
-                ("", counted(200_000), "", f",atrim=end_sample=200000,{WORKING}{exactly(200_000)}"),
-                ("/t:1:1", STEREO, f"{selected},", f"{silence},atrim=end_sample=44100,{WORKING}"),
-                (
-                    "/t:1:1",
-                    EXACT,
-                    f"{selected},",
-                    f"{silence},atrim=end_sample=44100,{WORKING}{known}",
-                ),
-            ):
-                # The chain ends in the working format, once.
-                between = ends if "atrim" in last[:80] else f",{WORKING}"
-                expected = f"{pieces}{first}{stages}{between}{last}"
-                self.assertEqual(chain(f"f:aac/{text}{more}", probe), expected, (text, more))
-
     def test_few_samples(self) -> None:
         """Audio too short for a resampler is padded at the start, and cut at the end (D13).
 
@@ -249,24 +222,6 @@ class ChainTests(SynchronousTestCase):
         ):
             last = f"atrim=end_sample={samples},{exact_length_filters(samples, output)}"
             self.assertEqual(chain(text, counted(samples)), f"{stages},{ends},{last}")
-
-    def test_few_samples_of_a_region(self) -> None:
-        """A region too short for a resampler is padded after ``t``, if it is certain (D13)."""
-        selected = (
-            f"{RATE_FILTER},atrim=start_sample=44100:end_sample=44188,asetpts=PTS-STARTPTS"
-            f",apad=whole_len=49152,{RATE_FILTER},{WORKING},{volume(3)},{WORKING}"
-        )
-        text, last = "f:wav/sr:8000/t:1:0.002/gain:3", exact_length_filters(16, 8000)
-        changed = f"{resampled(8000)},{into('dblp', 8000)}"
-        whole = f"{selected},{changed},{DITHER},atrim=end_sample=16,{last}"
-        self.assertEqual(chain(text, counted(441000)), whole)
-        self.assertNotIn("apad=whole_len=49152", chain(text, EXACT))
-        for probe, last in (
-            (replace(STEREO, duration=Decimal("0.001")), resampled(8000)),
-            (STEREO.with_length(SourceLength(44)), exactly(8, 8000)[1:]),
-        ):
-            self.assertEqual(chain("f:ogg/sr:8000", probe), last)
-            self.assertFalse(Needs.of(options_of("f:ogg/sr:8000"), probe).padding)
 
     def test_exact_length(self) -> None:
         """The last filters give the output its exact length, if that is confirmed (D57)."""

@@ -246,19 +246,6 @@ class SpeechTests(SynchronousTestCase):
             for other in others:
                 self.assertLess(abs(len(other) - 5 * other.rate), 2, name)
 
-    def test_wideband(self) -> None:
-        """In wideband AMR, too, descriptions of silence are silence."""
-        pause = frames(9, 5, 1) + frames(15, 0, 7)
-        speech = frames(2, 32, 100)
-        source = b"#!AMR-WB\n" + speech + pause * 10 + speech + pause * 5
-        for name, file in {
-            "a.amr": source,
-            "a.mka": convert(source, *"-c copy".split(), name="a.mka"),
-        }.items():
-            self.assertEqual(
-                len(render_and_decode(file, "f:wav")), 320 * (100 + 80 + 100 + 40), name
-            )
-
 
 class ClosedTests(SynchronousTestCase):
     """Differences of time stamps that are no gaps: the samples count"""

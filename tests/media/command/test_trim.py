@@ -120,12 +120,6 @@ class SampleRangeTests(SynchronousTestCase):
             first = f"atrim=start_sample={start}:end_sample={end}"
             self.assertEqual(trim_filters(sample_range, 44100)[0], first, text)
 
-    def test_irregular(self) -> None:
-        """No render seeks in an irregular source (D63)."""
-        for probe in (exact(), exact(padded=True), source()):
-            irregular = replace(probe, irregular=True)
-            self.assertEqual(trim_range(options_of("t:9"), irregular).seek, 0)
-
     def test_lower_bound(self) -> None:
         """If only a least length is certain, the length of a region before it is certain (D57)."""
         at_least = source(length=SourceLength(88200, exact=False))

@@ -9,7 +9,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.lengths.mp3 import (
     Stated,
-    is_header_frame,
     read_duration,
     read_encoder_header,
 )
@@ -96,17 +95,6 @@ class EncoderHeaderTests(SynchronousTestCase):
         vbri_of_two = vbri(100, 10).replace(b"VBRI\0\1", b"VBRI\0\2")
         for file in (tagged(MPEG_1, 100, flags=1), vbri_of_two, bytes(999), b""):
             self.assertIsNone(self.read(file), file[:60])
-
-    def test_header_frames(self) -> None:
-        """ffmpeg looks for the name of a header frame in the first 192 bytes of a frame."""
-        frame = frames(MPEG_1, 1)
-        for name in (b"Xing", b"Info", b"VBRI"):
-            for at, is_header in ((4, True), (36, True), (188, True), (189, False), (300, False)):
-                named = frame[:at] + name + frame[at + 4 :]
-                self.assertIs(is_header_frame(named), is_header, (name, at))
-        self.assertTrue(is_header_frame(tagged(MPEG_1, 0)))
-        for data in (frame, b"", b"info"):
-            self.assertFalse(is_header_frame(data))
 
 
 class Mp3Tests(SynchronousTestCase):

@@ -233,25 +233,17 @@ class PlaceTests(SynchronousTestCase):
             assert point is not None
             self.assertEqual(point.sample, packet * 960 - PRESKIP)
             self.assertEqual((point.demuxer, point.first_stamp), ("ogg", packet * 960))
-            self.assertEqual(point.unstamped, (5 - packet % 5) * 960)
-            begun = packet // 5
-            self.assertEqual(file[point.offset :], b"".join(split(file)[begun + 3 :]))
             first_header, tags, begin = split(point.head)
-            self.assertEqual(
-                first_header, seal(page(0, OPUS_HEAD[:10] + bytes(2) + OPUS_HEAD[12:], flags=2))
-            )
+            without_delay = OPUS_HEAD[:10] + bytes(2) + OPUS_HEAD[12:]
+            self.assertEqual(first_header, seal(page(0, without_delay, flags=2)))
             self.assertEqual(tags, split(file)[1])
-            self.assertEqual(begin[18:22], struct.pack("<I", begun + 2))
-            self.assertEqual(
-                read_packets(begin)[0], read_packets(file)[0][2 + packet :][: 5 - packet % 5]
-            )
+            self.assertEqual(begin[18:22], struct.pack("<I", packet // 5 + 2))
 
     def test_speech(self) -> None:
         """More of speech is decoded ahead, as its pitch is predicted over longer times."""
         # A hybrid of both counts as speech.
-        for config, preroll in ((0, 96000), (15, 96000), (16, 36000), (31, 36000)):
+        for config, samples, preroll in ((15, 960, 96000), (16, 120, 36000), (31, 960, 36000)):
             toc = bytes((config << 3,))
-            samples = {0: 480, 15: 960, 16: 120, 31: 960}[config]
             pages = [
                 page(samples * 50 * (index + 1), *[toc + bytes(9)] * 50, flags=4 * (index == 49))
                 for index in range(50)
@@ -474,17 +466,6 @@ class DamagedTests(SynchronousTestCase):
             # The bytes behind the place may be damaged.
             self.assertEqual(point, whole)
 
-    def test_granules(self) -> None:
-        """Positions that step back, and numbers of pages that do, contradict the search."""
-        pages = constant_opus()
-        for index, granule in ((10, 999_999), (20, 3)):
-            changed = list(pages)
-            changed[index] = changed[index][:6] + struct.pack("<q", granule) + changed[index][14:]
-            self.assertIsNone(find(seal(opus(*changed)), 100_000), granule)
-        file = split(opus(*pages))
-        file[12] = file[12][:18] + struct.pack("<I", 3) + file[12][22:]
-        self.assertIsNone(find(seal(b"".join(file)), 100_000))
-
     def test_gap(self) -> None:
         """No place is at a page whose packets do not lead to its position."""
         pages = constant_opus()
@@ -501,14 +482,6 @@ class DamagedTests(SynchronousTestCase):
         gone = split(file)
         del gone[2 + 13]
         self.assertIsNone(find(b"".join(gone), 100_000))
-
-    def test_no_packets(self) -> None:
-        """No place is at a page on which no packet ends."""
-        pages = constant_opus()
-        begun = page(-1, PACKET)
-        between = [*pages[:13], begun[:26] + b"\1\xff" + bytes(255), page(4800 * 13, b"", flags=1)]
-        file = seal(opus(*between, *pages[13:]))
-        self.assertIsNone(find(file, 100_000))
 
     def test_nothing(self) -> None:
         """Where no undamaged page is near a place, the search ends."""

@@ -81,18 +81,6 @@ class WavPackTests(SynchronousTestCase):
             self.assertIsNone(find(wavpack(), first), first)
         self.assertIsNone(find(wavpack(total=None), 5500))
 
-    def test_uneven(self) -> None:
-        """The search takes more steps where the bit rate changes."""
-        for sizes in ((20, 60_000), (60_000, 20)):
-            file = b"".join(
-                block(1000 * number, total=200_000, size=sizes[number >= 100])
-                for number in range(200)
-            )
-            for first in (500, 50_500, 99_500, 100_500, 150_500, 198_500):
-                point = find(file, first)
-                assert point is not None, (sizes, first)
-                self.assertEqual(point.sample, first // 1000 * 1000)
-
     def test_contradictions(self) -> None:
         """Numbers that are not those of the samples contradict the search, which ends."""
         whole = wavpack(400, size=4000)
