@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 
 from hypothesis import given, settings
@@ -66,11 +65,6 @@ class LocalTests(SourceCase):
         for path in b"a a/.. a/../b ./a a/b/../../c ... ..a".split():
             self.assertFalse(leaves_root(path), path)
 
-    def test_not_normalized(self) -> None:
-        """Dots, slashes and letter case are never rewritten (Local source confinement, 2)."""
-        for path in (b"a/../b", b".", b"./a", b"a//b", b"a/", b"A.MP3"):
-            self.assertEqual(self.read(b"local://" + path).canonical, b"local://" + path)
-
     def test_bounds(self) -> None:
         """A decoded path has at most 64 components and 1024 bytes (Source bounds; D15)."""
         for path in (
@@ -122,22 +116,10 @@ class HttpsTests(SourceCase):
 
     def test_normalized(self) -> None:
         """Equivalent spellings of a URL give one source (Canonical source string, 2)."""
-        # Letter case of scheme and host, a trailing root dot, and the default port.
-        starts = (
-            b"https://example.com HTTPS://EXAMPLE.COM hTTps://eXample.Com. https://example.com.:443"
-            b" https://example.com:443 https://example.com:0443 https://example.com:"
-        )
-        # An absent path, a fragment, and an empty query.
-        for rest, spellings in (
-            (b"/a", b"/a,/a?,/a#,/a#top,/a?#top"),
-            (b"/", b",/,?,#a?b,?#x"),
-            (b"/?q", b"/?q,?q"),
-            (b"/a?q", b"/a?q,/a?q#b#c?d"),
-        ):
-            for source in (
-                start + spelled for start in starts.split() for spelled in spellings.split(b",")
-            ):
-                self.assertEqual(self.read(source).canonical, b"https://example.com" + rest, source)
+        for start in b"hTTps://eXample.Com. https://example.com.:443 https://example.com:".split():
+            for spelled, rest in ((b"?", b"/"), (b"#a?b", b"/"), (b"/a?q#b#c?d", b"/a?q")):
+                found = self.read(start + spelled).canonical
+                self.assertEqual(found, b"https://example.com" + rest, (start, spelled))
         # The spelling of an IP literal.
         for host, spellings in (
             (b"127.0.0.1", b"127.0.0.1."),
@@ -278,16 +260,6 @@ class SchemeTests(SourceCase):
 class EncodedTests(SourceCase):
     """``enc/``"""
 
-    def test_padding(self) -> None:
-        """base64url is accepted unpadded and correctly padded (D15)."""
-        for source, raw, padding in (
-            (b"local://a", b"bG9jYWw6Ly9h", b""),
-            (b"local://ab", b"bG9jYWw6Ly9hYg", b"=="),
-            (b"local://abc", b"bG9jYWw6Ly9hYmM", b"="),
-        ):
-            found = [read_source(b"enc", each).canonical for each in (raw, raw + padding)]
-            self.assertEqual([source] * 2, found, raw)
-
     def test_final_character(self) -> None:
         """Only the canonical last character is accepted, even if others decode alike (D15)."""
         for start, others in ((b"bG9jYWw6Ly9hY", b"hijklmnopqrstuv"), (b"bG9jYWw6Ly9hYm", b"NOP")):
@@ -295,15 +267,6 @@ class EncodedTests(SourceCase):
                 raw = start + bytes([last])
                 padded = raw + b"=" * (-len(raw) % 4)
                 self.assert_raw_refused(b"enc", "canonical", raw, padded)
-
-    def test_alphabet(self) -> None:
-        """The base64url alphabet is accepted, and the standard alphabet is not (D15)."""
-        source = b"local://\xfb\xff\xfe~~?>>"
-        raw = encoded(source)
-        self.assertEqual(read_source(b"enc", raw).canonical, source)
-        others = {raw.replace(b"-", b"+"), raw.replace(b"_", b"/"), base64.b64encode(source)}
-        self.assertNotIn(raw, others)
-        self.assert_raw_refused(b"enc", "base64url", *others)
 
     def test_not_base64url(self) -> None:
         """Too little and too much padding, and bytes outside base64url, are refused (D15, D16)."""
@@ -359,36 +322,6 @@ class HttpsPartsTests(SynchronousTestCase):
                     source = parse_https(f"https://h/a{query}".encode())
                     self.assertIs(is_presigned, source.is_presigned, query)
         self.assertFalse(parse_https(b"https://h/sig=1").is_presigned)
-
-
-class PlainTests(SourceCase):
-    """``plain/``"""
-
-    def test_decoded_once(self) -> None:
-        """A source is percent-decoded once, and bytes that are not UTF-8 are kept (D15).
-
-        A canonical local source is ``local://<path>`` (Canonical source string, 1). An S3 source is
-        a bucket and an unnormalized key (Source forms). All are case-sensitive (Source allowlist).
-        """
-        for raw, source, canonical in (
-            (b"local%3A%2F%2Fa%2Fb", LocalSource(b"a/b"), b"local://a/b"),
-            (b"local://%ff%FE\xff", LocalSource(b"\xff\xfe\xff"), b"local://\xff\xfe\xff"),
-            (b"local://a%0Ab%23c%3Fd+e", LocalSource(b"a\nb#c?d+e"), b"local://a\nb#c?d+e"),
-            (b"local://%252e%252e/a", LocalSource(b"%2e%2e/a"), b"local://%2e%2e/a"),
-            (b"local://a%2500", LocalSource(b"a%00"), b"local://a%00"),
-            (b"s3://bucket/%ff%00", S3Source("bucket", b"\xff\0"), b"s3://bucket/\xff\0"),
-            (b"s3://bucket//a//b/", S3Source("bucket", b"/a//b/"), b"s3://bucket//a//b/"),
-            (b"s3://bucket/../a?b#c", S3Source("bucket", b"../a?b#c"), b"s3://bucket/../a?b#c"),
-            (b"s3%3a%2f%2fbucket%2fkey", S3Source("bucket", b"key"), b"s3://bucket/key"),
-            (b"s3://my.Bucket_1-x/K", S3Source("my.Bucket_1-x", b"K"), b"s3://my.Bucket_1-x/K"),
-        ):
-            found = read_source(b"plain", raw)
-            self.assertEqual((source, canonical), (found, found.canonical), raw)
-
-    def test_broken_escape(self) -> None:
-        """A broken escape is the same 404 as all refusals (Errors, 7; D16)."""
-        raw_sources = b"local://100% local://% local://%2 local://%zz s3://b/%k".split()
-        self.assert_raw_refused(b"plain", "hexadecimal", *raw_sources)
 
 
 class SourceProperties(SourceCase):

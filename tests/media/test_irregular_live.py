@@ -103,11 +103,7 @@ class IrregularCase(SynchronousTestCase):
     """Base class of tests of irregular sources"""
 
     def render_irregular(self, source: bytes, texts: Iterable[str]) -> dict[str, bytes]:
-        """Render an irregular source as the service does, and return the outputs.
-
-        Each render by itself finds that the source is irregular. The second attempts share a
-        process.
-        """
+        """Render an irregular source as the service does, and return the outputs."""
         texts = list(texts)
         for text in texts:
             self.assertRaises(IrregularSource, render_once, source, [text], irregular=False)

@@ -177,19 +177,6 @@ class WavTests(SynchronousTestCase):
         """NIST SPHERE is rendered, of both byte orders, up to its count of samples."""
         self.assert_exact(dict(spheres()))
 
-    def test_refused(self) -> None:
-        """What cannot be rendered right is a 415 for info and renders: two data chunks, other
-        codecs in RIFX, and compressed NIST SPHERE (Errors, 415).
-        """
-        part = chunk(b"data", stored()[:192_000])
-        for source in (
-            wav(form(), part, part),
-            wav(form(), part, INFO, chunk(b"odd ", b"x"), part),
-            wav(form(4, 2, ">"), chunk(b"data", bytes(9999), order=">I"), name=b"RIFX"),
-            sphere(sample_coding="-s30 pcm,embedded-shorten-v2.00"),
-        ):
-            self.assertRaises(UndecodableSource, probe, source)
-
     def test_other_codecs(self) -> None:
         """A wav file of another codec plays as a whole, too, whatever size it states."""
         codecs = {"adpcm": "-c:a adpcm_ms -f wav", "mp3": "-c:a libmp3lame -f wav"}

@@ -220,10 +220,6 @@ class PictureTests(StreamCase):
         port = self.start().port
         for name, source in {
             "a.mp4": with_pictures("25", 20, "mjpeg", "a.mp4"),
-            "two.mov": with_pictures("2", 20, "png", "a.mov"),
-            "frag.mp4": with_pictures(
-                "25", 2, "mjpeg", "a.mp4", "-movflags +frag_keyframe+empty_moov"
-            ),
             "two.mkv": with_pictures("2", 20, "png", "a.mkv"),
             "tiny.mkv": with_pictures("25", 0.5, "mjpeg", "a.mkv", length=RATE // 2),
             "a.asf": with_pictures("25", 20, "mjpeg", "a.asf", "-c:a wmav2"),
@@ -260,14 +256,6 @@ class UndecodableTests(StreamCase):
             "ac4.m4a": rename_codec(m4a, b"ac-4"),
             "32.wv": make("-c:a wavpack -sample_fmt s32p", "a.wv"),
         }
-        for form in ("mka", "mp4", "ogg"):
-            words = [FFMPEG, "-v", "error", "-i", "file:/dev/fd/3", "-c", "copy"]
-            path = f"32.{form}"
-            ended = run([*words, "-strict", "-2", "-y", path], sources["32.flac"])
-            # FFmpeg 5.1 finds no frame of 32 bits.
-            if not ended.returncode:
-                with open(path, "rb") as file:
-                    sources[path] = file.read()
         always |= {"mpegh.m4a": False, "ac4.m4a": False}
         for name, source in sources.items():
             self.add(name, source)

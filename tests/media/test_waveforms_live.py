@@ -16,14 +16,12 @@ from tests.support.audio import (
     render_all,
     write_wav,
 )
-from tests.support.http import MEDIA_CACHE_CONTROL, Log, Response
+from tests.support.http import Log, Response
 from tests.support.service import (
     ServiceCase,
     fetch,
     resident_bytes,
-    short_flac,
     signed,
-    until_hit,
 )
 from tests.support.waveforms import (
     Frames,
@@ -76,23 +74,6 @@ class WaveformTests(ServiceCase):
         response = await fetch(port, signed(f"/f:peaks{text}/plain/local://{name}"))
         self.assertEqual((200, b"MISS", True), summary(response), (name, response))
         return parse_waveform(response.body)
-
-    async def test_miss_and_hit(self) -> None:
-        """A hit has the bytes and headers of the miss, and ranges (Peaks options, 6)."""
-        port, _ = self.start().port, self.add("short.flac", short_flac())
-        for text, kind in (
-            ("f:peaks", b"application/json"),
-            ("f:peaks/pk_fmt:dat", b"application/octet-stream"),
-        ):
-            path = signed(f"/{text}/plain/local://short.flac")
-            miss, hit = await fetch(port, path), await until_hit(port, path)
-            self.assertEqual((200, b"MISS", True), summary(miss), text)
-            self.assertEqual(MEDIA_CACHE_CONTROL.encode(), miss["cache-control"])
-            self.assertEqual((kind, miss.body), (miss["content-type"], hit.body))
-            for name in ("content-type", "cache-control", "etag"):
-                self.assertEqual(miss[name], hit[name], name)
-            part = await fetch(port, path, range=b"bytes=24-99")
-            self.assertEqual((206, miss.body[24:100]), (part.status, part.body))
 
     async def test_no_warning(self) -> None:
         """A waveform is not compared with the length that audio would have."""

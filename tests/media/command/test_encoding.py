@@ -104,10 +104,7 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(command("br:192"), command("f:mp3"))
 
     def test_tags(self) -> None:
-        """Tags are those of the probe, also for what a decoder outputs of a source (D61).
-
-        Their words have no other effect.
-        """
+        """Tags are those of the probe, also for what a decoder outputs of a source (D61)."""
         tags = {"title": "silencedetect", "comment": "no", "artist": "-af"}
         probe = replace(CD, description=SourceInfo(tags=tags))
         for source in (SOURCE, decoded_stream(probe)):

@@ -190,10 +190,7 @@ class ChainTests(SynchronousTestCase):
             self.assertEqual(chain(text), stages)
 
     def test_few_samples(self) -> None:
-        """Audio too short for a resampler is padded at the start, and cut at the end (D13).
-
-        4096 samples are enough, counted at the lower of the rates on both sides of a resampler.
-        """
+        """Audio too short for a resampler is padded at the start, and cut at the end (D13)."""
         for text, rate, enough in (
             ("f:ogg/sr:8000", 44100, 6 * FEW_SAMPLES),
             ("f:opus", 44100, FEW_SAMPLES),
@@ -222,26 +219,6 @@ class ChainTests(SynchronousTestCase):
         ):
             last = f"atrim=end_sample={samples},{exact_length_filters(samples, output)}"
             self.assertEqual(chain(text, counted(samples)), f"{stages},{ends},{last}")
-
-    def test_exact_length(self) -> None:
-        """The last filters give the output its exact length, if that is confirmed (D57)."""
-        ends = exact_length_filters(441000, 44100)
-        for text, samples in (
-            *(("f:wav", "s16"), ("f:wav/bd:24", "s32"), ("f:wav/bd:32f", "flt")),
-            *(("f:flac", "s16"), ("f:mp3", "fltp"), ("f:m4a", "fltp"), ("f:peaks", "s16")),
-        ):
-            self.assertEqual(chain(text, EXACT), f"{into(samples)},{ends}", text)
-            self.assertEqual(chain(text), "", text)
-        # No header can state an absurd length.
-        absurd = STEREO.with_length(SourceLength(1 << 36))
-        self.assertEqual(chain("f:mp3", absurd), "")
-        at_8000 = (
-            f"{resampled(8000)},{into('dblp', 8000)},{DITHER},{exact_length_filters(8000, 8000)}"
-        )
-        self.assertEqual(
-            chain("f:wav/sr:8000/t:1:1", EXACT),
-            f"{trim('start_sample=44100:end_sample=88200')},{at_8000}",
-        )
 
     def test_fades(self) -> None:
         """A fade-out ends where the region or the source ends (D12); one of 0 is omitted."""

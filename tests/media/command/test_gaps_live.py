@@ -35,7 +35,6 @@ from tests.support.audio import (
     tone,
     write_wav,
 )
-from tests.support.mp4 import add_gapless_tag
 
 RATE = 48000
 SECONDS = 7
@@ -379,18 +378,6 @@ class HalfRateTests(SynchronousTestCase):
         made = self.made()
         at = made.index(b"elst") + 16
         return made[:at] + struct.pack(">i", start) + made[at + 4 :]
-
-    def test_tag(self) -> None:
-        """Without an edit list, the tag ``iTunSMPB`` tells the delay and the padding."""
-        bare = self.made("-use_editlist 0")
-        whole = decode(bare)
-        for delay, padding in ((1024, 0), (1312, 500)):
-            samples = (PACKETS + 1) * 1024 - delay - padding
-            tag = f" 00000000 {delay:08X} {padding:08X} {samples:016X}"
-            source = add_gapless_tag(bare, tag + " 00000000" * 8)
-            heard, later = render_and_decode_all(source, [WHOLE, f"{WHOLE}/t:3:1"]).values()
-            self.assertEqual(heard, whole.part(2 * delay, 2 * (delay + samples)), delay)
-            self.assertEqual(later, heard.part(3 * 44100, 4 * 44100), delay)
 
     def test_length(self) -> None:
         """The length is exact, the encoder's delay is cut, and ``t`` is a cut of the whole."""

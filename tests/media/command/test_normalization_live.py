@@ -66,14 +66,6 @@ class BriefSoundTests(SynchronousTestCase):
             for trim in ("/t:0.5:0.3", "/t:1.8", "/t:1.9:5"):
                 self.assert_normalized(source, trim)
 
-    def test_containers(self) -> None:
-        """It is the same for each container, whether that states a length or not."""
-        wav = write_wav(tone(48000, 9600, 440, 700))
-        for form in ("-c:a flac -f flac", "-c:a libmp3lame -f mp3", "-c:a aac -f mp4"):
-            self.assert_normalized(convert(wav, form))
-        # From an encoder that writes to a pipe.
-        self.assert_normalized(convert(wav, "-c:a libopus -live 1 -f webm"))
-
     def test_other_stages(self) -> None:
         """It is faded, enhanced and resampled like any other."""
         source = write_wav(noise(44100, 6000, channels=2))

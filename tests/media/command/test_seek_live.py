@@ -14,7 +14,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions, IrregularSource
-from tests.matrix.places import PLACES, find_difference, find_differences, region, seeks
+from tests.matrix.places import find_difference, region, seeks
 from tests.support.audio import (
     Sound,
     convert_all,
@@ -271,12 +271,3 @@ class GaplessTests(SynchronousTestCase):
             left = samples + 1024 - delay - padding
             tag = f" 00000000 {delay:08X} {padding:08X} {left:016X}" + " 00000000" * 8
             self.assert_gapless(self.with_tag("tag.m4a", tag), delay, left)
-
-    def test_edit_list(self) -> None:
-        """An edit list with the same delay is applied once; another delay is decoded as it is."""
-        samples = PACKETS * 1024
-        same = self.with_tag("edit.m4a", f" 0 400 0 {samples:X}")
-        self.assert_gapless(same, 1024, samples)
-        other = self.with_tag("edit.m4a", f" 0 840 0 {samples - 1088:X}")
-        self.assertEqual(render_and_decode(other, "f:wav/bd:32f"), decode(other))
-        self.assertEqual(find_differences(other, PLACES[:1], decode(other)), [])

@@ -195,10 +195,7 @@ class UnknownLengthTests(SynchronousTestCase):
     """Sources whose length is known only once they are decoded"""
 
     def test_measured(self) -> None:
-        """flac, wav and mp3 of a varying bit rate state the exact length of a small source.
-
-        Without it, many players do not seek in flac, and show wrong durations of the others.
-        """
+        """flac, wav and mp3 of a varying bit rate state the exact length of a small source."""
         small = convert_all(write_wav(noise(RATE, SAMPLES, 2)), UNKNOWN)
         forms = ("f:m4a", "f:flac", "f:wav", "f:mp3/q:4")
         texts = {t: [f"{form}{t}" for form in forms] for t in ("", "/t:0.5", "/t:0.5:9")}

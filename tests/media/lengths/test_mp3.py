@@ -39,16 +39,6 @@ class DurationTests(SynchronousTestCase):
         described = search(read_duration(len(file), probe), file)
         return None if described is None else described.description
 
-    def test_padding(self) -> None:
-        """The duration is that of the audio, without delay and padding, as FFmpeg 8 has it."""
-        file = tagged(MPEG_1, 100)
-        info = self.read(file, "2.612245")
-        expected = SourceInfo(duration=Decimal("2.576508"), bitrate=8 * len(file) * 44100 // 113624)
-        self.assertEqual(info, expected)
-        behind_tag = self.read(ID3 + file, "2.612245")
-        assert behind_tag is not None
-        self.assertEqual(behind_tag.duration, Decimal("2.576508"))
-
     def test_other(self) -> None:
         """A duration that is not that of the header's frames remains."""
         for file, duration in (
@@ -145,10 +135,7 @@ class Mp3Tests(SynchronousTestCase):
             self.assertEqual(length.exact, is_exact, entries)
 
     def test_ends(self) -> None:
-        """No length is known where the frames at both ends are not those of one stream.
-
-        So it is in joined files whose header counts all frames.
-        """
+        """No length is known where the frames at both ends are not those of one stream."""
         faster, mono = FrameHeader(192, 44100, 2), FrameHeader(128, 44100, 1)
         other = FrameHeader(128, 48000, 2)
         self.assertTrue(self.is_exact(frames(MPEG_1, 40)))

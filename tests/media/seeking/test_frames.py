@@ -139,10 +139,7 @@ class FormTests(SynchronousTestCase):
         st.integers(0, 1100),
     )
     def test_follow(self, kinds: list[tuple[int, bool]], inside: list[int], missing: int) -> None:
-        """All frames that follow each other are found, whatever bytes are inside them.
-
-        The last one is that whose successor has not all of its header in the data.
-        """
+        """All frames that follow each other are found, whatever bytes are inside them."""
         stream = read(mp3(MPEG_1, 40))
         assert stream is not None
         parts = []

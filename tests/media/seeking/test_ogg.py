@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.lengths.ogg_pages import (
-    drop_packets,
     find_pages,
-    page_at,
     with_checksum,
 )
 from audioproxy.media.reading import Malformed, SourceLength
@@ -280,10 +278,7 @@ class PlaceTests(SynchronousTestCase):
             self.assertIsNone(find(file, 100_000))
 
     def test_first_page(self) -> None:
-        """A stream whose first page does not have the position of its samples has none.
-
-        So it is in a stream that was cut out of a longer one.
-        """
+        """A stream whose first page does not have the position of its samples has none."""
         for begin, is_found in ((0, True), (4096, False)):
             pages = [
                 page(begin + 4096 * (index + 1), frame(bytes((index,))), flags=4 * (index == 29))
@@ -373,10 +368,7 @@ class PlaceTests(SynchronousTestCase):
             self.assertIs(point.is_end(b"".join(before) + end), is_found)
 
     def test_long_excerpts(self) -> None:
-        """Less than a limit is copied, by an estimate from positions; other sources have no place.
-
-        Such an excerpt is as slow as a decode from the start.
-        """
+        """Less than a limit is copied, by an estimate; a longer excerpt would be too slow."""
         file = seal(opus(*constant_opus(200)))
         for first, last, share in (
             (100_000, None, (960_000 - 64_320) / 960_000),
@@ -514,22 +506,6 @@ class PagesTests(SynchronousTestCase):
         for stated in (bytes(4), b"\xff" * 4):
             self.assertEqual(with_checksum(expected[:22] + stated + expected[26:]), expected)
 
-    def test_find_pages(self) -> None:
-        """Whole and undamaged pages of the stream are found, wherever the bytes begin."""
-        pages = split(seal(number(*constant_opus(4))))
-        other = seal(page(5, PACKET, serial=b"0002"))
-        data = b"Ogg" + pages[0] + b"OggS\0" + pages[1] + other + damage(pages[2], 0) + pages[3]
-        found = find_pages(data, 1000, SERIAL)
-        self.assertEqual([each.number for each in found], [0, 1, 3])
-        for each in found:
-            content = data[each.offset - 1000 : each.end - 1000]
-            self.assertEqual(content, pages[each.number])
-        # The end of a page, of its lacing or of its header is missing.
-        for missing in (1, len(pages[3]) - 28, len(pages[3]) - 20):
-            found = find_pages(data[:-missing], 1000, SERIAL)
-            self.assertEqual([each.number for each in found], [0, 1])
-        self.assertEqual(find_pages(b"", 0, SERIAL), [])
-
     def test_most_damaged(self) -> None:
         """Bytes with more than sixteen damaged pages are not searched: checksums take time."""
         whole = seal(number(*constant_opus(2)))
@@ -538,55 +514,3 @@ class PagesTests(SynchronousTestCase):
             found = find_pages(first + wrong * 16 + last, 0, SERIAL)
             self.assertEqual([each.number for each in found], [0, 1])
             self.assertRaises(Malformed, find_pages, first + wrong * 17 + last, 0, SERIAL)
-
-    def test_page_at(self) -> None:
-        """A page of the stream is known by its checksum, if it is whole."""
-        first, last = split(seal(number(*constant_opus(2))))
-        data = b"some bytes" + first + last
-        found = page_at(data, 10 + len(first), SERIAL)
-        assert found is not None
-        self.assertEqual((found.offset, found.end), (10 + len(first), len(data)))
-        self.assertEqual((found.number, found.granule), (1, 9600))
-        self.assertIsNone(page_at(data, 10, b"0002"))
-        self.assertIsNone(page_at(data, 9, SERIAL))
-        self.assertIsNone(page_at(damage(first, 0), 0, SERIAL))
-        for count in (0, 5, 26, 27, 30, len(first) - 1):
-            self.assertIsNone(page_at(first[:count], 0, SERIAL), count)
-
-    @DETERMINISTIC
-    @given(
-        st.lists(st.sampled_from((1, 5, 254, 255, 256, 510)), min_size=1, max_size=8),
-        st.booleans(),
-        st.booleans(),
-        st.integers(0, 8),
-        st.integers(0, 8),
-    )
-    def test_drop_packets(
-        self, sizes: list[int], is_continued: bool, is_open: bool, count: int, empty: int
-    ) -> None:
-        """The other packets are left, with the position, and the beginning of one that goes on.
-
-        Empty packets do not count. The rest of a packet that begins on the page ahead does, also
-        where it is empty.
-        """
-        packets = [bytes((65 + index,)) * size for index, size in enumerate(sizes)]
-        if empty < len(packets):
-            packets.insert(empty, b"")
-        begun = b"\xff" + b"z" * 255 if is_open else b""
-        whole = page(4711, *packets, flags=int(is_continued) | 4)
-        lacing = whole[27 : 27 + whole[26]] + begun[:1]
-        data = whole[:26] + bytes((len(lacing),)) + lacing + b"".join(packets) + begun[1:]
-        (found,) = find_pages(seal(data), 0, SERIAL)
-        self.assertEqual(found.end, len(data))
-        counted = [bool(p) or (is_continued and not n) for n, p in enumerate(packets)]
-        count = min(count, sum(counted))
-        left = drop_packets(seal(data), found, count)
-        index = 0
-        while count:
-            count -= counted[index]
-            index += 1
-        flags = 4 | (int(is_continued) if not index else 0)
-        rest = page(4711, *packets[index:], flags=flags & 4)
-        lacing = rest[27 : 27 + rest[26]] + begun[:1]
-        content = b"".join(packets[index:]) + begun[1:]
-        self.assertEqual(left, seal(rest[:26] + bytes((len(lacing),)) + lacing + content))

@@ -42,10 +42,7 @@ class WavPackTests(SynchronousTestCase):
         st.floats(0, 1),
     )
     def test_any_stream(self, sizes: list[tuple[int, int]], parts: int, share: float) -> None:
-        """The place is the frame with the sample, whatever the sizes of frames are.
-
-        A frame of several channels has several blocks.
-        """
+        """The place is the frame with the sample, whatever the sizes of frames are."""
         total = sum(samples for samples, _ in sizes)
         flags = {1: [3], 2: [1, 2], 3: [1, 0, 2]}[parts]
         pieces, starts, at, offset = [], [], 0, 0
