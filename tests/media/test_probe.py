@@ -215,6 +215,10 @@ class AcceptedSourcesTests(SynchronousTestCase):
         ):
             error = self.assertRaises(UndecodableSource, parse_streams, *streams)
             self.assertIn(message, error.message)
+        # An IAMF file of which ffmpeg knows the sample entry alone (D71).
+        iamf = {**unnamed, "codec_tag_string": "iamf"}
+        error = self.assertRaises(UndecodableSource, parse_streams, iamf, format_name="mov,mp4")
+        self.assertIn("IAMF", error.message)
         self.assertEqual(parse_audio(channels=64, sample_rate="6144000").channels, 64)
         self.assertRaises(UndecodableSource, parse_probe, b"{}", b"")
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.lengths.ogg_pages import (
+    drop_packets,
     find_pages,
     with_checksum,
 )
@@ -514,3 +515,19 @@ class PagesTests(SynchronousTestCase):
             found = find_pages(first + wrong * 16 + last, 0, SERIAL)
             self.assertEqual([each.number for each in found], [0, 1])
             self.assertRaises(Malformed, find_pages, first + wrong * 17 + last, 0, SERIAL)
+
+    def test_drop_packets(self) -> None:
+        """Packets are left with the position; the end of one from the page ahead counts as one.
+
+        Empty packets do not count.
+        """
+        for flags, packets, count, left in (
+            (0, (b"aa", b"b", b"cc"), 1, (b"b", b"cc")),
+            (0, (b"aa", b"", b"cc"), 2, ()),
+            (0, (b"a" * 300, b"c"), 1, (b"c",)),
+            (1, (b"", b"b", b"c"), 1, (b"b", b"c")),
+            (1, (b"a", b"b"), 0, (b"a", b"b")),
+        ):
+            whole = seal(page(4711, *packets, flags=flags))
+            (found,) = find_pages(whole, 0, SERIAL)
+            self.assertEqual(drop_packets(whole, found, count), seal(page(4711, *left)), packets)
