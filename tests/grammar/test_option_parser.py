@@ -211,6 +211,7 @@ class BoundsTests(OptionsCase):
             others = "1e0 1. .5 1.0000 0000000001 1,5 x nan inf +1".split()
             for other in others[:-1] if template == "gain:{}" else others:
                 self.assert_refused("a plain decimal", text.format(other))
+        self.assert_refused("f:aac takes a number from 0.1 to 2", "f:aac/q:0")
 
 
 class EncodingTests(OptionsCase):
