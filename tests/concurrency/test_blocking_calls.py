@@ -49,17 +49,6 @@ class BlockingCallsTests(SynchronousTestCase):
         self.threads.run()
         self.assertEqual(self.successResultOf(running), "next")
 
-    def test_result(self) -> None:
-        """Each caller gets the result of its call, even if it is None; several run at a time."""
-        results = ["done", None, 0, 1]
-        running = [self.run_call(lambda result=result: result) for result in results]
-        self.assertEqual(self.threads.waiting, len(results))
-        for each in running:
-            self.assertNoResult(each)
-        self.threads.run()
-        self.assertEqual([self.successResultOf(each) for each in running], results)
-        self.assertEqual(self.undone, [])
-
     def test_error(self) -> None:
         """The caller gets any error of a call, and a failed call does not count as overdue."""
         running, broken = self.run_call(fail), self.run_call(lambda: 1 // 0)

@@ -97,17 +97,6 @@ class SlotsTests(SynchronousTestCase):
         self.all_holders.append(Holder(slots, on_slot, is_low=is_low))
         return self.all_holders[-1]
 
-    def test_no_gap(self) -> None:
-        """A released slot goes to the first in the queue, even if a request arrives just then."""
-        slots = self.make()
-        first = self.take_slot(slots)
-        late: list[Holder] = []
-        second = self.take_slot(slots, lambda: late.append(self.take_slot(slots)))
-        first.finish()
-        self.assertTrue(second.holds)
-        self.assertFalse(late[0].holds)
-        self.assertEqual((slots.held, slots.depth), (1, 1))
-
     def test_spare(self) -> None:
         """A holder may take free slots besides its own, and gives each back when it likes.
 
@@ -324,26 +313,6 @@ class SlotsTests(SynchronousTestCase):
         for each in both:
             each.finish()
         self.assertEqual((True, True), (lifted.holds, low.holds))
-
-    def test_lifted_too_late(self) -> None:
-        """Lifting a claim that is normal, refused or over changes nothing (D65)."""
-        slots = self.make(queue=1, low_queue=0)
-        first = self.take_slot(slots)
-        waiting, refused = self.take_slot(slots), self.take_slot(slots, is_low=True)
-        for each in (first, waiting, refused):
-            each.lift()
-            self.assertEqual((1, 1, 0), (slots.held, slots.depth, slots.low_depth))
-        first.finish()
-        first.lift()
-        self.assertEqual((1, 0, [1, 0]), (slots.held, slots.depth, self.depths))
-
-    def test_lifted_before(self) -> None:
-        """A claim that is lifted before it needs a slot is normal from the start (D65)."""
-        slots = self.make()
-        self.take_slot(slots)
-        claim = Claim(is_low=True)
-        slots.lift(claim)
-        self.assertFalse(claim.is_low)
 
     @DETERMINISTIC
     @given(

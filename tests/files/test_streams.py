@@ -116,16 +116,6 @@ class RangeTests(FileProducerCase):
         self.successResultOf(feed.done)
         self.assertEqual(self.consumer.data, data)
 
-    def test_resumed_without_a_pause(self) -> None:
-        """Calls of resumeProducing without a pause or after the end have no effect."""
-        feed = self.begin(Bytes(b"abc"), 0, 3)
-        feed.resumeProducing()
-        feed.pauseProducing()
-        feed.resumeProducing()
-        feed.stopProducing()
-        self.successResultOf(feed.done)
-        self.assertEqual(bytes(self.consumer.data), b"abc")
-
     def test_gone(self) -> None:
         """A producer that is cancelled or loses its consumer ends, and writes nothing more.
 
@@ -193,12 +183,6 @@ class PrefetchTests(FileProducerCase):
             self.successResultOf(sending)
             self.assertEqual(bytes(self.consumer.data), self.DATA[start:stop])
 
-    def test_at_once(self) -> None:
-        """A prefetch that ends at once does not stop the producer."""
-        self.is_fast = True
-        self.successResultOf(self.start(self.DATA, 0, len(self.DATA)))
-        self.assertEqual(bytes(self.consumer.data), self.DATA)
-
     def test_paused(self) -> None:
         """A consumer that pauses during a prefetch gets bytes when it resumes, and only once."""
         sending = self.start(self.DATA, 0, 70_000)
@@ -260,15 +244,6 @@ class GrowingFileTests(FileProducerCase):
         self.output.end()
         self.successResultOf(feed.done)
         self.assertIsNone(self.consumer.producer)
-        self.assert_released()
-
-    def test_late(self) -> None:
-        """A consumer that starts after the end of the render receives all bytes."""
-        self.put(b"x" * (CHUNK + 1))
-        self.output.end()
-        feed = self.begin(self.output)
-        self.successResultOf(feed.done)
-        self.assertEqual(self.consumer.writes, [CHUNK, 1])
         self.assert_released()
 
     def test_failure(self) -> None:

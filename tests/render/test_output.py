@@ -76,35 +76,6 @@ class RenderOutputTests(SynchronousTestCase):
         self.output.update_size(self.output.written)
         return os.fstat(self.output.descriptor).st_size
 
-    def test_growth(self) -> None:
-        """Followers are notified when the file has grown, and only then."""
-        leave = self.follow()
-        for data, size, told in ((b"", 0, 0), (b"abc", 3, 1), (b"", 3, 1), (b"de", 5, 2)):
-            self.assertEqual((self.put(data), self.output.size), (size, size))
-            self.assertEqual(self.told, ["a"] * told)
-        leave()
-
-    def test_reads(self) -> None:
-        """Any range within the known size can be read; later bytes are not returned."""
-        self.put(b"01234567")
-        os.write(self.output.descriptor, b"not looked at")
-        ranges = {
-            (0, 3): b"012",
-            (5, 3): b"567",
-            (6, 99): b"67",
-            (8, 1): b"",
-            (99, 9): b"",
-            (2, 0): b"",
-        }
-        self.assertEqual(ranges, {each: self.output.read(*each) for each in ranges})
-
-    def test_limit(self) -> None:
-        """Readers receive no byte past the limit (D52)."""
-        limited = self.replace(5)
-        os.write(limited.descriptor, b"0123456789")
-        self.assertRaises(OutputTooLarge, limited.update_size, limited.written)
-        self.assertEqual((limited.read(0, 99), limited.read(5, 99)), (b"01234", b""))
-
     def state(self, token: str, form: OutputForm, header_bytes: int = 0) -> RenderOutput:
         """Return an output whose header states its length."""
         stated = StatedLength(form, ENCODERS[token].length_header)
@@ -207,26 +178,6 @@ class RenderOutputTests(SynchronousTestCase):
         self.output.end()
         self.assertEqual(self.told, ["first"] * 2)
 
-    def test_addition_during_notification(self) -> None:
-        """A follower that is added during a notification is first notified of the next change.
-
-        If a callable is added twice as a follower, each addition is removed separately.
-        """
-        leavers: list[Callable[[], None]] = []
-
-        def bring() -> None:
-            if len(leavers) == 1:
-                late = lambda: self.told.append("late")  # noqa: E731
-                leavers.extend(self.output.follow(late) for _ in range(2))
-
-        leavers.append(self.output.follow(bring))
-        for told in (0, 2, 3):
-            self.put(b"abc")
-            self.assertEqual(self.told, ["late"] * told)
-            if told:
-                leavers.pop()()
-        leavers.pop()()
-
 
 class AnewTests(SynchronousTestCase):
     """A render that begins anew in another file, behind what readers have (D63)."""
@@ -260,20 +211,6 @@ class AnewTests(SynchronousTestCase):
     def read(self) -> bytes:
         """Return all that readers can read."""
         return self.output.read(0, 99)
-
-    def test_equal(self) -> None:
-        """Readers see a pause, and then more bytes; a reader may come or lag meanwhile."""
-        self.put(b"headfirst")
-        os.write(self.encoder, b"never read")
-        self.begin_anew()
-        self.put(b"headfi")
-        self.assertEqual((b"headfirst", [9]), (self.read(), self.told))
-        self.put(b"rst and more")
-        self.assertEqual((b"headfirst and more", [9, 18]), (self.read(), self.told))
-        self.assertEqual(self.encoder, self.output.descriptor)
-        self.put(b"!")
-        self.successResultOf(self.complete())
-        self.assertEqual((b"headfirst and more!", [9, 18, 19]), (self.read(), self.told))
 
     def test_different(self) -> None:
         """Readers get no byte of an output that differs from what they have.

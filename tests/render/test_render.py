@@ -30,7 +30,6 @@ from audioproxy.files.streams import ConsumerGone
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.exact_length import exact_length_filters
 from audioproxy.observe.log_context import set_request_id
-from audioproxy.render.render import TRANSITIONS, State
 from tests.observe.test_metrics import Counts
 from tests.render.harness import HEADERS, NOTHING_UNRELEASED, Client, RenderHarness
 from tests.support.audio import silence, write_wav
@@ -98,18 +97,6 @@ class RenderCase(SynchronousTestCase):
         return [formatEvent(e) for e in self.log.events if e["log_level"] is LogLevel.warn]
 
 
-class TransitionTests(SynchronousTestCase):
-    """`TRANSITIONS`"""
-
-    def test_states(self) -> None:
-        """Every state has a row; only STORED and FAILED are final; FINISHED cannot fail."""
-        self.assertEqual(set(State), set(TRANSITIONS))
-        self.assertEqual(
-            {State.STORED, State.FAILED}, {end for end, after in TRANSITIONS.items() if not after}
-        )
-        self.assertNotIn(State.FAILED, TRANSITIONS[State.FINISHED])
-
-
 class GoodEndTests(RenderCase):
     """Renders that succeed."""
 
@@ -157,23 +144,6 @@ class GoodEndTests(RenderCase):
         self.harness.store.refusal = ZeroDivisionError()
         self.harness.render_whole()
         self.assertEqual(1, self.counts.changes["variant_store_write_failures_total"])
-
-    def test_slow_client(self) -> None:
-        """A stalled client delays neither the encoder nor the store, and can read later (D38)."""
-        self.make(max_variant=1_000_000)
-        slow = self.harness.start_client(window=0)
-        self.harness.answer_probe()
-        quick = self.harness.start_client()
-        for _ in range(3):
-            self.harness.write_output(b"x" * 100_000)
-        self.harness.encoder().exit_and_end()
-        self.assertEqual((len(slow.data), quick.outcome), (65536, "whole"))
-        self.assertEqual(len(self.harness.stored() or b""), 300_000)
-        self.harness.clock.advance(60)
-        self.assertIsNone(slow.outcome)
-        for _ in range(6):
-            slow.consumer.drain()
-        self.assertEqual((slow.data, slow.outcome), (quick.data, "whole"))
 
 
 class LengthTests(RenderCase):
@@ -262,28 +232,6 @@ class JoiningTests(RenderCase):
         self.assertEqual(self.harness.encoder().signals, [])
         self.harness.encoder().exit_and_end(stdout=b"abc")
         self.assertEqual((joined.data, joined.started, client.outcome), (b"abc", False, "whole"))
-
-    def test_write_back(self) -> None:
-        """Until a second after the write-back, requests join the finished output (D37).
-
-        The write-back holds no slot, however long it takes. A client that leaves does not prevent
-        it.
-        """
-        self.harness.store.slow = True
-        client, encoder = self.harness.render()
-        encoder.exit_and_end(stdout=b"abc")
-        self.assertEqual((client.outcome, self.harness.slots.held), ("whole", 0))
-        self.harness.start_client(window=0).disconnect()
-        for seconds in (0, 1000, 0.9):
-            if seconds == 0.9:
-                self.assertIsNone(self.harness.stored())
-                self.harness.store.commits[0].callback(None)
-                self.assertEqual(self.harness.stored(), b"abc")
-            self.harness.clock.advance(seconds)
-            joined = self.harness.start_client()
-            self.assertEqual((joined.started, joined.data), (False, b"abc"))
-            self.assertEqual(joined.outcome, "whole")
-        self.assertEqual(len(self.harness.spawner.children), 2)
 
     def test_without_a_store(self) -> None:
         """Without a store, every request after the end of a render starts a new render (D37)."""
@@ -662,15 +610,6 @@ class RefusalTests(RenderCase):
             self.harness.answer_probe(container="flac", codec="flac")
             self.assertEqual(len(self.harness.spawner.children), 1)
             self.assert_refused(error or RenderFailed)
-
-    def test_length_that_does_not_matter(self) -> None:
-        """A render whose output does not depend on the length does not read the source."""
-        self.harness.sources.content = UpstreamUnavailable()
-        for options in ("f:opus", "f:ogg/fade:1", "f:aac/t:1:2", "f:peaks/t:0:1"):
-            client = self.harness.start_client(options)
-            self.harness.answer_probe(container="mp3", codec="mp3")
-            client.disconnect()
-            self.harness.encoder().exit_and_end(1)
 
     def test_crash(self) -> None:
         """An unexpected exception is a 500, is logged, and leaves nothing behind."""

@@ -9,7 +9,7 @@ from twisted.internet import defer
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.errors import RenderFailed, UpstreamUnavailable
+from audioproxy.errors import UpstreamUnavailable
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
 from audioproxy.media.reading import SourceLength
 from audioproxy.media.seek_point import SeekPoint
@@ -179,15 +179,6 @@ class FindTests(SeekPointsCase):
         self.assertEqual(two.reads, [])
         self.assertEqual(self.find(self.source()), self.place(100))
 
-    def test_cancelled_read(self) -> None:
-        """A read that is cancelled leaves the index as it was."""
-        source = self.source()
-        source.waiting = Deferred()
-        finding = self.begin(source)
-        finding.cancel()
-        self.failureResultOf(finding, CancelledError)
-        self.assertEqual(self.find(self.source()), self.place(100))
-
     def test_failed_read(self) -> None:
         """A source that cannot be read refuses the render; a later one reads the same piece."""
         source = self.source()
@@ -195,17 +186,6 @@ class FindTests(SeekPointsCase):
         finding = self.begin(source)
         source.waiting.errback(LOST)
         self.assertIs(self.failureResultOf(finding).value, LOST)
-        again = self.source()
-        self.assertEqual(self.find(again), self.place(100))
-        self.assertEqual(again.reads[0], source.reads[0])
-
-    def test_failed_thread(self) -> None:
-        """If no thread can be started, the render fails; a later one reads the same piece."""
-        source = self.source()
-        self.error = OSError("no more threads")
-        failure = self.failureResultOf(self.begin(source), RenderFailed)
-        self.assertIs(failure.value.__cause__, self.error)
-        self.error = None
         again = self.source()
         self.assertEqual(self.find(again), self.place(100))
         self.assertEqual(again.reads[0], source.reads[0])
@@ -390,13 +370,6 @@ class SamplesTests(SeekPointsCase):
         source.size = None
         self.assertFalse(self.has(source, 1))
 
-    def test_refused(self) -> None:
-        """A source that cannot be read refuses the render."""
-        source = self.source()
-        source.content = LOST
-        having = Deferred.fromCoroutine(self.points.has_samples(source, ADTS, 1))
-        self.assertIs(self.failureResultOf(having).value, LOST)
-
 
 class IndexTests(SeekPointsCase):
     """`SeekPoints.index_meanwhile`"""
@@ -444,14 +417,6 @@ class IndexTests(SeekPointsCase):
         self.assertEqual(self.find(self.source(), "t:8"), self.place(8))
         self.assert_indexed(indexed=False)
         self.assertEqual(self.log.errors, [])
-
-    def test_failed_render(self) -> None:
-        """The failure of a render is raised, and ends the indexing."""
-        rendering, ended = self.render(self.source())
-        rendering.errback(LOST)
-        self.assertIs(self.failureResultOf(ended).value, LOST)
-        self.threads.run()
-        self.assert_indexed(indexed=False)
 
     def test_other_renders(self) -> None:
         """No other source is read: a part, one that may lack blocks, or one with one bit rate.

@@ -110,13 +110,6 @@ class NoFileTests(StoreCase):
         self.assertEqual(self.harness.found("f:flac"), b"x" * 100)
         self.assertEqual(self.counted()[WRITE_FAILURE], 2)
 
-    def test_time_that_is_left(self) -> None:
-        """AP_RENDER_TIMEOUT includes the wait for the store."""
-        self.harness.start_probed()
-        self.harness.clock.advance(CREATE)
-        self.harness.clock.advance(100 - CREATE)
-        self.assertEqual(self.harness.encoder().signals, ["TERM"])
-
     def test_nobody_left(self) -> None:
         """An abandoned render is completed and stored if the store responds in time (D36).
 
@@ -302,18 +295,6 @@ class FaultyDiskTests(StoreCase):
         if found is not None:
             self.harness.variant_path(f"f:{form}").unlink()
         return found
-
-    def test_short(self) -> None:
-        """After short reads and writes, clients and the store have the same bytes as without."""
-        for form in ENCODED:
-            results = []
-            for most in (None, 1):
-                self.transfers.most = most
-                client = self.render(form)
-                self.transfers.most = None
-                results.append((client.outcome, client.data, self.stored(form)))
-            self.assertEqual(("whole", client.data, client.data), results[0])
-            self.assertEqual(results[0], results[1], form)
 
     def test_every_fault(self) -> None:
         """Whatever read or write fails, no client and no store takes a torn output for a whole one.

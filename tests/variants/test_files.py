@@ -347,15 +347,6 @@ class BoundTests(StoreCase):
 class ReadSmallTests(StoreCase):
     """`FileVariantStore.read_small`"""
 
-    def test_small(self) -> None:
-        """A small variant is read at once, and no file stays open."""
-        before = open_descriptors()
-        for data in (b"", b"abc", bytes(60_000)):
-            self.commit(data)
-            self.read()
-            self.assertEqual(self.store.read_small(KEY), (RECORD.stored, data))
-        self.assertEqual(open_descriptors(), before)
-
     def test_size(self) -> None:
         """`read_small` returns None for a large variant, even if its bytes contain a footer."""
         self.commit(b"abc")
@@ -557,27 +548,6 @@ class CommitTests(StoreCase):
                     self.refuse(scratch)
             self.assertEqual((self.read(), self.files()), (before, [KEY] if before else []))
 
-    def test_synced(self) -> None:
-        """A commit ends once the name of the variant is on the disk (D80).
-
-        Its folder is, too, before: each process syncs it once, since another may have created it.
-        """
-        synced: list[tuple[Path, bytes | None]] = []
-
-        def sync(path: str) -> None:
-            synced.append((Path(path), self.read()))
-
-        root, shard, other = self.root, self.path().parent, KEY[:2] + key_of("b")[2:]
-        for before in (None, b"xyz"):
-            self.store = self.open(sync=sync)
-            for data in (b"abc", b"xyz"):
-                self.commit(data)
-            self.commit(b"", other)
-            self.assertEqual(
-                [(root, before), *((shard, data) for data in (b"abc", b"xyz", b"xyz"))], synced
-            )
-            synced.clear()
-
     def test_unsynced(self) -> None:
         """If the folder of a variant cannot be synced, it is stored all the same, with a warning.
 
@@ -723,11 +693,6 @@ class SlowDiskTests(StoreCase):
                 self.assert_found(threads=0)
             self.clock.advance(60)
         self.assertIsNone(self.load(key_of("b")))
-
-    def test_no_disk_access_later(self) -> None:
-        """Reading a small variant that a thread has looked up does not access the disk."""
-        found = self.assert_found()
-        self.assertEqual((-1, b"abc"), (found.descriptor, found.read(0, 9)))
 
     def test_large(self) -> None:
         """The bytes of a large variant are read in a thread before they are sent.

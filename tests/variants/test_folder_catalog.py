@@ -120,23 +120,6 @@ class FolderCatalogTests(CatalogCase):
         self.assertEqual([], self.result_of(covered()))
         Path(f"{self.root}.old").rename(self.root)
 
-    def test_flush(self) -> None:
-        """A flush syncs each folder that was read since the last one, once (D80).
-
-        A variant that is not found may have been removed a moment ago, by another command.
-        """
-        shards = sorted(str(path.parent) for path in self.paths.values())
-        for entry in self.entries().values():
-            self.remove(entry)
-        self.assertEqual([], self.synced)
-        self.result_of(self.catalog.flush())
-        self.assertEqual(shards, sorted(self.synced))
-        self.result_of(self.catalog.flush())
-        self.result_of(self.catalog.find(ONE.key))
-        self.result_of(self.catalog.flush())
-        self.assertEqual(str(self.paths[ONE.key].parent), self.synced[2])
-        self.assertEqual(3, len(self.synced))
-
     def test_flush_fails(self) -> None:
         """One folder that fails keeps no other one from being synced; one that is gone is fine."""
         error: OSError = OSError(errno.EIO, "Input/output error")
@@ -178,13 +161,6 @@ class FolderCatalogTests(CatalogCase):
         self.assertEqual(
             {ONE.key: damaged.record, TWO.key: None}, {entry.key: record for entry, record in found}
         )
-
-    def test_last_use(self) -> None:
-        """Reading a variant, or its record, changes no time of its last use."""
-        entry = self.entries()[ONE.key]
-        self.result_of(self.catalog.read_records([entry], self.fail_with))
-        self.result_of(self.catalog.check(entry, Pace(None)))
-        self.assertEqual(entry, self.entries()[ONE.key])
 
     def test_unreadable(self) -> None:
         """A variant without the right to read or remove it is a failure of this one alone."""

@@ -10,10 +10,9 @@ from email.utils import format_datetime
 from twisted.internet.defer import CancelledError
 
 from audioproxy.config import S3Config
-from audioproxy.s3.objects import ObjectStore, UploadRange
+from audioproxy.s3.objects import ObjectStore
 from audioproxy.variants.interfaces import Unwritable
 from audioproxy.variants.proof import PROOF_PREFIX, prove
-from audioproxy.variants.response_headers import VariantHeaders
 from tests.support.s3_double import BUCKET, After, Before, Reply, S3Double, key_of, refusal
 from tests.support.wire import Request, RetryCase, error, reply
 
@@ -424,20 +423,6 @@ class ProofTests(ProofCase):
             self.exactly(proving, CancelledError)
             self.assertEqual(methods, [each.method for each in self.network.requests])
 
-    def test_removed_unseen(self) -> None:
-        """An object that is gone at the second attempt has been removed by the first one."""
-
-        def after(request: Request, sent: Reply) -> Reply:
-            if request.method != "DELETE":
-                return sent
-            removals.append(request)
-            code = (503, "SlowDown") if len(removals) == 1 else (404, "NoSuchKey")
-            return refusal(*code)
-
-        removals: list[Request] = []
-        self.use(Habits(after=after))
-        self.assertIs(False, self.prove())
-
     def test_rate_limit(self) -> None:
         """A store that is busy again and again is not blamed for what it would take."""
         self.use(busy([True, True, *[False, True, True] * 3]))
@@ -446,24 +431,3 @@ class ProofTests(ProofCase):
         self.assertEqual("a store that is ready is required", failure.wanted)
         self.use(busy([True, True, False, True, True]))
         self.assertIs(False, self.prove())
-
-
-class HeaderTests(ProofCase):
-    """`VariantHeaders.response_parameters`"""
-
-    def test_sent(self) -> None:
-        """A store that obeys sends the headers of the URL, and `inline` in place of none."""
-        key, written = "0" * 64, {"content-type": "a/b"}
-        target = self.store.object(BUCKET, key.encode())
-        disposition = "attachment; filename=\"a b+.mp3\"; filename*=UTF-8''%C3%A9%26.mp3"
-        for sent in (disposition, None):
-            headers = VariantHeaders("audio/ogg; codecs=opus", "public, max-age=5", sent)
-            self.use(Habits())
-            self.result_of(target.put(written, UploadRange.of(b"bytes")))
-            url = target.presign(60, headers.response_parameters())
-            response = self.result_of(self.client.request("GET", url, {}))
-            self.assertEqual(200, response.status)
-            found = {name: response.header(name) for name in headers.lines()}
-            self.assertEqual(headers.lines(), found)
-            self.assertEqual(sent or "inline", response.header("content-disposition"))
-            response.discard()

@@ -643,13 +643,3 @@ class RetryTests(CommitCase):
             self.assertEqual(str(self.exactly(committing, kind)), f"status {statuses[-1]}")
             self.network.advance(60)
             self.assertEqual(len(self.network.requests), len(statuses), statuses)
-
-    def test_parts(self) -> None:
-        """A retry of an upload in parts aborts the upload and starts again."""
-        self.variants = self.make(part_size=3)
-        self.network.scripts += [BEGUN, reply(503), reply(204), BEGUN, TAGGED, TAGGED, COMPLETED]
-        committing = self.commit()
-        self.network.advance(1)
-        self.successResultOf(committing)
-        methods = [each.method for each in self.network.requests]
-        self.assertEqual(methods, ["POST", "PUT", "DELETE", "POST", "PUT", "PUT", "POST"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -203,16 +202,6 @@ class ScratchFolderTests(DescriptorCase):
             folder.close()
             patched.restore()
             self.assertEqual([], os.listdir(self.parent))
-
-    def test_removed_while_open(self) -> None:
-        """A folder that is removed while it is open is created again when needed."""
-        folder = self.open()
-        shutil.rmtree(self.parent)
-        made = folder.create()
-        os.write(made.descriptor, b"bytes")
-        made.close()
-        self.assertEqual(len(os.listdir(self.parent)), 2)
-        folder.close()
 
     def test_store_missing(self) -> None:
         """While the store's folder is missing, files cannot be created; afterwards they can.

@@ -13,13 +13,6 @@ class WarmKeysTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.warm = WarmKeys()
 
-    def test_limits(self) -> None:
-        """A key that was read slowly in a thread is not warm; `SlowDiskTests` has the others."""
-        for seconds, is_warm in ((0.01, True), (0.03, False)):
-            warm = WarmKeys()
-            warm.add("a", 100, 100 + seconds)
-            self.assertEqual(is_warm, warm.has("a", 101))
-
     def test_slow_on_the_reactor(self) -> None:
         """After a slow read on the reactor thread, a key is not warm; after a blocked one, none is.
 
