@@ -98,10 +98,7 @@ class SlotsTests(SynchronousTestCase):
         return self.all_holders[-1]
 
     def test_spare(self) -> None:
-        """A holder may take free slots besides its own, and gives each back when it likes.
-
-        A listener that would wait gets one of them.
-        """
+        """A holder may take free slots besides its own, and gives each back when it likes."""
         slots = self.make(capacity=4, queue=2)
         holder = self.take_slot(slots)
         self.assertEqual(slots.spare(holder.claim), 3)
@@ -246,10 +243,7 @@ class SlotsTests(SynchronousTestCase):
         self.assertTrue(1 <= seconds <= longest_wait, seconds)
 
     def test_low_queue_is_full(self) -> None:
-        """A low claim that finds its lane full is refused, and counted nowhere (D65).
-
-        Its Retry-After allows for all claims that go first, and for the slots of its lane (D21).
-        """
+        """A low claim that finds its lane full is refused (D65); its estimate is its own (D21)."""
         slots = self.make(3, low_queue=3, queue=1)
         for _ in range(5):
             self.take_slot(slots, is_low=True)
@@ -287,10 +281,7 @@ class SlotsTests(SynchronousTestCase):
         self.assertTrue(lifted.holds)
 
     def test_lifted_while_full(self) -> None:
-        """A lifted claim is in the normal queue as soon as that has a place, before others (D65).
-
-        So the queue has AP_QUEUE_SIZE places, whatever lanes requests name (Limits).
-        """
+        """A lifted claim gets a place in the normal queue as soon as there is one (D65)."""
         slots = self.make(queue=1, low_queue=2)
         first, normal = self.take_slot(slots), self.take_slot(slots)
         gone, lifted = (self.take_slot(slots, is_low=True) for _ in range(2))
@@ -330,10 +321,7 @@ class SlotsTests(SynchronousTestCase):
     def test_every_waiter_ends(
         self, capacity: int, queue: int, low_queue: int, steps: list[tuple[str, int]]
     ) -> None:
-        """In any order, all requests end in turn, within AP_MAX_CONCURRENCY (Limits; D36).
-
-        No low claim goes before a normal one that waits (D65).
-        """
+        """In any order, all requests end in turn (Limits; D36); normal ones go first (D65)."""
         self.setUp()
         slots = self.make(capacity, queue, longest_wait=10, low_queue=low_queue)
         all_holders = self.all_holders

@@ -101,11 +101,7 @@ class GoodEndTests(RenderCase):
     """Renders that succeed."""
 
     def test_first_client(self) -> None:
-        """The first client receives bytes while they are rendered (MISS), and they are stored.
-
-        The probe takes no render slot. The encoder's exit frees the slot and the source; the file
-        closes a second later.
-        """
+        """The first client receives bytes while they are rendered (MISS), and they are stored."""
         client = self.harness.start_client("f:mp3/br:96")
         self.assertTrue(client.started)
         self.assertEqual((self.harness.slots.held, self.harness.probe_slots.held), (0, 1))
@@ -155,10 +151,7 @@ class LengthTests(RenderCase):
         return self.harness.render(options)
 
     def test_no_audio(self) -> None:
-        """The header alone is no output: an encoder that wrote nothing found no audio.
-
-        Then no warning about the length of the output is logged.
-        """
+        """The header alone is no output: an encoder that wrote nothing found no audio."""
         for form, header in (("mp3", 0), ("wav", 0), ("flac", ENCODERS["flac"].header_bytes)):
             self.make()
             _, encoder = self.start_stated(f"f:{form}")
@@ -218,10 +211,7 @@ class JoiningTests(RenderCase):
         self.assertEqual(b"xyz", self.harness.stored())
 
     def test_in_the_queue(self) -> None:
-        """Clients that join a queued render take no additional place in the queue.
-
-        AP_RENDER_TIMEOUT counts from the moment when the render gets its slot.
-        """
+        """Clients that join a queued render take no place; its timeout begins with its slot."""
         _, other = self.harness.render(path=b"b.wav")
         client = self.harness.start_probed()
         joined = self.harness.start_client()
@@ -243,14 +233,6 @@ class JoiningTests(RenderCase):
         self.assertEqual((during.data, during.started), (b"abc", False))
         after = self.harness.start_client()
         self.assertEqual((after.data, after.started), (b"", True))
-
-    def test_other_variant(self) -> None:
-        """Renders of two variants of one source share only the probe (Info endpoint, 6)."""
-        self.make(capacity=2)
-        one, two = self.harness.start_client("f:mp3"), self.harness.start_client("f:flac")
-        self.assertTrue(one.started and two.started)
-        self.harness.answer_probe()
-        self.assertEqual([c.arguments[0] for c in self.harness.spawner.alive], ["ffmpeg"] * 2)
 
 
 class LaneTests(RenderCase):
@@ -347,10 +329,7 @@ class RefusalTests(RenderCase):
                 self.assertEqual(self.outcomes(), {})
 
     def test_no_slot(self) -> None:
-        """If the queue is full, all clients of the render get 429 (Errors, 9).
-
-        So do clients that have waited too long. Neither is counted as a render.
-        """
+        """Clients get 429 if the queue is full, or at the end of their wait (Errors, 9)."""
         for options, queue in (("", 0), (PEAKS, 0), ("", 1)):
             self.make(queue=queue)
             _, other = self.harness.render(path=b"b.wav")
@@ -362,10 +341,7 @@ class RefusalTests(RenderCase):
             self.assertEqual(sum(self.outcomes().values()), 1)
 
     def test_timeout(self) -> None:
-        """At AP_RENDER_TIMEOUT all clients get 504; the slot is held until the encoder exits.
-
-        Responses in progress break, and output that is completed later is not stored (Errors, 10).
-        """
+        """At AP_RENDER_TIMEOUT clients get 504 or an abort; a child keeps its slot (Errors, 10)."""
         for options, said, number in (
             ("", b"", 15),
             ("", b"abc", 15),
@@ -388,10 +364,7 @@ class RefusalTests(RenderCase):
             self.assert_refused(RenderTimeout)
 
     def test_new_client_while_the_child_dies(self) -> None:
-        """A client that arrives while a cancelled encoder is exiting gets a new render.
-
-        It waits for the slot of the old one, so children never outnumber slots.
-        """
+        """A client that arrives while a cancelled encoder is exiting gets a new render."""
         self.make(stored=False)
         client, dying = self.harness.render()
         client.disconnect()
@@ -404,11 +377,7 @@ class RefusalTests(RenderCase):
         self.assertEqual((new.data, new.outcome), (b"abc", "whole"))
 
     def test_encoder(self) -> None:
-        """An encoder that fails, before the first byte or after it, fails all clients.
-
-        A source without a decodable sample is a 415, even if ffmpeg exits with 0. No client gets a
-        byte of a waveform. Without ffmpeg a render is a 500 (D34).
-        """
+        """An encoder that fails, at any moment, fails all clients; without ffmpeg too (D34)."""
         for options, said, code, stderr, refusal in (
             ("f:flac", b"", 1, INVALID, UndecodableSource),
             ("f:flac", b"x" * 9999, 1, INVALID, UndecodableSource),
@@ -436,10 +405,7 @@ class RefusalTests(RenderCase):
         self.assert_refused(RenderFailed)
 
     def test_request_of_log_lines(self) -> None:
-        """Log lines of a render, shared or not, have the id of the request that started it (D54).
-
-        Lines of a killed encoder and of a render that its last client stops have it too.
-        """
+        """Log lines of a render have the id of the request that started it (D54)."""
 
         def start(request_id: str) -> Client:
             set_request_id(request_id)
@@ -462,10 +428,7 @@ class RefusalTests(RenderCase):
                 self.assertIn(words, line)
 
     def test_source_written_to(self) -> None:
-        """If the source changes during a render, the render fails and is not stored (D35, D43).
-
-        It may change while it is measured. A warning says so.
-        """
+        """If the source changes during a render, the render fails and is not stored (D35, D43)."""
         for options in ("f:flac", PEAKS, "t:5"):
             self.make()
             client, encoder = self.harness.render(options)
@@ -480,16 +443,10 @@ class RefusalTests(RenderCase):
             self.assert_refused(RenderFailed)
 
     def test_trim_that_gives_nothing(self) -> None:
-        """If ``t`` proves to start past the end, the 422 names segment and duration (D11).
-
-        If decoding gives no sample although ``t`` starts before the end, or if the source cannot be
-        measured, the response is 415, or 504 after the timeout (D13).
-        """
+        """If ``t`` proves to start past the end, that is a 422 (D11); otherwise a 415 (D13)."""
         empty, past, inside = (1, b"Empty output"), b"total_size=187425", b"total_size=9000000"
         for options, end, measured, code, refusal in (
             ("t:5", (0, b""), past, 0, InvalidOptions),
-            ("t:5", empty, past, 0, InvalidOptions),
-            ("f:peaks/t:5", (0, b""), past, 0, InvalidOptions),
             ("f:peaks/t:5", empty, past, 0, InvalidOptions),
             ("t:5", empty, inside, 0, NothingDecoded),
             ("t:5", empty, b"total_size=0", 0, NothingDecoded),
@@ -527,26 +484,19 @@ class RefusalTests(RenderCase):
         client, measuring = self.render_too_short(b"4000000")
         encoder = self.harness.encoder()
         self.assertIsNot(encoder, measuring)
-        chain = encoder.arguments[encoder.arguments.index("-af") + 1]
-        self.assertIn("apad=whole_len=49152,", chain)
+        command = " ".join(encoder.arguments)
         # The trim of 0.002 s has 88 samples at 44100 Hz, which are 16 samples at 8000 Hz.
-        self.assertTrue(
-            chain.endswith(
-                "aformat=sample_fmts=fltp:sample_rates=8000:channel_layouts=stereo,"
-                f"atrim=end_sample=16,{exact_length_filters(16, 8000)},asetpts=N"
-            ),
-            chain,
-        )
+        for words in (
+            "apad=whole_len=49152,",
+            f",atrim=end_sample=16,{exact_length_filters(16, 8000)}",
+        ):
+            self.assertIn(words, command)
         encoder.exit_and_end(stdout=b"x" * 100)
         self.assertEqual((client.data, client.outcome), (b"x" * 100, "whole"))
         self.assertEqual(self.harness.stored(), b"x" * 100)
 
     def test_shortest_trim_that_gives_nothing(self) -> None:
-        """If the padded second pass yields nothing, the response is 415; there is no third pass.
-
-        The encoder's diagnostic is logged once, when the render has failed. A source that is
-        measured as empty has no second pass.
-        """
+        """If the padded second pass yields nothing, the response is 415; there is no third pass."""
         self.render_too_short(b"4000000")
         self.harness.encoder().exit_and_end(1, stderr=b"Empty output")
         self.assertEqual(
@@ -559,10 +509,7 @@ class RefusalTests(RenderCase):
         self.assert_refused(NothingDecoded)
 
     def test_cap(self) -> None:
-        """Exceeding AP_MAX_VARIANT_BYTES ends the encoder, before or after the first byte.
-
-        The response is a 500, or breaks off (Errors, 10).
-        """
+        """Exceeding AP_MAX_VARIANT_BYTES is a 500, or breaks the response off (Errors, 10)."""
         for first in (b"", b"x" * 10):
             self.make(max_variant=10)
             client, encoder = self.harness.render()
@@ -575,10 +522,7 @@ class RefusalTests(RenderCase):
             self.assert_refused(OutputTooLarge)
 
     def test_cap_at_the_very_end(self) -> None:
-        """Output past AP_MAX_VARIANT_BYTES is not stored, whatever the end of the encoder is.
-
-        The system may have stopped it at the limit (D52). Output of exactly that size is stored.
-        """
+        """Output past AP_MAX_VARIANT_BYTES is not stored, however its encoder ends (D52)."""
         for size, number in ((10, signal.SIGXFSZ), (11, None), (10, None)):
             self.make(max_variant=10)
             client, encoder = self.harness.render()
@@ -590,10 +534,7 @@ class RefusalTests(RenderCase):
                 self.assertEqual((client.outcome, self.harness.stored()), ("whole", b"x" * 10))
 
     def test_no_room(self) -> None:
-        """If no disk space is left for the output, the response is 500; no encoder starts.
-
-        If the end of a source cannot be read, the render fails as for a lost source (D57).
-        """
+        """Without disk space, or the end of a source that is needed (D57), no encoder starts."""
         for options, error in (
             ("", None),
             (PEAKS, None),
@@ -643,11 +584,7 @@ class MeasuringTests(RenderCase):
         self.assertEqual(client.outcome, "whole")
 
     def test_refused(self) -> None:
-        """A measuring pass may find that the source is empty, or that ``t`` starts past its end.
-
-        The response is a 415, or a 422 that names the duration (D11), and a 504 after a timeout. If
-        only a header states that ``t`` starts past the end, the source is measured.
-        """
+        """A measuring pass may find no audio, or a start past the end (D11), or be late."""
         for options, duration, samples, seconds, refusal in (
             ("fade:0:1", None, 0, 0, NothingDecoded),
             ("t:5/fade:0:1", None, 4 * 44100, 0, InvalidOptions),
@@ -690,11 +627,7 @@ class IrregularTests(RenderCase):
         encoder.exit_and_end(stdout=data)
 
     def test_before_the_first_byte(self) -> None:
-        """A change that is found before a client has a byte costs time, and nothing else.
-
-        Later renders of the source, with any options, begin with its decoder. Other sources are
-        rendered in one process.
-        """
+        """A change that is found before a client has a byte costs time, and nothing else."""
         client, encoder = self.harness.render("f:opus")
         encoder.exit_and_end(1, stderr=self.CHANGE)
         self.assertEqual(self.alive(), [("ffmpeg", True), ("ffmpeg", False)])
@@ -717,10 +650,7 @@ class IrregularTests(RenderCase):
         return client
 
     def test_after_the_first_byte(self) -> None:
-        """A change that is found later is a pause: the client gets the rest of the second output.
-
-        So do clients that join meanwhile. A line in the log says so, without a warning.
-        """
+        """A change that is found later is a pause: clients get the rest of the second output."""
         client = self.begin_anew()
         late = self.harness.start_client("f:mp3")
         self.harness.write_output(b"x" * 999)
@@ -744,10 +674,7 @@ class IrregularTests(RenderCase):
         self.assertEqual(["whole"] * 2, [client.outcome for client in clients])
 
     def test_other_bytes(self) -> None:
-        """If the second output differs, the stream ends; the variant is not stored (D78).
-
-        The source is remembered, so the next request gets the whole variant. A warning says so.
-        """
+        """If the second output differs, the stream ends; the variant is not stored (D78)."""
         client = self.begin_anew()
         self.harness.write_output(b"y")
         decoder, encoder = self.harness.spawner.alive
@@ -774,10 +701,7 @@ class LeavingTests(RenderCase):
     """Renders that every client has left (D36)."""
 
     def test_with_a_store(self) -> None:
-        """With a store, a render that has its slot is completed and stored (D36).
-
-        A browser that reconnects joins the render that continued without it.
-        """
+        """With a store, a render that has its slot is completed and stored (D36)."""
         for said, reconnects in ((b"", False), (b"abc", False), (b"abc", True)):
             self.make()
             client, encoder = self.harness.render()
@@ -792,11 +716,7 @@ class LeavingTests(RenderCase):
                 self.assertEqual((back.started, back.data), (False, b"abcdef"))
 
     def test_without_a_store(self) -> None:
-        """Without a store, an abandoned render is stopped in each pass, and is counted (D36).
-
-        Its slot and its source are held until its child, which may ignore SIGTERM, and the thread
-        of a waveform have ended. The last client may disconnect on its first byte.
-        """
+        """Without a store, an abandoned render is stopped in each pass, and is counted (D36)."""
         for options, duration, seconds, said, at_once in (
             ("", "10", 0, b"", False),
             ("", "10", 1, b"abc", False),
@@ -818,32 +738,18 @@ class LeavingTests(RenderCase):
             self.harness.clock.pump([seconds / 2] * 2)
             signals = ["TERM", "KILL"] if seconds > 2 else ["TERM"]
             self.assertEqual(self.harness.encoder().signals, signals)
-            families = ("renders_", "render_slots", "render_duration", "write_back")
-            held = {"renders_running": 1, "render_slots_held": 1}
-            self.assertEqual((self.counts.of(*families), self.harness.sources.held), (held, 1))
+            self.assertEqual((self.harness.slots.held, self.harness.sources.held), (1, 1))
             self.harness.encoder().exit_and_end(signal=15)
             if options == PEAKS:
-                self.assertEqual((self.counts.of(*families), self.harness.sources.held), (held, 1))
+                self.assertEqual((self.harness.slots.held, self.harness.sources.held), (1, 1))
                 self.harness.threads.run()
-            self.assertIsInstance(
-                client.outcome, ConsumerGone if client.output_started else CancelledError
-            )
-            form = "peaks" if options == PEAKS else "mp3"
-            self.assertEqual(
-                self.counts.of(*families),
-                {
-                    f"renders_total {form} cancelled": 1,
-                    f"render_duration_seconds_count {form} cancelled": 1,
-                    f"render_duration_seconds_sum {form} cancelled": round(seconds + 0.03, 9),
-                },
-            )
+            kind = ConsumerGone if client.output_started else CancelledError
+            self.assertIsInstance(client.outcome, kind)
+            self.assertEqual(self.outcomes(), {"cancelled": 1})
             self.assert_released()
 
     def test_before_the_slot(self) -> None:
-        """An abandoned render in the queue is dropped, with or without a store (D36).
-
-        One that is abandoned during its probe ends; a shared probe continues. Neither is counted.
-        """
+        """An abandoned render without a slot is dropped; a shared probe continues (D36)."""
         for stored in (True, False):
             self.make(stored=stored)
             _, other = self.harness.render(path=b"b.wav")

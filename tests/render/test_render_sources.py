@@ -49,10 +49,7 @@ class FetchTests(SourceCase):
     """Fetches of a render's source."""
 
     def test_order(self) -> None:
-        """A render probes its source, fetches it completely in the slot, and then encodes.
-
-        A source of unknown size passes the size check.
-        """
+        """A render probes its source, fetches it completely in the slot, and then encodes."""
         for size in (1000, None):
             self.make()
             self.harness.sources.sizes[b"a.wav"] = size
@@ -146,10 +143,7 @@ class AnewTests(RenderCase):
         self.assertEqual(len(self.harness.sources.opened), 2)
 
     def test_before_the_first_byte(self) -> None:
-        """A source that fails before any client has a byte is rendered anew, in the same slot.
-
-        Its new probe needs no slot of its own. The bytes are those of the new source alone.
-        """
+        """A source that fails before any client has a byte is rendered anew, in the same slot."""
         for options, written, whole in (
             ("f:wav", b"", b"new" * 99),
             ("f:wav", b"RIFF", b"new" * 99),

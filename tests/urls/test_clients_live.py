@@ -73,10 +73,7 @@ class ClientTests(SynchronousTestCase):
         self.check("node", "run.mjs")
 
     def test_javascript_options(self) -> None:
-        """Options that a method does not have are refused: an expiry is never ignored.
-
-        A type checker refuses them too, but not every program has one.
-        """
+        """Options that a method does not have are refused: an expiry is never ignored."""
         module = (PROJECT / "examples/clients/javascript/index.js").as_uri()
         start = f"""
             import {{ Signer }} from "{module}";
@@ -106,10 +103,7 @@ class ClientTests(SynchronousTestCase):
             self.assertIn(reason, ended.stderr, call)
 
     def test_php(self) -> None:
-        """The PHP client answers all vectors, and more calls as `audioproxy.urls` does.
-
-        The settings of PHP for numbers in text change nothing.
-        """
+        """The PHP client answers all vectors, and more calls as `audioproxy.urls` does."""
         for precision in ("17", "5"):
             self.check("php", "-d", f"precision={precision}", "run.php")
 

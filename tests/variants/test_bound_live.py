@@ -75,10 +75,7 @@ class PruneTests(ServiceCase):
         await until((folder / "attr.py.ran").exists, "the import")
 
     async def test_prune(self) -> None:
-        """Past 95 %, the variants that were not used for longest go; what is being sent stays open.
-
-        What is no variant stays. The gauge and the ledger have the bytes that are left.
-        """
+        """Past 95 %, the least recently used variants go; what is being sent stays open."""
         self.add("long.flac", long_flac())
         victim = StoredVariant.of(data=bytes(8_000_000))
         path = victim.write(self.store)

@@ -38,10 +38,7 @@ class KillTests(ScriptedEncoderCase):
     }
 
     async def test_at_any_moment(self) -> None:
-        """A node killed at any stage of a render leaves no encoder and no truncated variant (D40).
-
-        The next boot removes its scratch files.
-        """
+        """A node killed at any stage leaves no encoder and no truncated variant (D40)."""
         node = self.twistd(AP_MAX_CONCURRENCY="2")
         port = await node.port()
         reference = await fetch(port, target("good", "mp3"))
@@ -92,10 +89,7 @@ class HungDiskTests(ServiceCase):
         return respond
 
     async def test_write_that_hangs(self) -> None:
-        """While a write hangs, clients are served, and a shutdown does not wait for it (D39).
-
-        Once the disk responds, the variant is stored.
-        """
+        """While a write hangs, clients are served, and a shutdown does not wait for it (D39)."""
         self.add("a.flac", short_flac())
         log = Log(self)
         service = self.start(drain_timeout=1)

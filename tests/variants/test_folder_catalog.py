@@ -15,7 +15,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.testing import FakeThreads
 from audioproxy.variants.catalog import CatalogBusy, CatalogError, Entry, Pace, Verdict
 from audioproxy.variants.folder_catalog import FolderCatalog, exclusive_prune
-from audioproxy.variants.usage import StoreUsage
 from tests.sources.test_local import as_unprivileged_user
 from tests.support.folders import short_folder
 from tests.support.processes import open_descriptors
@@ -139,14 +138,6 @@ class FolderCatalogTests(CatalogCase):
                 self.failureResultOf(flushing, expected)
             error = FileNotFoundError()
         self.assertEqual(4, len(self.synced))
-
-    def test_ledger(self) -> None:
-        """The bytes of a removed variant are subtracted from the ledger of the store."""
-        (self.root / ".usage").write_bytes(b"1000 0\n")
-        entry = self.entries()[ONE.key]
-        self.remove(entry)
-        self.remove(entry)
-        self.assertEqual(1000 - entry.size, StoreUsage(str(self.root)).read())
 
     def test_records(self) -> None:
         """Each record is read, which is not a use; a variant may have none, or be gone."""

@@ -62,11 +62,6 @@ def changed(method: str, change: Callable[[Reply], Reply]) -> Habits:
     return Habits(after=after)
 
 
-def silent_to(method: str) -> Habits:
-    """Return the habits of a store that carries out requests without a response."""
-    return Habits(after=lambda request, sent: None if request.method == method else sent)
-
-
 def with_lines(**lines: str) -> Callable[[Reply], Reply]:
     """Return a function that adds headers to a response."""
     added = {name.replace("_", "-"): value for name, value in lines.items()}
@@ -86,11 +81,6 @@ def is_presigned(request: Request) -> bool:
 def is_named(request: Request) -> bool:
     """Return whether a presigned URL names headers of the response."""
     return "response-content-type" in request.target
-
-
-def has_metadata(request: Request) -> bool:
-    """Return whether a request writes metadata."""
-    return bool(metadata_of(request))
 
 
 def has_long_metadata(request: Request) -> bool:
@@ -125,7 +115,6 @@ UNKNOWN = refusal(501, "NotImplemented")
 Row = tuple[Habits, str, str, str]
 UNFIT: dict[str, Row] = {
     "whole objects": (without("range"), FIND, "with status 200 and no range", RANGES),
-    "pages": (when(is_read, PAGE), FIND, "with status 200", RANGES),
     "no size": (
         changed("GET", with_lines(Content_Range="bytes 0-0/*")),
         *(FIND, "the size is None", RANGES),
@@ -134,10 +123,6 @@ UNFIT: dict[str, Row] = {
     "short metadata": (
         when(has_long_metadata, refusal(400, "InvalidArgument")),
         *(WITH_METADATA, "status 400, InvalidArgument", "in values of up to 256 bytes"),
-    ),
-    "refused metadata": (
-        when(has_metadata, refusal(500, "InternalError")),
-        *(WITH_METADATA, "status 500, InternalError", KEEPS),
     ),
     "no bodies": (
         when(lambda request: bool(request.body), UNKNOWN),
@@ -155,10 +140,6 @@ UNFIT: dict[str, Row] = {
         changed("GET", with_lines(Content_Encoding="gzip")),
         *(FIND, "Content-Encoding", RANGES),
     ),
-    "another range": (
-        changed("GET", with_lines(Content_Range="bytes 1-400/1024")),
-        *(FIND, "not have the range that was requested", RANGES),
-    ),
     "no tags": (
         changed("GET", lambda sent: replace(sent, headers=without_tag(sent))),
         *(PART, "the object has no ETag", "and ETag"),
@@ -173,17 +154,6 @@ UNFIT: dict[str, Row] = {
     "If-Match is not known": (
         when(lambda request: "if-match" in request.headers, UNKNOWN),
         *(PART, "status 501", RANGES),
-    ),
-    "no part is found": (
-        when(
-            lambda request: request.headers.get("range") == "bytes=300-699",
-            refusal(404, "NoSuchKey"),
-        ),
-        *(PART, "status 404", AT_ONCE),
-    ),
-    "ranges are refused": (
-        when(is_read, refusal(400, "InvalidArgument")),
-        *(FIND, "status 400", RANGES),
     ),
     "nothing is found": (when(is_read, refusal(404, "NoSuchKey")), FIND, "status 404", AT_ONCE),
     "no right to read": (
@@ -216,17 +186,6 @@ NO_PRESIGNED_URLS = when(is_presigned, refusal(403, "SignatureDoesNotMatch"))
 # Stores that are refused in redirect mode alone.
 UNFIT_TO_REDIRECT: dict[str, Row] = {
     "no presigned URLs": (NO_PRESIGNED_URLS, PRESIGNED, "status 403", "AP_PRESIGN_TTL"),
-    "a clock that is six minutes ahead": (
-        when(
-            lambda request: "X-Amz-Expires=300" in request.target,
-            refusal(403, "AccessDenied"),
-        ),
-        *(PRESIGNED, "status 403, AccessDenied", "AP_PRESIGN_TTL"),
-    ),
-    "unknown URLs": (
-        when(is_presigned, refusal(400, "AuthorizationQueryParametersError")),
-        *(PRESIGNED, "status 400", "AP_PRESIGN_TTL"),
-    ),
     "lost types": (
         Habits(
             after=lambda request, sent: (
@@ -283,10 +242,7 @@ class ProofTests(ProofCase):
     """`prove`"""
 
     def test_good(self) -> None:
-        """One object is written, read as variants are, and removed; each proof has its own name.
-
-        It has much metadata, in values that are as long as those of a variant can be.
-        """
+        """One object is written, read as variants are, and removed; each proof has its own name."""
         names = set()
         for redirects, reads in ((False, 3), (True, 4)):
             self.network.requests.clear()
@@ -347,10 +303,7 @@ class ProofTests(ProofCase):
             self.assertIs(False, self.prove(redirects=True))
 
     def test_refusals(self) -> None:
-        """The failure names the step, the store's response and what is required.
-
-        If the clock is wrong, it states the difference from the store's Date.
-        """
+        """The failure names the step, the store's response and what is required."""
         skewed, now = "RequestTimeTooSkewed", datetime.now(UTC)
         rows: tuple[tuple[int, str, int | None, str], ...] = (
             (404, "NoSuchBucket", None, "a bucket that exists"),

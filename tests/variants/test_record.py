@@ -63,10 +63,7 @@ class RecordTests(SynchronousTestCase):
         self.assertEqual(record, VariantRecord.read(record.texts()))
 
     def test_long(self) -> None:
-        """Metadata has values of at most 256 bytes, and 2 KB in all; it is read as the texts are.
-
-        A source that has no room is recorded as its digest alone, a long `cb` not at all.
-        """
+        """Metadata has values of at most 256 bytes, and 2 KB in all; it is read as texts are."""
         for source, options, kept in (
             ("a" * 1024, "f:mp3", True),
             ("\N{HIRAGANA LETTER A}" * 341, "f:mp3", True),

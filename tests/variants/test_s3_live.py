@@ -92,11 +92,7 @@ class MultipartTests(RemoteCase):
     """Variants that are too large for a single PUT."""
 
     async def test_multipart_upload(self) -> None:
-        """A part whose connection breaks off once is sent again, in another upload.
-
-        The first upload is aborted: no billed part remains. The second results in the same bytes
-        and headers, and is served in ranges.
-        """
+        """A part whose connection breaks off once is sent again, in another upload."""
         self.put("long.flac", long_flac())
         # Small parts in place of the default of 4 GiB.
         self.patch(s3_module, "S3VariantStore", partial(S3VariantStore, part_size=PART_SIZE))

@@ -14,10 +14,7 @@ class WarmKeysTests(SynchronousTestCase):
         self.warm = WarmKeys()
 
     def test_slow_on_the_reactor(self) -> None:
-        """After a slow read on the reactor thread, a key is not warm; after a blocked one, none is.
-
-        The next fast read in a thread makes a key warm again.
-        """
+        """After a slow read on the reactor thread, a key is not warm; after a blocked one, none."""
         for seconds, others in ((0.03, True), (0.2, False)):
             for key in ("a", "b"):
                 self.warm.add(key, 100, 100)
