@@ -255,15 +255,6 @@ class SlotsTests(SynchronousTestCase):
         self.assertEqual((3, 0), (refused.outcome.retry_after, self.rejections))
         self.assertEqual((1, 3), (slots.depth, slots.low_depth))
 
-    def test_low_wait_is_limited(self) -> None:
-        """A low claim waits for AP_RENDER_TIMEOUT at most, and then leaves (D65)."""
-        slots = self.make(longest_wait=10, low_queue=1)
-        self.take_slot(slots)
-        low = self.take_slot(slots, is_low=True)
-        self.clock.advance(10)
-        self.assertIsInstance(low.outcome, QueueFull)
-        self.assertEqual((0, 0, []), (slots.low_depth, self.rejections, self.depths))
-
     def test_lifted_while_waiting(self) -> None:
         """A lifted claim goes last in the normal queue, with a whole wait (D65)."""
         slots = self.make(queue=2, longest_wait=10, low_queue=2)

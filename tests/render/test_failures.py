@@ -14,10 +14,7 @@ class RepetitionTests(RenderCase):
     """A node on which a render has failed."""
 
     def fail(self, refusal: type[Refusal], options: str = "", *, begun: bool = False) -> None:
-        """Make a render fail; its encoder has ended afterwards.
-
-        :param begun: clients have bytes by then.
-        """
+        """Make a render fail, before or after clients have bytes; its encoder has ended."""
         _, encoder = self.harness.render(options)
         self.end(refusal, begun=begun)
         encoder.exit_and_end(signal=15)

@@ -147,12 +147,6 @@ class FindTests(SeekPointsCase):
         reads = sorted(one.reads + two.reads)
         self.assertTrue(one.reads and two.reads)
         self.assertEqual(len(reads), len({offset for offset, _ in reads}))
-        # What another render has read meanwhile is enough.
-        same = [self.source(identity=b"b") for _ in range(2)]
-        finding = [self.begin(source, "t:8") for source in same]
-        self.threads.run()
-        self.assertEqual([self.successResultOf(each) for each in finding], [self.place(8)] * 2)
-        self.assertEqual([source.pieces for source in same], [[128 * KIB], []])
 
     def test_cancelled(self) -> None:
         """A render that is cancelled leaves its index usable, for those that wait for it, too."""

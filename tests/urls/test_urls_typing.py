@@ -57,10 +57,7 @@ class TypingTests(SynchronousTestCase):
         self.assertEqual(same, SIGNER.url("local://a", expires_at=END))
 
     def test_refused(self) -> None:
-        """A wrong type is an error for a type checker, and a TypeError at run time.
-
-        A wrong value is a ValueError.
-        """
+        """A wrong type is an error for a type checker, and a TypeError at run time."""
         self.assertRaises(TypeError, next, mistakes())
         with self.assertRaises(TypeError):
             SIGNER.url(Path("a.wav"))  # type: ignore[arg-type]
