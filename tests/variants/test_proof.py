@@ -148,9 +148,7 @@ UNFIT: dict[str, Row] = {
     ),
     "nothing is found": (
         when(asks("GET authorization"), refusal(404, "NoSuchKey")),
-        FIND,
-        "status 404",
-        AT_ONCE,
+        *(FIND, "status 404", AT_ONCE),
     ),
     "no right to read": (
         when(asks("GET authorization"), refusal(403, "AccessDenied")),
