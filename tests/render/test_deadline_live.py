@@ -13,14 +13,7 @@ from audioproxy.media.command.progress import round_up
 from tests.render.test_failures_live import RENDER_TIMEOUT, JumpingReactor
 from tests.support.audio import riff
 from tests.support.http import Log
-from tests.support.service import (
-    ServiceCase,
-    children,
-    encoders,
-    send,
-    signed,
-    until,
-)
+from tests.support.service import ServiceCase, children, encoders, send, signed, until
 
 RATE = 8000
 HOURS = 30

@@ -6,8 +6,8 @@ from audioproxy.media.command.encoders import ENCODERS
 from tests.render.test_render import RenderCase
 
 
-class OutcomeTests(RenderCase):
-    """Renders that had a slot; `RenderCase.assert_refused` counts those that fail."""
+class MetricsTests(RenderCase):
+    """Durations and gauges; `RenderCase.assert_refused` counts renders that fail."""
 
     def test_time_in_the_slot(self) -> None:
         """A render's duration excludes the probe, the queue and the write-back."""
@@ -27,10 +27,6 @@ class OutcomeTests(RenderCase):
             "render_duration_seconds_sum ogg success": 6,
         }
         self.assertEqual(expected, self.counts.of("render_duration_seconds_sum"))
-
-
-class SlotTests(RenderCase):
-    """The gauges of running and waiting renders."""
 
     def gauges(self) -> tuple[float, ...]:
         """Return the changes of renders running, slots held and queue depth since the start."""

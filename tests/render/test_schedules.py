@@ -29,13 +29,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import Stopping, UpstreamUnavailable
-from tests.render.harness import (
-    ENCODED,
-    NOTHING_UNRELEASED,
-    Client,
-    DiskHarness,
-    answer_probe,
-)
+from tests.render.harness import ENCODED, NOTHING_UNRELEASED, Client, DiskHarness, answer_probe
 from tests.support.http import Log
 from tests.support.processes import FakeChild, open_descriptors, opened_since
 from tests.support.strategies import DETERMINISTIC

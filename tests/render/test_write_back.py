@@ -73,12 +73,6 @@ class NoFileTests(StoreCase):
         self.harness.finish()
         self.assert_served_without_storing(client)
         self.assertEqual((half_way.started, half_way.data), (False, b"abc"))
-        client, encoder = self.harness.render("f:peaks/pts:1/pk_fmt:dat")
-        encoder.exit_and_end(stdout=b"\1\0\2\0")
-        self.harness.threads.run()
-        self.assertEqual((client.outcome, len(client.data)), ("whole", 28))
-        peaks = SUCCESS.replace("mp3", "peaks")
-        self.assertEqual(self.counted(), {SUCCESS: 1, peaks: 1, WRITE_FAILURE: 2})
 
     def test_late(self) -> None:
         """A render waits ten seconds for a file of the store; later ones at once do without it."""

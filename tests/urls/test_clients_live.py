@@ -86,10 +86,7 @@ class ClientTests(SynchronousTestCase):
                 "url('local://a', {}, { expiresAt: '2030' })",
                 "use a number of Unix seconds or a Date",
             ),
-            (
-                "audioElement('local://a', {}, { formats: 'mp3' })",
-                "formats: 'string' is not",
-            ),
+            ("audioElement('local://a', {}, { formats: 'mp3' })", "formats: 'string' is not"),
             ("infoUrl('local://a', { expiresIn: 1 })", "infoUrl: it has no options"),
         ):
             command = (installed("node", "AUDIOPROXY_LANGUAGES"), "--input-type=module", "-")

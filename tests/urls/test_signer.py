@@ -131,10 +131,7 @@ class SignerTests(SynchronousTestCase):
         self.assertRaises(TypeError, Signer.from_hex, None, SALT.hex())
 
     def test_base(self) -> None:
-        """The base is an origin, a mount path, both or empty, with or without a trailing slash.
-
-        Without a variant, a URL names the default mp3 (D4).
-        """
+        """The base is an origin, a mount path, both or empty; the default variant is mp3 (D4)."""
         for base, shown in (
             *(("", ""), ("/", ""), ("/audio", "/audio"), ("/audio/", "/audio")),
             *((BASE, BASE), (f"{BASE}/", BASE), (f"{BASE}:8443/x/y/", f"{BASE}:8443/x/y")),
@@ -144,7 +141,6 @@ class SignerTests(SynchronousTestCase):
             self.assertTrue(url.startswith(shown + "/"), url)
             self.assertEqual((b"f:mp3",), take_apart(url, shown).options)
         for base in (
-            "audio.example",
             "audio",
             "ftp://a",
             f"{BASE}?x",
@@ -170,11 +166,7 @@ class SignerTests(SynchronousTestCase):
                 url = signer.url("local://b/", variant, file_name=name)
                 self.assertEqual(f"{base.rstrip('/')}/media{plain}/{encoded}", url)
         for name, reason in (
-            *(
-                ("a.wav", "ends in .mp3 suits audio/mpeg"),
-                (".mp3", "ends in .mp3"),
-                ("", "ends in"),
-            ),
+            *(("a.wav", "ends in .mp3 suits audio/mpeg"), (".mp3", "ends in .mp3")),
             *((f"a{c}b.mp3", "without control characters, / or") for c in "/\\\n\x7f\x85"),
             *(("a\udcff.mp3", "UTF-8"), (f"{'a' * 252}.mp3", "255 bytes"), ("a.MP3", "in .mp3")),
         ):

@@ -9,16 +9,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.urls import (
-    InvalidOptions,
-    Seconds,
-    Signer,
-    SourceLike,
-    Variant,
-    https,
-    local,
-    s3,
-)
+from audioproxy.urls import InvalidOptions, Seconds, Signer, SourceLike, Variant, https, local, s3
 
 SIGNER = Signer(bytes(32), b"\x01", "https://audio.example")
 SOURCES: list[SourceLike] = [

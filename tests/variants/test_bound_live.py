@@ -12,14 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.variants.interfaces import NoRoom
 from audioproxy.variants.stored_file import StoredFile
 from audioproxy.variants.usage import StoreUsage
-from tests.support.service import (
-    ServiceCase,
-    fetch,
-    long_flac,
-    signed,
-    until,
-    until_scraped,
-)
+from tests.support.service import ServiceCase, fetch, long_flac, signed, until, until_scraped
 from tests.support.variants import StoredVariant
 
 EVICTIONS = "audio_proxy_variant_store_evictions_total"

@@ -7,12 +7,7 @@ import os
 import signal
 from typing import ClassVar
 
-from tests.render.test_failures_live import (
-    QUEUE_DEPTH,
-    ScriptedEncoderCase,
-    target,
-    until_stopped,
-)
+from tests.render.test_failures_live import QUEUE_DEPTH, ScriptedEncoderCase, target, until_stopped
 from tests.support.http import Log
 from tests.support.service import (
     ServiceCase,

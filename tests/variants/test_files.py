@@ -341,15 +341,7 @@ class DamageTests(StoreCase):
             whole + whole,
             *(bytes(length) for length in (1, 15, 16, 100, 10_000, len(whole))),
         ]
-        for record in (
-            b"",
-            b"[]",
-            b"{",
-            b"{}",
-            b'{"size":"all"}',
-            b'{"size":39}',
-            b'{"bytes":40}',
-        ):
+        for record in (b"", b"[]", b"{", b"{}", b'{"size":"all"}', b'{"size":39}', b'{"bytes":40}'):
             footer = struct.pack(">II8s", len(record), zlib.crc32(record), whole[-8:])
             contents.append(self.DATA + record + footer)
         self.assertEqual([whole], [content for content in contents if self.verdict(content)])

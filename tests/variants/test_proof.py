@@ -142,10 +142,7 @@ UNFIT: dict[str, Row] = {
         ),
         *(PART, "the ETag of a part is", "and ETag"),
     ),
-    "If-Match is not known": (
-        when(asks("if-match"), UNKNOWN),
-        *(PART, "status 501", RANGES),
-    ),
+    "If-Match is not known": (when(asks("if-match"), UNKNOWN), *(PART, "status 501", RANGES)),
     "nothing is found": (
         when(asks("GET authorization"), refusal(404, "NoSuchKey")),
         *(FIND, "status 404", AT_ONCE),

@@ -63,11 +63,7 @@ FIVE_BYTE_RANGE = {"Content-Range": "bytes 0-4/5", "ETag": '"abc"'}
 
 
 def part(
-    body: bytes = b"",
-    length: int = -1,
-    first: int = 0,
-    total: str = "5",
-    tag: str | None = '"abc"',
+    body: bytes = b"", length: int = -1, first: int = 0, total: str = "5", tag: str | None = '"abc"'
 ) -> bytes:
     """Return a 206 response with five bytes from ``first`` on, or with another body or length."""
     headers = {"Content-Range": f"bytes {first}-4/{total}"} | ({"ETag": tag} if tag else {})

@@ -12,20 +12,8 @@ from audioproxy.service import BootError
 from audioproxy.variants import s3 as s3_module
 from audioproxy.variants.s3 import S3VariantStore
 from tests.support.http import MEDIA_CACHE_CONTROL, Response
-from tests.support.remote import (
-    ABORTED,
-    PASS,
-    RemoteCase,
-    RequestAction,
-    body_and_headers,
-    key_of,
-)
-from tests.support.service import (
-    fetch,
-    long_flac,
-    short_flac,
-    until_hit,
-)
+from tests.support.remote import ABORTED, PASS, RemoteCase, RequestAction, body_and_headers, key_of
+from tests.support.service import fetch, long_flac, short_flac, until_hit
 from tests.support.wire import Request
 
 MEBIBYTE = 1024 * 1024
