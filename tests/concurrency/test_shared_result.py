@@ -1,4 +1,4 @@
-"""`SharedResult`: one result for many waiters; `SharedCalls`; `InFlightCounter`."""
+"""`SharedResult`: one result for many waiters; `InFlightCounter`."""
 
 from __future__ import annotations
 
