@@ -1,4 +1,4 @@
-"""Metrics of renders, and of requests that end before a render runs."""
+"""Metrics of renders: durations and gauges."""
 
 from __future__ import annotations
 
