@@ -44,8 +44,8 @@ class BucketNode:
             "AP_VARIANT_STORE": f"s3://{self._variants}",
             "AP_SOURCE_ALLOWLIST": self._sources,
             "AP_S3_ENDPOINT": f"http://127.0.0.1:{self._relay.port}",
-            "AWS_ACCESS_KEY_ID": server.access_key,
-            "AWS_SECRET_ACCESS_KEY": server.secret_key,
+            "AWS_ACCESS_KEY_ID": server.owner.access_key,
+            "AWS_SECRET_ACCESS_KEY": server.owner.secret_key,
             "AWS_REGION": server.region,
         }
         self.environment = {**rig.environment, **variables}

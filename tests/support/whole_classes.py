@@ -35,7 +35,6 @@ MORE = (
     "tests.media.test_irregular_live",
     "tests.media.test_waveform_parts_live",
     "tests.media.test_tagged_live",
-    "tests.media.lengths.test_confirmed_live",
     "tests.render.test_irregular_live",
     "tests.render.test_deadline_live",
     "tests.test_service_live.TwoNodeTests",
