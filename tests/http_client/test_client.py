@@ -15,7 +15,6 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.ssl import platformTrust
 from twisted.internet.testing import MemoryReactorClock
-from twisted.protocols import tls
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -505,9 +504,6 @@ class TrustTests(ClientCase):
 
     def setUp(self) -> None:
         super().setUp()
-        # Twisted 26.10 batches small TLS writes with the global reactor's clock and has no public
-        # setting for another clock.
-        self.patch(tls, "_get_default_clock", lambda: self.network)
         bundle = self.mktemp()
         self.AUTHORITY.cert_pem.write_to_path(bundle)
         self.client = HttpClient(self.network, load_trust_root(bundle))
