@@ -75,6 +75,19 @@ def reset_connection(peer: Peer, _: object) -> None:
     peer.reset()
 
 
+class Refusing:
+    """A client none of whose requests is sent."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    async def request(self, *_: object) -> Response:
+        raise self._error
+
+    def is_connected(self, url: str) -> bool:
+        return True
+
+
 class OriginCase(FarClientCase):
     """One source of one fake origin at a time, with a fake clock."""
 
@@ -88,6 +101,11 @@ class OriginCase(FarClientCase):
         """Forget what is known of the source."""
         super().forget()
         self.sources.unreliable.clear()
+
+    def refuse_all(self, error: Exception) -> None:
+        """Let the client refuse all requests."""
+        client: Any = Refusing(error)
+        self.sources.origins = replace(self.sources.origins, client=client)
 
     def send_headers(self, headers: Mapping[str, Mapping[str, str]]) -> None:
         """Send headers to some origins."""
@@ -140,6 +158,29 @@ class OpenTests(OriginCase):
             self.assertEqual("identity", self.network.requests[0].headers["accept-encoding"])
             self.assertEqual((size, b'"1" %d' % size), (found.size, found.validator))
             self.assertEqual(SOURCE.canonical + b"\n" + found.validator, found.identity)
+
+    def test_path(self) -> None:
+        """A path is requested as it is spelled; what a URL may not contain is escaped."""
+        marks = '|"<>^`{}\\'
+        escaped = {
+            "/concat:b|c": "/concat:b%7Cc",
+            "/a'b\"c": "/a'b%22c",
+            f"/a{'-'.join(marks)}b": f"/a{'-'.join(f'%{ord(mark):02X}' for mark in marks)}b",
+            "/a%zz": "/a%25zz",
+            "/100%": "/100%25",
+            "/?": "/",
+        }
+        for path in (
+            *("/a%0d%0aX-Injected:%201", "/a%20HTTP/1.1%0d%0aHost:%20b", "//127.0.0.1/a"),
+            *"/-i /subfile,,start,0:b /%03d.flac /a?x=-i&y=%0a /x/../a/./b //a:b@c!$&'()*".split(),
+            *("/a%2Fb%2f%41//a//b/", "/a;b=c;/d?b=c%20+?d/../&e=;", "/,=~[]", "/a;?b", *escaped),
+        ):
+            source = parse_https(f"https://origin.test{path}".encode())
+            self.network.scripts.append(reply(200, length=1))
+            self.result_of(self.sources.open(source, reads=False)).close()
+            request = self.network.requests[-1]
+            self.assertEqual(escaped.get(path, path), request.target)
+            self.assertEqual("origin.test", request.headers["host"])
 
     def test_stat(self) -> None:
         """A HEAD asks for 64 KiB, and reads nothing more."""
@@ -346,11 +387,7 @@ class OpenTests(OriginCase):
         self.network.refusal = ConnectionRefusedError()
         self.network.unknown.add("origin.test")
         self.error_of(self.sources.open(SOURCE), UpstreamUnavailable)
-
-        async def refuse(*_: object) -> Response:
-            raise UntrustedCertificate("it has expired")
-
-        self.patch(PlaintextClient, "request", refuse)
+        self.refuse_all(UntrustedCertificate("it has expired"))
         self.error_of(self.sources.open(SOURCE), UpstreamUnavailable)
         first, second = map(formatEvent, log.events)
         self.assertIn("the origin origin.test is unreachable: ", first)
@@ -525,11 +562,7 @@ class PrivateTests(OriginCase):
     def test_private_address(self) -> None:
         """A host without a public address is a 404, and is logged."""
         log = Log(self)
-
-        async def refuse(*_: object) -> Response:
-            raise PrivateAddress("no address of it is public")
-
-        self.patch(PlaintextClient, "request", refuse)
+        self.refuse_all(PrivateAddress("no address of it is public"))
         self.error_of(self.sources.open(SOURCE), NotFound)
         (line,) = map(formatEvent, log.events)
         text = "the origin origin.test is refused by AP_SOURCE_DENY_PRIVATE: no address of it is"

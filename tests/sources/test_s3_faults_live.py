@@ -1,21 +1,13 @@
-"""Objects that change or become unreadable while they are read, and misconfigured stores."""
+"""Objects that change while they are read.
+
+`tests.test_faults` and `tests.sources.test_s3` have stores that fail.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from audioproxy.sources import fetch as fetch_module
-from tests.support.origins import (
-    Behavior,
-    BehaviorSequence,
-    File,
-    Raw,
-    Redirect,
-    Status,
-    open_origin,
-)
 from tests.support.remote import (
     PASS,
     RemoteCase,
@@ -26,8 +18,6 @@ from tests.support.service import encoders, fetch, generate_audio, send, until
 from tests.support.wire import Request
 
 MID_SOURCE_BYTES = 512 * 1024
-#: Response that resets the connection and sends nothing.
-RESET = Raw(b"", "abort")
 #: Seeds of two different noises.
 OLD, NEW = 400, 500
 
@@ -98,75 +88,3 @@ class ChangedTests(RemoteCase):
             await until(lambda: not encoders(), "the encoder to end")
             stored = await self.until_stored(2)
             self.assertEqual(sorted([key_of(old), key_of(new)]), stored)
-
-
-class LostRangeTests(RemoteCase):
-    """Stores that fail for a range, at each of a render's requests"""
-
-    async def test_once(self) -> None:
-        """A request that fails once, in any way, is repeated, and the render is complete (D35)."""
-        origin = open_origin(self)
-        service = await self.boot(source_s3=self.s3(endpoint=origin.url("")), max_concurrency=20)
-        good = File(noise("a.wav", OLD))
-        failures = (
-            *(RESET, Status(503), Status(429, ("Retry-After: 1",)), Status(500)),
-            *(replace(good, sent=50_000), Raw(b"HTTP/1.1 206 So\r\nContent-Le")),
-        )
-        rows: list[Behavior] = [good]
-        rows += [
-            BehaviorSequence(*[good] * number, failure, good)
-            for failure in failures
-            for number in range(3)
-        ]
-        clients = []
-        for number, behavior in enumerate(rows):
-            origin.put(f"/{self.sources}/{number}", behavior)
-            clients.append(await send(service.port, self.url(f"{number}", "f:wav/t:20:5")))
-        responses = [await client.end() for client in clients]
-        for behavior, response in zip(rows, responses, strict=True):
-            found = response.status, response.complete, response.body == responses[0].body
-            self.assertEqual((200, True, True), found, behavior)
-        await self.until_stored(len(rows))
-
-    async def test_for_good(self) -> None:
-        """A store that fails for good gives an error or a broken stream, and stores nothing.
-
-        A refusal of If-Match alone, to a version that the store still has, is opened anew once.
-        """
-        self.patch(fetch_module, "_DELAYS", (0.0,) * 4)
-        origin = open_origin(self)
-        service = await self.boot(source_s3=self.s3(endpoint=origin.url("")), max_concurrency=20)
-        good = File(noise("a.m4a", OLD))
-        for behavior, status, code in (
-            (BehaviorSequence(good, RESET), 502, "upstream_unavailable"),
-            (BehaviorSequence(good, Status(503)), 502, "upstream_unavailable"),
-            (BehaviorSequence(good, Status(404)), 404, "not_found"),
-            (BehaviorSequence(good, Status(403)), 404, "not_found"),
-            (BehaviorSequence(good, Status(412), good, Status(412)), 500, "probe_failed"),
-        ):
-            origin.put(f"/{self.sources}/a.m4a", behavior)
-            for options in ("f:mp3", "info"):
-                if isinstance(behavior, BehaviorSequence):
-                    behavior.match_count = 0
-                response = await fetch(service.port, self.url("a.m4a", options))
-                self.assertEqual((status, code), (response.status, response.error), behavior)
-        self.assertEqual([], self.stored())
-        origin.put(f"/{self.sources}/a.m4a", BehaviorSequence(good, Status(412), good))
-        self.assertEqual(200, (await fetch(service.port, self.url("a.m4a"))).status)
-
-
-class WrongStoreTests(RemoteCase):
-    """Stores that redirect"""
-
-    async def test_reads(self) -> None:
-        """A store that redirects the look-up, or a range, is a configuration error (500)."""
-        origin, elsewhere = open_origin(self), open_origin(self)
-        path, good = f"/{self.sources}/a.m4a", File(noise("a.m4a", OLD))
-        redirect = Redirect(elsewhere.put(path, good))
-        service = await self.boot(source_s3=self.s3(endpoint=origin.url("")))
-        for options in ("f:mp3", "info"):
-            for behavior in (redirect, BehaviorSequence(good, redirect)):
-                origin.put(path, behavior)
-                response = await fetch(service.port, self.url("a.m4a", options))
-                self.assertEqual((500, "not_configured"), (response.status, response.error))
-        self.assertEqual(([], []), (self.stored(), elsewhere.connections))
