@@ -15,7 +15,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import NotFound, Refusal, RenderFailed, SourceTooLarge, UpstreamUnavailable
 from audioproxy.http_client.errors import TransportError
-from audioproxy.sources import far_file, far_files
 from audioproxy.sources.blocks import BLOCK, NoHoles
 from audioproxy.sources.far_file import FarFile, Reader
 from audioproxy.sources.far_files import KEPT_SECONDS, FarFiles
@@ -23,6 +22,7 @@ from audioproxy.sources.fetch import MOST_PATIENCE, Busy
 from tests.support.far_versions import FakeVersion
 
 MIB = 1024 * 1024
+LOST = TransportError("cut", is_closed=True)
 #: Bytes that differ from block to block, and a last block that is not full.
 CONTENT = b"".join(number.to_bytes(4, "little") * 4096 for number in range(640)) + b"end"
 
@@ -44,10 +44,10 @@ class FarFileCase(SynchronousTestCase):
         """Run disk work at once."""
         return execute(work)
 
-    def create_files(self, most_bytes: int, folder: str = "") -> FarFiles:
+    def create_files(self, most_bytes: int, folder: str = "", **more: Any) -> FarFiles:
         """Return a place for files."""
         where = folder or self.folder
-        files = FarFiles(where, self.clock, self.in_thread, self.most_unknown, most_bytes)
+        files = FarFiles(where, self.clock, self.in_thread, self.most_unknown, most_bytes, **more)
         self.addCleanup(files.close)
         return files
 
@@ -59,6 +59,18 @@ class FarFileCase(SynchronousTestCase):
         file = self.files.create(version, size, identity)
         self.files.use(file)
         return file
+
+    def created(self) -> tuple[FakeVersion, FarFile]:
+        """Return a version that is served in ranges, and its file."""
+        version = FakeVersion(CONTENT)
+        return version, self.create(version)
+
+    def created_whole(self, *, is_sized: bool = True) -> tuple[FakeVersion, FarFile]:
+        """Return a version whose one response has begun, and its file."""
+        version = FakeVersion(CONTENT, is_whole=True)
+        file = self.create(version, is_sized=is_sized)
+        file.begin(version.part(0, len(CONTENT)), None)
+        return version, file
 
     def wanted(self, file: FarFile, block: int, reader: Reader | None = None) -> bool:
         """Ask for a block; return whether it is there at once."""
@@ -85,8 +97,7 @@ class FetchTests(FarFileCase):
 
     def test_reading_on(self) -> None:
         """A reader that reads on gets one request for all that follows, up to what is there."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         file.begin(None, 4 * BLOCK)
         file.prefetch(len(CONTENT) - 1)
         version.run()
@@ -104,8 +115,7 @@ class FetchTests(FarFileCase):
 
         If it reads on all the same, it gets the rest.
         """
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         reader = Reader(10 * BLOCK + 1)
         for block in (0, 9):
             self.wanted(file, block, reader)
@@ -116,8 +126,7 @@ class FetchTests(FarFileCase):
 
     def test_bound(self) -> None:
         """The origin waits for a reader that has not come near; more is let in as it reads on."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         reader = Reader()
         self.wanted(file, 0, reader)
         version.run()
@@ -132,8 +141,7 @@ class FetchTests(FarFileCase):
 
     def test_jump(self) -> None:
         """A reader that jumps gets a short range there, and one for the rest if it reads on."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         reader = Reader()
         self.wanted(file, 20, reader)
         version.run()
@@ -144,16 +152,14 @@ class FetchTests(FarFileCase):
 
     def test_index(self) -> None:
         """A jump to a place near the end gets all up to the end: it is for an index."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         block = (len(CONTENT) - MIB) // BLOCK
         self.wanted(file, block)
         self.assertEqual([(block * BLOCK, len(CONTENT))], version.requests)
 
     def test_shared(self) -> None:
         """Two readers of one place share a request, which ends when both are gone."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         one, two = Reader(), Reader()
         self.wanted(file, 0, one)
         self.wanted(file, 1, two)
@@ -165,8 +171,7 @@ class FetchTests(FarFileCase):
 
     def test_short_rest(self) -> None:
         """A request whose rest is short goes on without readers, so that its connection is kept."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         reader = Reader()
         self.wanted(file, 20, reader)
         file.leave(reader)
@@ -188,11 +193,10 @@ class LossTests(FarFileCase):
 
     def test_lost_connection(self) -> None:
         """Behind a lost connection, the rest is requested at once, and nothing twice."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         waiting = file.want(20, Reader())
         version.streams[0].arrive(70_000)
-        version.streams[0].lose(TransportError("cut", is_closed=True))
+        version.streams[0].lose(LOST)
         self.clock.advance(0)
         version.run()
         self.successResultOf(waiting)
@@ -230,18 +234,17 @@ class LossTests(FarFileCase):
 
     def test_progress(self) -> None:
         """Losses are counted anew after each block. Few bytes at a time are not enough."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         waiting = file.want(20, Reader())
         for _ in range(3):
             version.streams[-1].arrive(BLOCK)
-            version.streams[-1].lose(TransportError("cut", is_closed=True))
+            version.streams[-1].lose(LOST)
             self.clock.advance(0)
         self.successResultOf(waiting)
         waiting = file.want(90, Reader())
         for delay in (0.25, 1, 2, 4, 0):
             version.streams[-1].arrive(1000)
-            version.streams[-1].lose(TransportError("cut", is_closed=True))
+            version.streams[-1].lose(LOST)
             requests = len(version.requests)
             self.clock.advance(delay)
             self.assertEqual(requests + bool(delay), len(version.requests))
@@ -287,8 +290,7 @@ class LossTests(FarFileCase):
         self.wanted(unused, 20)
         other.run()
         self.files.release(unused)
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         full = OSError(errno.ENOSPC, "full")
         with patch.object(file.blocks, "write", side_effect=[full, *[1 << 40] * 20]):
             waiting = file.want(20, Reader())
@@ -306,9 +308,7 @@ class WholeTests(FarFileCase):
 
     def test_in_order(self) -> None:
         """All of it comes with one response; what lies ahead waits for it."""
-        version = FakeVersion(CONTENT, is_whole=True)
-        file = self.create(version)
-        file.begin(version.part(0, len(CONTENT)), None)
+        version, file = self.created_whole()
         reader = Reader()
         late, early = file.want(100, reader), file.want(1, reader)
         version.streams[0].arrive(2 * BLOCK)
@@ -322,11 +322,9 @@ class WholeTests(FarFileCase):
 
     def test_lost(self) -> None:
         """After a loss, it comes anew, and what was there is skipped."""
-        version = FakeVersion(CONTENT, is_whole=True)
-        file = self.create(version)
-        file.begin(version.part(0, len(CONTENT)), None)
+        version, file = self.created_whole()
         version.streams[0].arrive(3 * BLOCK + 7)
-        version.streams[0].lose(TransportError("cut", is_closed=True))
+        version.streams[0].lose(LOST)
         self.clock.advance(0)
         version.run()
         for block in (0, 3, 100):
@@ -334,9 +332,7 @@ class WholeTests(FarFileCase):
 
     def test_unknown_size(self) -> None:
         """A source without a size has one at its end."""
-        version = FakeVersion(CONTENT, is_whole=True)
-        file = self.create(version, is_sized=False)
-        file.begin(version.part(0, len(CONTENT)), None)
+        version, file = self.created_whole(is_sized=False)
         past = file.want(len(CONTENT) // BLOCK + 5, Reader())
         version.run()
         self.assertEqual(len(CONTENT), file.size)
@@ -369,20 +365,17 @@ class SpaceTests(FarFileCase):
 
         They come again when they are read again.
         """
-        self.patch(far_file, "_MOST_AHEAD", MIB)
-        self.patch(far_files, "LEAST_KEPT", 2 * MIB)
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
-        reader = Reader()
+        self.files = self.create_files(self.most_bytes, least_kept=MIB)
+        version, file = self.created()
         for block in range(len(CONTENT) // BLOCK + 1):
-            if not self.wanted(file, block, reader):
+            if not self.wanted(file, block):
                 version.run()
             self.assert_content(file, block)
             self.assertLessEqual(file.blocks.used, self.most_bytes)
         self.assertNotIn(0, file.blocks)
         used = os.fstat(file.blocks.readable).st_blocks * 512
         self.assertLessEqual(used, self.most_bytes + MIB)
-        self.wanted(file, 0, reader)
+        self.wanted(file, 0)
         version.run()
         self.assert_content(file, 0)
 
@@ -405,17 +398,14 @@ class SpaceTests(FarFileCase):
 
     def test_whole_ones_stay(self) -> None:
         """What cannot be requested again is not given back, even beyond the bound."""
-        version = FakeVersion(CONTENT, is_whole=True)
-        file = self.create(version)
-        file.begin(version.part(0, len(CONTENT)), None)
+        version, file = self.created_whole()
         version.run()
         for block in range(len(CONTENT) // BLOCK + 1):
             self.assert_content(file, block)
 
     def test_no_holes(self) -> None:
         """On a file system without holes, files stay as they are until nobody reads them."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         reader = Reader()
         with patch.object(file.blocks, "punch", side_effect=NoHoles(errno.EOPNOTSUPP, "no")):
             for block in range(len(CONTENT) // BLOCK):
@@ -426,8 +416,7 @@ class SpaceTests(FarFileCase):
 
     def test_kept(self) -> None:
         """A file is found again for a while after its last use; one that lacks bytes is not."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        _version, file = self.created()
         self.files.release(file)
         self.clock.advance(KEPT_SECONDS - 1)
         self.assertIs(file, self.files.find(b"a\n1"))
@@ -476,8 +465,7 @@ class SlowDiskTests(FarFileCase):
 
     def test_given_back(self) -> None:
         """A block is requested again, if it was given back while what follows it arrives."""
-        self.patch(far_files, "LEAST_KEPT", 0)
-        files = self.create_files(2 * BLOCK)
+        files = self.create_files(2 * BLOCK, least_kept=0)
         version = FakeVersion(CONTENT[: 8 * BLOCK])
         file = files.create(version, 8 * BLOCK, b"x\n1")
         files.use(file)
@@ -511,7 +499,7 @@ class AnyOrderTests(FarFileCase):
             if number == 1 and version.streams and version.streams[-1].is_open:
                 version.streams[-1].arrive(50_000)
                 if version.streams[-1].is_open:
-                    version.streams[-1].lose(TransportError("cut", is_closed=True))
+                    version.streams[-1].lose(LOST)
                 self.clock.advance(0.25)
             version.run()
             self.successResultOf(waiting)
