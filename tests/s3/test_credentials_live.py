@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from audioproxy.config import load
 from audioproxy.service import BootError
 from tests.support.authority import Authority
 from tests.support.buckets import s3_server
+from tests.support.processes import set_environment
 from tests.support.remote import (
     HOLD,
     RemoteCase,
@@ -116,7 +116,7 @@ class TLSStoreCheckTests(RemoteCase):
         """
         right = str(self.server.ca_bundle)
         await self.boot(source_s3=self.s3(ca_bundle=None))
-        self.patch(os, "environ", {**os.environ, "SSL_CERT_FILE": right})
+        set_environment(self, SSL_CERT_FILE=right)
         await self.boot(variant_s3=self.s3(ca_bundle=None))
         self.assertEqual([], self.stored())
         empty = Path(self.mktemp()).resolve()

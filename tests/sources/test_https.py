@@ -18,7 +18,6 @@ from audioproxy.errors import (
     NotFound,
     Refusal,
     RenderFailed,
-    SourceTooLarge,
     UndecodableSource,
     UpstreamUnavailable,
 )
@@ -813,14 +812,6 @@ class RetryTests(OriginCase):
             found = self.opened(serve)
             self.assert_read(found, serve)
 
-    def test_cut(self) -> None:
-        """After a lost connection, only what is missing is requested."""
-        found = self.opened(FIRST, LAST)
-        self.network.requests.clear()
-        self.successResultOf(self.read(found, cut(MIDST[:-100_000]), serve))
-        self.assert_read(found, place=900_000)
-        self.assertEqual([MIDDLE, "817504-917503"], self.ranges)
-
     def test_stall(self) -> None:
         """A range without progress for fifteen seconds is requested again."""
         found = self.opened(FIRST, LAST)
@@ -846,19 +837,6 @@ class RetryTests(OriginCase):
 
 class CopyTests(OriginCase):
     """Sources whose origin serves no ranges: one response brings the whole, in order."""
-
-    def test_growing(self) -> None:
-        """What has arrived is read while the rest arrives; what lies ahead waits."""
-        found = self.opened(reply(200, length=len(LONG), headers=TAGGED))
-        self.successResultOf(self.see(found))
-        early, late = self.read(found, place=0), self.read(found, place=500_000)
-        self.respond(LONG[:100_000])
-        self.assertEqual(LONG[:10], self.successResultOf(early))
-        self.assertNoResult(late)
-        self.assertIsNone(found.descriptor)
-        self.respond(LONG[100_000:])
-        self.assertEqual(LONG[500_000:500_010], self.successResultOf(late))
-        self.assertEqual((LONG, [START]), (self.content(found), self.ranges))
 
     def test_copy(self) -> None:
         """A body of any form is read to its end; its identity is certain if it has a validator."""
@@ -915,29 +893,6 @@ class CopyTests(OriginCase):
             self.assertNoResult(completing)
             self.network.advance(delay)
         self.exactly(completing, UpstreamUnavailable)
-
-    def test_too_much(self) -> None:
-        """A body of unknown length is read up to the limit; past it, reading stops with 413."""
-        for size in (self.limit, self.limit + 1):
-            found = self.opened_anew((UNSIZED, chunk(b"x" * size), chunk(b"")))
-            if size == self.limit:
-                self.successResultOf(self.complete(found))
-                self.assertEqual(self.limit, found.size)
-            else:
-                self.assertIn(
-                    str(self.limit), self.exactly(self.complete(found), SourceTooLarge).message
-                )
-                self.assertTrue(self.peer.aborted)
-
-    def test_closed(self) -> None:
-        """If nobody reads a source any more, its response is given up."""
-        found = self.opened(COMING)
-        completing = self.complete(found)
-        completing.cancel()
-        self.exactly(completing, CancelledError)
-        self.assertFalse(self.peer.closed)
-        self.close_last()
-        self.assertTrue(self.peer.closed)
 
     def test_deadline(self) -> None:
         """Who waits for a source ends with TimeoutError when the given time is over."""

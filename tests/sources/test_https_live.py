@@ -21,6 +21,7 @@ from tests.support.origins import (
     Status,
     open_origin,
 )
+from tests.support.processes import set_environment
 from tests.support.servers import Server
 from tests.support.service import (
     ServiceCase,
@@ -95,7 +96,7 @@ class HttpsCase(ServiceCase):
 
     def trust(self, bundle: Path) -> None:
         """Set SSL_CERT_FILE for the services in this process."""
-        self.patch(os, "environ", {**os.environ, "SSL_CERT_FILE": str(bundle)})
+        set_environment(self, SSL_CERT_FILE=str(bundle))
 
     def config(self, **settings: Any) -> Config:
         """Return a configuration with the origin on its allowlist."""

@@ -30,6 +30,7 @@ from tests.support.audio import convert, tone, write_wav
 from tests.support.authority import Authority
 from tests.support.http import Response
 from tests.support.origins import open_origin
+from tests.support.processes import set_environment
 from tests.support.service import ServiceCase, fetch, signed
 
 #: Options of the two kinds of requests that open a source.
@@ -245,7 +246,7 @@ class OptionTests(AttackCase):
     async def test_injections(self) -> None:
         """No option value reaches a filter, a command line or a header unescaped (D2, D10)."""
         recorder = Recorder(self.root.with_name("recorder"))
-        self.patch(os, "environ", {**os.environ, "PATH": recorder.path})
+        set_environment(self, PATH=recorder.path)
         port = self.start().port
         reference = await fetch(port, local_path("inside.wav"), b"HEAD")
         usual = await fetch(port, local_path("inside.wav"))

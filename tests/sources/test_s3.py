@@ -169,16 +169,6 @@ class OpenTests(SourceCase):
         self.assert_read(opened, place=5)
         self.assertEqual((1, peers), (len(self.network.requests), len(self.network.peers)))
 
-    def test_known_and_changed(self) -> None:
-        """Another version than the one that is kept is read from the store."""
-        self.long()
-        other = {"ETag": '"2"'}
-        opened = self.open(
-            ranged(0, 0, other), ranged(0, 262_143, other), ranged(917_504, 999_999, other)
-        )
-        self.assertEqual(["0-0", START, END], self.ranges)
-        self.assert_read(opened, place=5)
-
     def test_tags(self) -> None:
         """Weak, malformed and very long ETags are ignored; other ETags are used unchanged."""
         unusable = ('W/"abc"', "abc", '""', '"a b"', '"a\tb"', '"é"', '"a"b"', f'"{"x" * 201}"', "")
