@@ -13,11 +13,7 @@ from audioproxy.service import BootError
 from tests.support.authority import Authority
 from tests.support.buckets import s3_server
 from tests.support.processes import set_environment
-from tests.support.remote import (
-    HOLD,
-    RemoteCase,
-    key_of,
-)
+from tests.support.remote import HOLD, RemoteCase, key_of
 from tests.support.service import fetch, reactor, short_flac, until
 
 #: Requirements that are named at the end of boot errors.

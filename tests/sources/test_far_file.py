@@ -203,35 +203,6 @@ class LossTests(FarFileCase):
         self.assert_content(file, 20)
         self.assertEqual((20 * BLOCK + 70_000, 24 * BLOCK), version.requests[1])
 
-    def test_busy(self) -> None:
-        """A busy origin is asked again, after what it states in Retry-After."""
-        version = FakeVersion(CONTENT)
-        version.faults = [Busy("503"), Busy("429", 3.0), None]
-        file = self.create(version)
-        waiting = file.want(20, Reader())
-        self.clock.advance(0.25)
-        self.clock.advance(2.9)
-        self.assertNoResult(waiting)
-        self.clock.advance(0.1)
-        version.run()
-        self.successResultOf(waiting)
-        self.assert_content(file, 20)
-
-    def test_busy_for_long(self) -> None:
-        """An origin that stays busy, or wants a longer wait, is a 502; later readers try again."""
-        for faults in ([Busy("503")] * 5, [Busy("429", MOST_PATIENCE + 1)]):
-            version = FakeVersion(CONTENT)
-            version.faults = list(faults)
-            file = self.create(version, identity=b"")
-            waiting = file.want(20, Reader())
-            for _ in range(4):
-                self.clock.advance(4)
-            self.assertIsInstance(self.refusal(waiting), UpstreamUnavailable)
-            self.assertIsNone(file.failure)
-            self.wanted(file, 20)
-            version.run()
-            self.assert_content(file, 20)
-
     def test_progress(self) -> None:
         """Losses are counted anew after each block. Few bytes at a time are not enough."""
         version, file = self.created()
@@ -319,16 +290,6 @@ class WholeTests(FarFileCase):
         self.successResultOf(late)
         self.assertTrue(file.is_complete)
         self.assertEqual([], version.requests)
-
-    def test_lost(self) -> None:
-        """After a loss, it comes anew, and what was there is skipped."""
-        version, file = self.created_whole()
-        version.streams[0].arrive(3 * BLOCK + 7)
-        version.streams[0].lose(LOST)
-        self.clock.advance(0)
-        version.run()
-        for block in (0, 3, 100):
-            self.assert_content(file, block)
 
     def test_unknown_size(self) -> None:
         """A source without a size has one at its end."""

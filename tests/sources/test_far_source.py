@@ -13,14 +13,7 @@ from unittest.mock import MagicMock, patch
 from twisted.internet.defer import Deferred
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.errors import (
-    NotFound,
-    ProbeTimeout,
-    RenderFailed,
-    RenderTimeout,
-    SourceTooLarge,
-    UndecodableSource,
-)
+from audioproxy.errors import NotFound, ProbeTimeout, RenderFailed, RenderTimeout, SourceTooLarge
 from audioproxy.media.inputs import (
     MAP_DESCRIPTOR,
     QUESTIONS_DESCRIPTOR,
@@ -29,13 +22,7 @@ from audioproxy.media.inputs import (
     local_input,
 )
 from audioproxy.sources.blocks import BLOCK
-from audioproxy.sources.far_source import (
-    LAST_BYTES,
-    START_BYTES,
-    FarReading,
-    FarSource,
-    Found,
-)
+from audioproxy.sources.far_source import LAST_BYTES, START_BYTES, FarReading, FarSource, Found
 from audioproxy.sources.fetch import Busy, Part
 from tests.sources.test_far_file import CONTENT, FarFileCase
 from tests.support.far_versions import FakeReaders, FakeVersion
@@ -183,14 +170,6 @@ class ReadTests(FarSourceCase):
         assert stop is not None
         self.assertGreaterEqual(stop - first, 250_000)
 
-    def test_small(self) -> None:
-        """A small source comes with the first response."""
-        version = FakeVersion(CONTENT[:1000])
-        source = self.open(version)
-        version.run()
-        self.assertEqual(CONTENT[:1000], self.result_of(source.read(0, 1000)))
-        self.assertEqual([], version.requests)
-
     def test_shared(self) -> None:
         """Another request for the same version reads what is there; another version does not."""
         version = FakeVersion(CONTENT)
@@ -260,12 +239,6 @@ class ReadTests(FarSourceCase):
         reading = self.begin(source.read(0, 5))
         version.run()
         self.assertEqual(CONTENT[:5], self.successResultOf(reading))
-
-    def test_unreadable(self) -> None:
-        """What cannot be read as a source is a 415 when it is read, and not before (D48)."""
-        source = self.open(FakeVersion(CONTENT), unreadable="It is odd.")
-        for call in (source.inspect(self.deadline(), look), source.input(self.deadline())):
-            self.failureResultOf(self.begin(call), UndecodableSource)
 
     def test_no_file(self) -> None:
         """Where no file can be created, opening succeeds, and reading fails."""

@@ -42,14 +42,7 @@ from tests.support.far_versions import (
     serve,
 )
 from tests.support.http import Log
-from tests.support.wire import (
-    Peer,
-    Request,
-    Script,
-    chunk,
-    reply,
-    reply_without_length,
-)
+from tests.support.wire import Peer, Request, Script, chunk, reply, reply_without_length
 
 T = TypeVar("T")
 

@@ -11,12 +11,7 @@ from pathlib import Path
 from twisted.logger import eventAsText
 
 from audioproxy.service import AudioProxy
-from tests.sources.test_https_live import (
-    NO_RANGES,
-    START,
-    HttpsCase,
-    sound,
-)
+from tests.sources.test_https_live import NO_RANGES, START, HttpsCase, sound
 from tests.support.authority import Authority
 from tests.support.http import Response
 from tests.support.origins import (

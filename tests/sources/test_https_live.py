@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -16,22 +13,9 @@ from urllib.parse import quote
 from audioproxy.config import Config
 from tests.support.authority import Authority, Certificate
 from tests.support.http import Log, Response
-from tests.support.origins import (
-    File,
-    Status,
-    open_origin,
-)
+from tests.support.origins import File, Status, open_origin
 from tests.support.processes import set_environment
-from tests.support.servers import Server
-from tests.support.service import (
-    ServiceCase,
-    fetch,
-    generate_audio,
-    send,
-    short_flac,
-    signed,
-    until,
-)
+from tests.support.service import ServiceCase, fetch, generate_audio, send, short_flac, signed
 from tests.support.wire import Request
 
 #: The range that is requested first where a render or a probe follows.
@@ -241,49 +225,3 @@ class RefusalTests(HttpsCase):
             seen.add((method, response.body, tuple(response.headers_without_date)))
         self.assertEqual(2, len(seen), seen)
         self.assertEqual([], elsewhere.connections)
-
-
-_STARTED = re.compile(r"starting on (\d+)")
-
-#: Python's http.server over TLS: HTTP/1.0, without ranges.
-HTTP_SERVER = """
-import http.server, ssl, sys
-server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
-context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-context.load_cert_chain(*sys.argv[1:])
-server.socket = context.wrap_socket(server.socket, server_side=True)
-print("starting on", server.server_port, flush=True)
-server.serve_forever()
-"""
-
-
-class RealServerTests(HttpsCase):
-    """File server of another project, in a process of its own"""
-
-    async def test_sources(self) -> None:
-        """Sources on Python's http.server, without ranges and ETag, work like local files."""
-        name = "a b%20c;d.m4a"
-        self.add(name, sound("last.m4a", "20"))
-        # A date that is as recent as the response is no validator.
-        os.utime(self.root / name, (10**9, 10**9))
-        service = self.start(variant_store=None)
-        keys = certificate("localhost")
-        # Run the server in the folder that it serves.
-        words = ["sh", "-c", 'cd "$0" && exec "$@"', str(self.root), sys.executable, "-c"]
-        words += [HTTP_SERVER, str(keys.chain), str(keys.key)]
-        environ = {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1"}
-        server = Server(words, environ, self.store.parent / "server.log")
-        self.addCleanup(server.kill)
-        found = await until(lambda: _STARTED.findall(server.output_tail), "the server to start")
-        base = f"https://localhost:{found[0]}"
-        for options in ("f:wav", "info"):
-            path = self.path(f"{base}/{quote(name)}", options)
-            paths = signed(f"/{options}/plain/local://{quote(name)}"), path
-            local, remote = await self.fetch_all(service.port, paths)
-            self.assertEqual((200, True), (remote.status, remote.complete), remote.body)
-            self.assertEqual(local.body, remote.body, options)
-        same = await fetch(service.port, path, if_none_match=remote["etag"] or b"")
-        self.assertEqual(304, same.status)
-        for missing, status in (("/none", 404), ("/", 415)):
-            response = await fetch(service.port, self.path(base + missing))
-            self.assertEqual(status, response.status, missing)

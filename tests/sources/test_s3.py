@@ -33,14 +33,7 @@ from tests.support.far_versions import (
     serve,
 )
 from tests.support.http import Log
-from tests.support.wire import (
-    Peer,
-    Script,
-    attempts,
-    error,
-    is_signed,
-    reply,
-)
+from tests.support.wire import Peer, Script, attempts, error, is_signed, reply
 
 SECRET, TOKEN = "a-secret-that-nobody-may-see", "a-token-that-nobody-may-see"
 #: A source that is read to its end with one response.
@@ -294,14 +287,3 @@ class ReadTests(SourceCase):
             self.log.events.clear()
             self.exactly(self.read(opened, response), kind)
             self.assertEqual(lines, len(self.warnings), response[:20])
-
-    def test_store_that_stays_busy(self) -> None:
-        """A store that does not serve a range in some attempts is a 502, and is logged."""
-        reading = self.read(self.long(), *[busy()] * 5)
-        for delay in (0.25, 1, 2, 4):
-            self.assertNoResult(reading)
-            self.network.advance(delay)
-        self.exactly(reading, UpstreamUnavailable)
-        self.assertEqual(
-            "the origin bucket does not return a source: status 503", self.warnings[-1]
-        )

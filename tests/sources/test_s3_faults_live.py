@@ -8,12 +8,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from tests.support.remote import (
-    PASS,
-    RemoteCase,
-    RequestAction,
-    key_of,
-)
+from tests.support.remote import PASS, RemoteCase, RequestAction, key_of
 from tests.support.service import encoders, fetch, generate_audio, send, until
 from tests.support.wire import Request
 

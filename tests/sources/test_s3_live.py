@@ -8,15 +8,7 @@ from pathlib import Path
 from tests.support.names import resolving
 from tests.support.remote import HOLD, PASS, RemoteCase
 from tests.support.s3 import Identity
-from tests.support.service import (
-    fetch,
-    generate_audio,
-    long_flac,
-    send,
-    short_flac,
-    signed,
-    until,
-)
+from tests.support.service import fetch, generate_audio, long_flac, send, short_flac, signed, until
 
 SINE = ("-f", "lavfi", "-i", "sine=frequency=330:sample_rate=44100:duration=1.5")
 
