@@ -93,33 +93,27 @@ class SourcesTests(SynchronousTestCase):
             (S3, "the bucket b"),
             (HTTPS, "the origin a.example"),
         ):
-            for seconds in (1.9, 2.1):
-                for failure in (None, UpstreamUnavailable()):
-                    clock, pending = Clock(), Deferred[OpenSource]()
-                    self.log.events.clear()
+            for seconds, failure in ((1.9, None), (2.1, None), (2.1, UpstreamUnavailable())):
+                clock, pending = Clock(), Deferred[OpenSource]()
+                self.log.events.clear()
 
-                    async def open_source(
-                        source: Source,
-                        *,
-                        reads: bool = True,
-                        pending: Deferred[OpenSource] = pending,
-                    ) -> OpenSource:
-                        return await pending
+                async def open_source(
+                    source: Source, *, reads: bool = True, pending: Deferred[OpenSource] = pending
+                ) -> OpenSource:
+                    return await pending
 
-                    sources = SourceDispatcher(
-                        None, {source.scheme: open_source}, now=clock.seconds
-                    )
-                    opening = Deferred.fromCoroutine(sources.open(source))
-                    clock.advance(seconds)
-                    if failure is None:
-                        pending.callback(FakeSource(3))
-                        self.successResultOf(opening).close()
-                    else:
-                        pending.errback(failure)
-                        self.failureResultOf(opening, UpstreamUnavailable)
-                    texts = [formatEvent(event) for event in self.log.events]
-                    slow = [f"a source took {seconds} s to open: {place} is slow"]
-                    self.assertEqual(slow if seconds >= 2 else [], texts)
+                sources = SourceDispatcher(None, {source.scheme: open_source}, now=clock.seconds)
+                opening = Deferred.fromCoroutine(sources.open(source))
+                clock.advance(seconds)
+                if failure is None:
+                    pending.callback(FakeSource(3))
+                    self.successResultOf(opening).close()
+                else:
+                    pending.errback(failure)
+                    self.failureResultOf(opening, UpstreamUnavailable)
+                slow = [f"a source took {seconds} s to open: {place} is slow"]
+                texts = [formatEvent(event) for event in self.log.events]
+                self.assertEqual(slow if seconds >= 2 else [], texts)
 
     def test_unset_setting(self) -> None:
         """Without its setting, a source is a 404; this is logged once, with the setting's name."""
