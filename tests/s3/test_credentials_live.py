@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from twisted.protocols.portforward import ProxyFactory
 
 from audioproxy.config import load
 from audioproxy.service import BootError
-from tests.support.authority import Authority
 from tests.support.buckets import s3_server
 from tests.support.processes import set_environment
 from tests.support.remote import HOLD, RemoteCase, key_of
@@ -72,29 +70,16 @@ class TLSStoreCheckTests(RemoteCase):
 
     tls = True
 
-    async def refusal(self, **settings: Any) -> str:
-        """Return the boot error of a service."""
-        try:
-            await self.new_service(**settings).startService()
-        except BootError as error:
-            return str(error)
-        raise AssertionError("the service has started")
-
     async def test_not_trusted(self) -> None:
         """A store is refused at boot if its certificate is not trusted or is for another name."""
-        other = str(Authority(Path(self.mktemp()).resolve()).bundle)
         other_endpoint = f"https://127.1.1.1:{self.forward_from_another_address()}"
         for settings, fault, wanted in (
-            ({"ca_bundle": None}, "certificate is not trusted", "AP_VARIANT_S3_CA_BUNDLE with"),
-            ({"ca_bundle": other}, "certificate is not trusted", "AP_VARIANT_S3_CA_BUNDLE with"),
-            (
-                {"endpoint": other_endpoint},
-                "certificate is for another name",
-                "AP_S3_ADDRESSING=path, or",
-            ),
+            ({"ca_bundle": None}, "is not trusted", "AP_VARIANT_S3_CA_BUNDLE with"),
+            ({"endpoint": other_endpoint}, "is for another name", "AP_S3_ADDRESSING=path, or"),
         ):
-            error_text = await self.refusal(variant_s3=self.s3(**settings))
-            self.assertRegex(error_text, f"{fault}.*; .*{wanted}")
+            with self.assertRaises(BootError) as raised:
+                await self.new_service(variant_s3=self.s3(**settings)).startService()
+            self.assertRegex(str(raised.exception), f"certificate {fault}.*; .*{wanted}")
         self.assertEqual([], self.stored())
 
     def forward_from_another_address(self) -> int:

@@ -28,7 +28,8 @@ class SigningCase(SynchronousTestCase):
     """Identity and date of AWS's examples."""
 
     def setUp(self) -> None:
-        self.patch(botocore.auth, "get_current_datetime", lambda: EXAMPLE_TIME)
+        self.now = EXAMPLE_TIME
+        self.patch(botocore.auth, "get_current_datetime", lambda: self.now)
         self.signer = RequestSigner(ACCESS_KEY, SECRET, None, "us-east-1")
 
     def sign(self, method: str, url: str, *given: Any, **named: Any) -> dict[str, str]:
@@ -182,8 +183,7 @@ class PresignTests(SigningCase):
         ):
             self.assertNotEqual(self.signer.presign(*others), url)
         self.assertIs(self.signer.presign(*arguments), url)
-        later = EXAMPLE_TIME + timedelta(seconds=1)
-        self.patch(botocore.auth, "get_current_datetime", lambda: later)
+        self.now += timedelta(seconds=1)
         query = parse_qs(urlsplit(self.signer.presign(*arguments)).query)
         self.assertEqual(query["X-Amz-Date"], ["20130524T000001Z"])
 

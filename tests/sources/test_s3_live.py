@@ -18,6 +18,7 @@ from tests.support.service import (
     signed,
     until,
 )
+from tests.support.wire import Request
 
 SINE = ("-f", "lavfi", "-i", "sine=frequency=330:sample_rate=44100:duration=1.5")
 
