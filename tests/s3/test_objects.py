@@ -15,7 +15,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionRefusedError
-from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.config import S3Config
@@ -349,24 +348,20 @@ class RefusalTests(StoreCase):
 
         A 200 with another range than the requested one has the whole object.
         """
-        for status, headers, message in (
-            (200, {}, "status 200"),
-            (200, {"Content-Range": "bytes 5-9/20"}, "status 200"),
-            (200, {"Content-Range": "bytes 5-8/20"}, "status 200"),
-            (206, {}, "not have the range that was requested"),
-            (206, {"Content-Range": "bytes 0-4/20"}, "not have the range that was requested"),
-            (
-                206,
-                {"Content-Range": "bytes 5-99/100"},
-                "not have the range that was requested",
-            ),
+        another = "not have the range that was requested"
+        for status, stated, message in (
+            (200, "bytes 5-8/20", "status 200"),
+            (206, "", another),
+            (206, "bytes 0-4/20", another),
+            (206, "bytes 5-99/100", another),
         ):
+            headers = {"Content-Range": stated}
             self.network.scripts.append((reply(status, b"", headers, 10**9), b"x" * 1000))
             kind = Unavailable if status == 200 else Changed
             refused = self.error_of(self.target.get(5, 10, None), kind)
             self.assertIn(message, str(refused))
             self.network.run()
-            self.assertTrue(self.peer.aborted, (status, headers))
+            self.assertTrue(self.peer.aborted, (status, stated))
 
     def test_broken_error_document(self) -> None:
         """An error document that breaks off does not change the meaning of the status.
@@ -561,19 +556,15 @@ class ReadDocumentTests(StoreCase):
         no_code = "an error without a code"
         for document, code in (
             (error("InternalError"), "InternalError"),
-            (b"<Error><Message>We encountered an internal error</Message></Error>", no_code),
             (b'<Error xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Code>A</Code></Error>', "A"),
             (b'<s3:Error xmlns:s3="urn:s3"><s3:Code>SlowDown</s3:Code></s3:Error>', "SlowDown"),
             (b"<Error><Code><![CDATA[SlowDown]]></Code></Error>", "SlowDown"),
             (utf16.encode("utf-16"), "A"),
             (b"\xef\xbb\xbf<Error><Code>A</Code></Error>", "A"),
-            (b"<ErrorResponse><Error><Type/><Code>A</Code></Error></ErrorResponse>", "A"),
             (b"<Error><Code>A</Code><HostId>" + b"x" * 30_000 + b"</HostId></Error>", "A"),
             (b"<Error><Code>SlowDown</Code><Mess", "SlowDown"),
-            (b"<Error><Code>Slow", no_code),
             (b"<?xml version='1.0' encoding='none'?><Error/>", no_code),
             (b"<a>" * 10_000 + b"<Error>", no_code),
-            (b"<a/><s3:Error>", no_code),
             (entity, no_code),
         ):
             for packets in (
@@ -588,18 +579,6 @@ class ReadDocumentTests(StoreCase):
         for page in PAGES:
             raised = self.exactly(self.read(reply(200, page)), NotAStore)
             self.assertEqual("the response is a page in HTML", str(raised))
-
-    def test_truncated_document(self) -> None:
-        """A 200 whose document breaks off raises Unavailable."""
-        for packets in (
-            (CHUNKED, chunk(b"<?xml version='1.0'?>\n"), chunk(b" ")),
-            (reply(200, length=500), b"<?xml version='1.0'?>\n"),
-        ):
-            reading = self.read(*packets)
-            self.network.peers[-1].reset()
-            self.network.run()
-            self.assertIsInstance(reading.result, Failure, "a truncated document was returned")
-            self.exactly(reading, Unavailable)
 
     def test_slow_document(self) -> None:
         """A store may take minutes for a document if it sends a byte every ten seconds."""
