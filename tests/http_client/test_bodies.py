@@ -55,18 +55,6 @@ class SmallBodyTests(ClientCase):
         self.assertTrue(self.peer.aborted)
         self.assertGreater(self.peer.unread, 90 * PACKET)
 
-    def test_broken_off(self) -> None:
-        """A body with malformed chunks or an early end raises TransportError.
-
-        So does a body whose end is not marked.
-        """
-        for packets, end in product(EARLY_ENDS, (Peer.close, Peer.reset)):
-            reading = self.begin(self.answer(*packets).read(100))
-            end(self.peer)
-            self.network.run()
-            self.exactly(reading, TransportError)
-        self.error_of(self.answer(CHUNKS, b"zz\r\nhello\r\n").read(100), TransportError)
-
 
 class BodyStreamCase(ClientCase):
     """Body that is streamed to a consumer."""
