@@ -35,38 +35,6 @@ class FileEndTests(FarFileCase):
         """Run disk work at once, or when a test says so."""
         return self.threads.in_thread(work) if self.is_slow else super().in_thread(work)
 
-    def finish(self, version: FakeVersion) -> None:
-        """Let the disk be fast again, and all bytes arrive."""
-        self.is_slow = False
-        self.threads.run()
-        version.run()
-
-    def test_reader_that_leaves_during_a_write(self) -> None:
-        """Who asks for a block while the fetch of another reader ends gets it."""
-        version, file = self.created()
-        first = Reader()
-        self.wanted(file, 0, first)
-        self.is_slow = True
-        version.streams[0].arrive(100_000)
-        file.leave(first)
-        waiting = file.want(5, Reader())
-        self.finish(version)
-        self.successResultOf(waiting)
-        self.assert_content(file, 5)
-
-    def test_two_waiters_of_one_fetch(self) -> None:
-        """Who waits for a block of a fetch that ends for another reader gets another fetch."""
-        version, file = self.created()
-        first = Reader()
-        self.wanted(file, 0, first)
-        waiting = file.want(3, first)
-        # The reader jumps, and its question about the first place is still open.
-        jumped = file.want(100, first)
-        version.run()
-        self.successResultOf(jumped)
-        self.successResultOf(waiting)
-        self.assert_content(file, 3)
-
     def test_given_back_in_the_middle(self) -> None:
         """A block that is given back while another fetch stands in its middle is not torn."""
         self.files.least_kept = 0
@@ -85,22 +53,6 @@ class FileEndTests(FarFileCase):
         version.run()
         self.successResultOf(waiting)
         self.assert_content(file, 60)
-
-    def test_kept_while_it_is_given_back(self) -> None:
-        """A copy has no holes, though blocks were to be given back when it began."""
-        version, file = self.created()
-        file.begin(None, 40 * BLOCK)
-        version.run()
-        self.is_slow = True
-        self.wanted(file, 60)
-        version.streams[-1].arrive(BLOCK)
-        Deferred.fromCoroutine(file.give_back(8))
-        completing = file.complete()
-        self.finish(version)
-        self.successResultOf(completing)
-        self.assertTrue(file.is_complete)
-        for block in range(len(CONTENT) // BLOCK + 1):
-            self.assert_content(file, block)
 
     def test_large_kept_source(self) -> None:
         """A source that is kept beyond the bound does not take the blocks of others."""

@@ -19,6 +19,7 @@ from audioproxy.sources.blocks import BLOCK, NoHoles
 from audioproxy.sources.far_file import FarFile, Reader
 from audioproxy.sources.far_files import KEPT_SECONDS, FarFiles
 from audioproxy.sources.fetch import MOST_PATIENCE, Busy
+from audioproxy.testing import FakeThreads
 from tests.support.far_versions import FakeVersion
 
 MIB = 1024 * 1024
@@ -402,70 +403,68 @@ class SpaceTests(FarFileCase):
             files.create(FakeVersion(b"x"), 1, None)
 
 
-class SlowDiskTests(FarFileCase):
-    """Blocks that are wanted while threads write other ones, or give them back."""
-
-    def setUp(self) -> None:
-        """Let all threads wait for `run`."""
-        super().setUp()
-        self.threads: list[tuple[Any, Deferred[Any]]] = []
-
-    def in_thread(self, work: Any) -> Any:
-        """Run disk work when the test says so."""
-        self.threads.append((work, Deferred()))
-        return self.threads[-1][1]
-
-    def run_thread(self, version: FakeVersion) -> bool:
-        """Let bytes arrive, and one thread end; return whether there was one."""
-        version.run()
-        if not self.threads:
-            return False
-        work, done = self.threads.pop(0)
-        done.callback(work())
-        return True
-
-    def test_given_back(self) -> None:
-        """A block is requested again, if it was given back while what follows it arrives."""
-        files = self.create_files(2 * BLOCK, least_kept=0)
-        version = FakeVersion(CONTENT[: 8 * BLOCK])
-        file = files.create(version, 8 * BLOCK, b"x\n1")
-        files.use(file)
-        file.begin(None, 8 * BLOCK)
-        waiting: dict[int, Deferred[None]] = {}
-        while self.run_thread(version):
-            present = [block for block in range(8) if block in file.blocks]
-            lost = set(range(max(present, default=0))).difference(present, waiting)
-            waiting |= {block: file.want(block, Reader()) for block in lost}
-        self.assertTrue(waiting)
-        for each in waiting.values():
-            self.successResultOf(each)
+#: What happens to a file: its name, a number, and the number of a reader or of a response.
+STEPS = st.tuples(
+    st.tuples(st.just("want"), st.integers(0, 9) | st.integers(0, len(CONTENT) // BLOCK))
+    | st.tuples(st.just("arrive"), st.integers(1, 6 * BLOCK))
+    | st.tuples(st.just("give back"), st.integers(1, 16))
+    | st.tuples(st.sampled_from(("leave", "lose", "thread", "complete")), st.just(0)),
+    st.integers(0, 2),
+)
 
 
 class AnyOrderTests(FarFileCase):
-    """Any sequence of reads equals the source."""
+    """Reads, losses, slow disk work and blocks that are given back, in any order"""
 
-    @settings(max_examples=60, deadline=None)
-    @given(
-        st.lists(st.tuples(st.integers(0, len(CONTENT) // BLOCK), st.integers(0, 2)), max_size=40)
-    )
-    def test_any_order(self, steps: list[tuple[int, int]]) -> None:
-        """What is read at any place equals the source, while blocks are lost, come and go."""
-        files = self.create_files(20 * BLOCK)
-        version = FakeVersion(CONTENT)
-        file = files.create(version, len(CONTENT), b"x\n1")
-        files.use(file)
-        readers = Reader(), Reader(), Reader()
-        for block, number in steps:
-            waiting = file.want(block, readers[number])
-            if number == 1 and version.streams and version.streams[-1].is_open:
-                version.streams[-1].arrive(50_000)
-                if version.streams[-1].is_open:
-                    version.streams[-1].lose(LOST)
-                self.clock.advance(0.25)
+    def setUp(self) -> None:
+        """Let disk work run when the test says so."""
+        self.threads = FakeThreads()
+        super().setUp()
+
+    def in_thread(self, work: Any) -> Any:
+        """Queue disk work."""
+        return self.threads.in_thread(work)
+
+    def take(self, file: FarFile, version: FakeVersion, steps: Any) -> list[Deferred[None]]:
+        """Take steps, and return all that they wait for."""
+        readers, waiting, losses = [Reader() for _ in range(3)], list[Deferred[None]](), 0
+        for (kind, count), number in steps:
+            streams = [each for each in version.streams if each.is_open]
+            if kind == "want":
+                waiting.append(file.want(count, readers[number]))
+            elif kind == "leave":
+                file.leave(readers[number])
+            elif kind == "complete":
+                waiting.append(file.complete())
+            elif kind == "give back":
+                Deferred.fromCoroutine(file.give_back(count))
+            elif kind == "thread" and self.threads.waiting:
+                self.threads.run_next()
+            elif kind == "arrive" and streams:
+                streams[number % len(streams)].arrive(count)
+            elif kind == "lose" and streams and losses < 4:
+                losses += 1
+                streams[number % len(streams)].lose(LOST)
+                self.clock.advance(4)
+        return waiting
+
+    @settings(max_examples=100, deadline=None)
+    @given(st.lists(STEPS, min_size=10, max_size=40))
+    def test_any_order(self, steps: list[Any]) -> None:
+        """Whoever waits for a block gets it, and all that is there equals the source."""
+        self.files = self.create_files(20 * BLOCK, least_kept=4 * BLOCK)
+        version, file = self.created()
+        waiting = self.take(file, version, steps)
+        for _ in range(100):
             version.run()
-            self.successResultOf(waiting)
-            if block in file.blocks:
-                self.assert_content(file, block)
+            self.threads.run()
+            self.clock.advance(4)
+        for each in waiting:
+            self.successResultOf(each)
+        if any(kind == "complete" for (kind, _), _ in steps):
+            self.assertTrue(file.is_complete)
         for block in range(len(CONTENT) // BLOCK + 1):
             if block in file.blocks:
                 self.assert_content(file, block)
+        self.files.close()
+        self.threads.run()
