@@ -35,25 +35,6 @@ class FileEndTests(FarFileCase):
         """Run disk work at once, or when a test says so."""
         return self.threads.in_thread(work) if self.is_slow else super().in_thread(work)
 
-    def test_given_back_in_the_middle(self) -> None:
-        """A block that is given back while another fetch stands in its middle is not torn."""
-        self.files.least_kept = 0
-        version, file = self.created()
-        slow = Reader()
-        self.wanted(file, 0, slow)
-        self.wanted(file, 60)
-        one, two = version.streams
-        two.arrive()
-        while one.first < 60 * BLOCK + 30_000:
-            one.is_paused = False
-            one.arrive(min(10_000, 60 * BLOCK + 30_000 - one.first))
-        self.successResultOf(Deferred.fromCoroutine(file.give_back(64)))
-        waiting = file.want(60, slow)
-        one.is_paused = False
-        version.run()
-        self.successResultOf(waiting)
-        self.assert_content(file, 60)
-
     def test_large_kept_source(self) -> None:
         """A source that is kept beyond the bound does not take the blocks of others."""
         self.files = self.create_files(8 * BLOCK)

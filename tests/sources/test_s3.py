@@ -29,6 +29,7 @@ from tests.support.far_versions import (
     TAGGED,
     FarClientCase,
     busy,
+    cut,
     ranged,
     serve,
 )
@@ -46,17 +47,13 @@ class SourceCase(FarClientCase):
     def setUp(self) -> None:
         super().setUp()
         self.log = Log(self)
-        self.objects = self.make()
+        settings = S3Config("http://s3.test", "path", None, "AKIA", SECRET, TOKEN, "us-east-1")
+        self.objects = S3Sources(ObjectStore(settings, self.client), self.reading)
 
     def tearDown(self) -> None:
         super().tearDown()
         for event in self.log.events:
             self.assertNotRegex(f"{event} {formatEvent(event)}", f"{SECRET}|{TOKEN}|Signature=")
-
-    def make(self, addressing: str = "path") -> S3Sources:
-        """Return the sources of a store."""
-        settings = S3Config("http://s3.test", addressing, None, "AKIA", SECRET, TOKEN, "us-east-1")
-        return S3Sources(ObjectStore(settings, self.client), self.reading)
 
     @property
     def warnings(self) -> list[str]:
@@ -272,6 +269,11 @@ class ReadTests(SourceCase):
             # What is known of it is of no use any more.
             self.open(serve, serve)
             self.assertEqual([START, END], self.ranges)
+
+    def test_without_a_tag(self) -> None:
+        """An object without an ETag that is cut is not requested again."""
+        opened = self.opened_anew(cut(reply(200, LONG[:-5], length=len(LONG))))
+        self.exactly(self.complete(opened), UpstreamUnavailable)
 
     def test_refused(self) -> None:
         """A range that is refused is the same refusal as a source that is, and is logged once."""
