@@ -7,11 +7,9 @@ from pathlib import Path
 
 from twisted.protocols.portforward import ProxyFactory
 
-from audioproxy.config import load
 from audioproxy.service import BootError
-from tests.support.buckets import s3_server
 from tests.support.processes import set_environment
-from tests.support.remote import HOLD, RemoteCase, key_of
+from tests.support.remote import HOLD, RemoteCase
 from tests.support.service import fetch, reactor, short_flac, until
 
 #: Requirements that are named at the end of boot errors.
@@ -113,36 +111,6 @@ class IdentityTests(RemoteCase):
     async def setUp(self) -> None:
         await super().setUp()
         self.put("a.flac", short_flac())
-
-    async def test_two_servers(self) -> None:
-        """Sources in cleartext and variants over TLS each use their own server and credentials."""
-        other = await s3_server(tls=True)
-        bucket = other.make_bucket()
-        reader = self.server.add_user("get")
-        environment = self.environment(
-            AWS_ACCESS_KEY_ID=reader.access_key,
-            AWS_SECRET_ACCESS_KEY=reader.secret_key,
-            AP_VARIANT_STORE=f"s3://{bucket}",
-            AP_VARIANT_S3_ENDPOINT=other.endpoint,
-            AP_VARIANT_S3_CA_BUNDLE=str(other.ca_bundle),
-            AP_VARIANT_S3_ACCESS_KEY_ID=other.access_key,
-            AP_VARIANT_S3_SECRET_ACCESS_KEY=other.secret_key,
-            AP_VARIANT_S3_REGION=other.region,
-            AP_SERVE_MODE="redirect",
-        )
-        config, _ = load(environment)
-        names = ("source_s3", "variant_s3", "variant_store", "serve_mode")
-        service = await self.boot(**{name: getattr(config, name) for name in names})
-        miss = await fetch(service.port, self.url("a.flac"))
-        self.assertEqual((200, True), (miss.status, miss.complete))
-        await until(lambda: other.keys(bucket), "the write-back")
-        self.assertEqual([key_of(miss).encode()], other.keys(bucket))
-        hit = await fetch(service.port, self.url("a.flac"))
-        location = (hit["location"] or b"").decode()
-        self.assertTrue(location.startswith(f"{other.endpoint}/{bucket}/"), location)
-        self.assertIn(f"X-Amz-Credential={other.access_key}%2F", location)
-        self.assertEqual(miss.body, other.fetch(location).require_success().body)
-        self.assertEqual([], self.stored())
 
     async def test_session_token(self) -> None:
         """Session tokens work for sources, write-backs and redirects; a forged one gives 404."""
