@@ -305,7 +305,7 @@ class ConsumerGoneTests(BodyStreamCase):
         for consumer in (writing, last):
             consumer.on_write = consumer.disconnect
         for consumer, writes in ((writing, 1), (Gone(), 0)):
-            packets = reply(200, length=10**9), bytes(9)
+            packets = CHUNKS, chunk(b"x") + chunk(b"y")
             self.assert_gone(self.send_body(*packets, size=10**9, consumer=consumer))
             self.assertEqual(len(consumer.writes), writes)
         sending = self.send_body(reply(200, length=5), b"hello", size=5, consumer=last)

@@ -85,12 +85,14 @@ class FileEndTests(FarFileCase):
         """A file is closed when its last write is over, and nothing is written after that."""
         version, file = self.created()
         waiting = file.want(0, Reader())
+        self.wanted(file, 60)
         self.is_slow = True
         with (
             patch.object(file.blocks, "close", wraps=file.blocks.close) as closing,
             patch.object(file.blocks, "write", wraps=file.blocks.write) as writing,
         ):
-            version.streams[0].arrive(200_000)
+            for stream in version.streams:
+                stream.arrive(200_000)
             self.files.close()
             self.failureResultOf(waiting, RenderFailed)
             closing.assert_not_called()
