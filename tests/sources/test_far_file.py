@@ -7,7 +7,7 @@ import os
 from typing import Any
 from unittest.mock import patch
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
@@ -450,6 +450,7 @@ class AnyOrderTests(FarFileCase):
 
     @settings(max_examples=100, deadline=None)
     @given(st.lists(STEPS, min_size=10, max_size=40))
+    @example([(("want", 0), 0), (("want", 9), 0), (("want", 33), 0)])
     def test_any_order(self, steps: list[Any]) -> None:
         """Whoever waits for a block gets it, and all that is there equals the source."""
         self.files = self.create_files(20 * BLOCK, least_kept=4 * BLOCK)
