@@ -118,7 +118,10 @@ class _ConnectionFactory(WrappingFactory):
 @implementer(IStreamClientEndpoint)
 @dataclass(frozen=True, slots=True)
 class _TlsEndpoint:
-    """What `wrapClientTLS` returns, whose TLS has no setting for another reactor's clock."""
+    """Endpoint like that of `wrapClientTLS`, with TLS on the injected clock.
+
+    Twisted 26.10: `wrapClientTLS` has no setting for the clock.
+    """
 
     endpoint: IStreamClientEndpoint
     tls: HostTls
