@@ -88,10 +88,7 @@ class PositionTests(SynchronousTestCase):
         self.assert_consistent(sources)
 
     def test_end(self) -> None:
-        """A last page of Opus with a wrong position, or without a mark, states no wrong length.
-
-        So it is in files of phones.
-        """
+        """A last page of Opus with a wrong position, or without a mark, states no wrong length."""
         positions: dict[str, Callable[[int, int], int]] = {
             "as it is": lambda last, before: last,
             "low": lambda last, before: before - 3000,
