@@ -167,10 +167,6 @@ class ReadTests(SynchronousTestCase):
         (last,) = self.follow(source, f"pread:3:100:{len(CONTENT) - 7}")
         self.assertEqual((7, CONTENT[-7:]), last)
 
-    def test_empty(self) -> None:
-        """An empty source ends at once."""
-        self.assertEqual([(0, b"")] * 2, self.follow(self.open(b""), "read:3:1", "pread:3:1:1"))
-
     def test_unread(self) -> None:
         """Nothing is asked for by a call that reads no byte."""
         source = self.open()
@@ -179,13 +175,6 @@ class ReadTests(SynchronousTestCase):
         errors = [(-errno.EINVAL, b""), (0, b""), (-errno.EBADF, b"")]
         self.assertEqual([*[(0, b"")] * 6, *errors], found)
         self.assertEqual([], source.questions)
-
-    def test_other_files(self) -> None:
-        """Other files are read as ever."""
-        source = self.open()
-        found = self.follow(source, "mmap:1", *(f"{way}:0:10" for way in (*WAYS, *WAYS_AT)))
-        self.assertEqual([(0, b"")] * 9, found[1:])
-        self.assertNotEqual(-errno.ENODEV, found[0][0])
 
     def test_size_becomes_known(self) -> None:
         """A source ends where its file ends when a block is there, not when it was opened."""

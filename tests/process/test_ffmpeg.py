@@ -11,7 +11,7 @@ from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
-from twisted.logger import LogLevel, capturedLogs, formatEvent
+from twisted.logger import formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.deadlines import Deadline
@@ -99,20 +99,12 @@ class EncoderCase(SynchronousTestCase):
 
         return Deferred.fromCoroutine(encode())
 
-    def run_to_pipe(
-        self,
-        pipe: int | None = None,
-        pipeline: Pipeline = COMMAND,
-        has_reader_failed: bool = False,
-    ) -> Deferred[None]:
-        """Start a run that writes to a pipe."""
+    def run_to_pipe(self, pipe: int | None = None, pipeline: Pipeline = COMMAND) -> Deferred[None]:
+        """Start a run that writes to a pipe, whose reader has not failed."""
         pipe = os.open(os.devnull, os.O_WRONLY) if pipe is None else pipe
         deadline = self.deadline()
-        return Deferred.fromCoroutine(
-            self.ffmpeg.run_to_pipe(
-                pipeline, self.source, pipe, deadline, lambda: has_reader_failed
-            )
-        )
+        running = self.ffmpeg.run_to_pipe(pipeline, self.source, pipe, deadline, lambda: False)
+        return Deferred.fromCoroutine(running)
 
     def measure(self) -> Deferred[int]:
         """Start a decode pass."""
@@ -310,14 +302,6 @@ class EndTests(EncoderCase):
         self.assertEqual(os.read(reading, 9), b"")
         self.successResultOf(running)
 
-    def test_reader_failed(self) -> None:
-        """A child whose reader has failed is not blamed: the reader's own error is the cause."""
-        with capturedLogs() as events:
-            running = self.run_to_pipe(has_reader_failed=True)
-            self.spawner.last.exit_and_end(1, stderr=b"av_interleaved_write_frame(): Broken pipe")
-        self.successResultOf(running)
-        self.assertEqual([e for e in events if e["log_level"] is LogLevel.warn], [])
-
     def test_measure(self) -> None:
         """The length is ffmpeg's last report, a byte for each sample, or 0 for none.
 
@@ -336,13 +320,6 @@ class EndTests(EncoderCase):
                 self.refused(measuring, RenderFailed, report)
             else:
                 self.assertEqual(self.successResultOf(measuring), length)
-
-    def test_piece(self) -> None:
-        """The samples of a piece are returned as they are."""
-        for samples in (b"", b"1234" * 9):
-            reading = self.read_piece()
-            self.spawner.last.exit_and_end(stdout=samples)
-            self.assertEqual(self.successResultOf(reading), samples)
 
 
 class DecoderTests(EncoderCase):
@@ -409,23 +386,6 @@ class DecoderTests(EncoderCase):
             self.decoder.exit_and_end()
             self.spawner.last.exit_and_end()
             self.successResultOf(running)
-
-    def test_searched_once(self) -> None:
-        """Messages are searched once, however often readers wait for the output."""
-        searched: list[bytes] = []
-
-        class SearchedPipeline(Pipeline):
-            def check(self, stderr: bytes, *, succeeded: bool = False) -> None:
-                searched.append(stderr)
-
-        running = self.encode(SearchedPipeline(["ffmpeg"]))
-        for printed in (b"a", b"b"):
-            self.spawner.last.write_stderr(printed)
-            for _ in range(3):
-                self.assertTrue(self.encoding.is_readable)
-        self.assertEqual(searched, [b"a", b"ab"])
-        self.spawner.last.exit_and_end()
-        self.successResultOf(running)
 
     def test_enough(self) -> None:
         """An encoder may end before its decoder, which is then stopped."""

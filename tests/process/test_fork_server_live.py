@@ -86,7 +86,7 @@ class ChildTests(WarmCase):
         self.assertIn("5000000", warm["limits"])
 
     async def test_variables(self) -> None:
-        """The environment is that of every child, without the variables of the server."""
+        """The environment is exactly that of every child, without variables of the server (D45)."""
         await self.open()
         warm, cold = await self.both("variables")
         self.assertEqual(cold, warm)

@@ -37,7 +37,6 @@ from audioproxy.process.prober import CACHE_SIZE, OUTPUT_LIMIT, Prober
 from audioproxy.process.spawn import Launcher
 from tests.media.lengths.test_musepack import musepack
 from tests.media.test_bursts import SYNCS, bursts_of, pack
-from tests.media.test_diagnostics import COMPLETE_SOURCES
 from tests.media.test_encryption import CLEAR, TYPE, entry, movie, track
 from tests.media.test_flac_frames import BLOCK, NOISE, SILENCE
 from tests.support.lossless import TAG, wavpack
@@ -759,13 +758,6 @@ class SourceTests(ProberCase):
                 self.assert_refused(probing, refusal, (code, number, stderr))
         self.answer(self.fetch(source=FakeSource(state=b"1")))
 
-    def test_complaints(self) -> None:
-        """Messages of ffprobe about faults of a source do not fail its probe."""
-        for stderr in COMPLETE_SOURCES:
-            probing = self.fetch()
-            self.spawner.last.exit_and_end(stdout=probe_output(AUDIO), stderr=stderr)
-            self.assertEqual(self.successResultOf(probing).codec, "mp3")
-
     def test_replaced(self) -> None:
         """If the end of the source does not arrive, the child is stopped, and reads the start."""
         source = FakeSource(replacement=START)
@@ -815,14 +807,6 @@ class SharingTests(ProberCase):
             self.failureResultOf(each, CancelledError)
         self.assertEqual((self.spawner.last.signals, self.slots.held), (["TERM"], 1))
         self.spawner.last.exit_and_end(signal=15)
-        self.assert_released()
-
-    def test_new_client_while_probe_exits(self) -> None:
-        """A request gets a new probe while the child of a cancelled probe still runs."""
-        self.fetch().addErrback(lambda _: None).cancel()
-        stopped_child = self.spawner.last
-        self.assertEqual(self.answer(self.fetch()).codec, "mp3")
-        stopped_child.exit_and_end(signal=15)
         self.assert_released()
 
     def test_pool_full(self) -> None:

@@ -139,16 +139,6 @@ class FindMissingTests(CapabilitiesCase):
         expected = ["/x/ffmpeg cannot be run (exit status 1)"]
         self.assertEqual(self.successResultOf(finding), expected)
 
-    def test_version(self) -> None:
-        """The version is the text after the word "version", or empty in other output."""
-        for output, version in (
-            (b"ffmpeg version 5.1.9-0+deb12u1 Copyright (c) 2000-2025 the", "5.1.9-0+deb12u1"),
-            (b"something else", ""),
-        ):
-            finding = Deferred.fromCoroutine(self.programs().probe_versions())
-            self.answer_versions(output)
-            self.assertEqual(self.successResultOf(finding), dict.fromkeys(PROGRAMS, version))
-
     def find_resampler(self, programs: Programs) -> Deferred[str]:
         """Start to look for the resampler."""
         return Deferred.fromCoroutine(programs.probe_resampler())

@@ -25,7 +25,6 @@ from audioproxy.process.fork_server import NotForked
 from audioproxy.process.starters import UtilLinuxStarter
 from audioproxy.process.warm import WarmProgram
 from audioproxy.process.warm_starter import WarmStarter, warm_starter
-from tests.support.processes import open_descriptors, opened_since
 
 PROGRAM = "/usr/bin/ffmpeg"
 
@@ -319,45 +318,6 @@ class ScheduleTests(ServerCase):
             self.run_next()
             self.make_ready()
 
-    def test_no_descriptors_for_trial(self) -> None:
-        """A server that cannot be tried for lack of descriptors is started again."""
-        self.warm.open()
-        self.refusal = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        server = self.servers[-1]
-        server.become_ready()
-        (reason,) = server.killed
-        self.assertIn("Too many open files", reason)
-        self.refusal = None
-        server.end(reason)
-        self.assertIn("Too many open files", str(self.warm.obstacle))
-        self.run_next()
-        self.make_ready()
-        self.assertTrue(self.launch())
-
-    def test_crash_in_trial(self) -> None:
-        """A program that crashes in its trial does not replace a server for ever."""
-        self.warm.open()
-        for _ in range(3):
-            self.servers[-1].become_ready()
-            self.processes[-1].end(signal.SIGSEGV)
-            self.assertRegex(self.servers[-1].killed[0], "a child fails .* signal 11")
-            self.servers[-1].end()
-            self.run_next()
-        self.assertEqual([0, 0, 1, 3], [server.started for server in self.servers])
-
-    def test_crash_in_next_trial(self) -> None:
-        """A server stays in use when the first child of the next one crashes."""
-        self.warm.most_forks = 1
-        self.warm.open()
-        first = self.make_ready()
-        self.assertTrue(self.launch())
-        self.servers[-1].become_ready()
-        self.processes[-1].end(signal.SIGSEGV)
-        self.assertRegex(self.servers[-1].killed[0], "a child fails .* signal 11")
-        self.servers[-1].end()
-        self.assertTrue(self.launch())
-        self.assertEqual(([], None), (first.killed, self.warm.obstacle))
-
     def test_refusals(self) -> None:
         """A server that cannot fork for now stays; one that is lost is ended and started again."""
         self.warm.open()
@@ -388,18 +348,6 @@ class ScheduleTests(ServerCase):
         self.processes[-1].end(signal.SIGKILL)
         self.assertRaises(StopIteration, closing.send, None)
         self.assertEqual(([], 1), (self.clock.getDelayedCalls(), len(self.servers)))
-
-    def test_closed_during_a_trial(self) -> None:
-        """Nothing of a trial is open any more when the end of the servers is reported."""
-        before = open_descriptors()
-        self.warm.open()
-        self.servers[-1].become_ready()
-        self.processes[-1].end()
-        closing = Deferred.fromCoroutine(self.warm.close())
-        closing.addCallback(lambda _: opened_since(before))
-        self.servers[-1].end()
-        self.processes[-1].end(signal.SIGKILL)
-        self.assertEqual(set(), self.successResultOf(closing))
 
 
 class FarTests(ServerCase):

@@ -30,10 +30,9 @@ from tests.support.service import (
     reactor,
     until,
 )
-from tests.support.stand_ins import ENDLESS, HARMLESS, THREADED, compile_library, compile_program
+from tests.support.stand_ins import HARMLESS, THREADED, compile_library, compile_program
 from tests.support.warm_programs import (
     ENVIRONMENT,
-    ClockReactor,
     WarmCase,
     connect,
     launcher_of,
@@ -208,17 +207,6 @@ class ServerTests(WarmCase):
             await until(lambda: warm.obstacle is None, "the server")
             await self.starter.close()
 
-    async def test_replaced_after_crash(self) -> None:
-        """A server is replaced when a child has crashed, and not when it was killed."""
-        warm = await self.open()
-        server = running_server(warm)
-        await self.run_program("raise", str(signal.SIGKILL.value))
-        self.assertEqual(server, warm.server_pid)
-        ended = await self.run_program("raise", str(signal.SIGABRT.value))
-        self.assertEqual(signal.SIGABRT, ended.signal)
-        await self.until_replaced(warm, server)
-        await self.assert_warm(warm)
-
     async def test_replaced_after_upgrade(self) -> None:
         """A server is replaced when its program or a library was, and for no other change."""
         program = compile_program(self.folder, library=HARMLESS)
@@ -337,13 +325,6 @@ class ObstacleTests(WarmCase):
             self.assertIn(words, await self.refused(path))
             self.assertEqual([], self.warned)
 
-    async def test_never_linked(self) -> None:
-        """A program that is not linked in time is started anew."""
-        warm = self.connect(str(compile_program(self.folder, library=ENDLESS)), start_timeout=0.01)
-        self.starter.open()
-        await self.starter.settle()
-        self.assertEqual("it takes too long", warm.obstacle)
-
     async def test_fails(self) -> None:
         """A program whose main fails is started anew, and the reason has what it prints."""
         for action, reason in (
@@ -354,20 +335,6 @@ class ObstacleTests(WarmCase):
             program = compile_program(self.folder, f"-DON_VERSION={action}")
             self.assertRegex(await self.refused(program), reason)
             self.assertEqual(1, len(self.warned), self.warned)
-
-    async def test_hangs(self) -> None:
-        """A program whose main hangs is started anew, and the one that hangs is ended."""
-        program = compile_program(self.folder, "-DON_VERSION=pause()")
-        timed = ClockReactor()
-        warm = self.connect(str(program), reactor=timed)
-        self.starter.open()
-        # Not before that: the test is about the child.
-        await until(lambda: self.processes, "the first child")
-        pid = self.processes[0].pid
-        timed.clock.advance(PATIENCE)
-        await self.starter.settle()
-        self.assertEqual("it takes too long", warm.obstacle)
-        await until(lambda: not is_running(pid), "the end of the first child")
 
     async def test_streams(self) -> None:
         """A program that reads by streams of the C library gets no source that may lack blocks."""

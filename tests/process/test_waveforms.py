@@ -526,23 +526,3 @@ class DecoderPipeTests(SynchronousTestCase):
         self.assertEqual(
             b"abcdef", self.read(ScriptedEvent(*wait, one, *wait, two, self.closing.close))
         )
-
-    def test_fuller_pipe(self) -> None:
-        """A reader lets the pipe fill, so it takes many small writes at once.
-
-        It does not wait for more than a quarter of the pipe, nor after the child's end.
-        """
-        waits: list[float] = []
-
-        class FillingEvent(Event):
-            def wait(self, timeout: float | None = None) -> bool:
-                assert timeout is not None
-                waits.append(timeout)
-                return False
-
-        reader = DecoderPipe(self.pipe, FillingEvent())
-        for count, room, waited in ((1, 9, 1), (9, 9, 0), (1 << 19, 1 << 20, 0), (99, 100, 1)):
-            waits.clear()
-            os.write(self.writable, bytes(count))
-            self.assertEqual(reader.readinto(memoryview(bytearray(room))), count)
-            self.assertEqual(len(waits), waited, count)
