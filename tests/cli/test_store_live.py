@@ -15,7 +15,6 @@ from audioproxy.cli.store.prune import Prune
 from audioproxy.cli.store.purge import Purge
 from audioproxy.cli.store.verify import Verification
 from audioproxy.engine import Engine, build
-from audioproxy.s3 import listing
 from audioproxy.variants.bucket_catalog import BucketCatalog
 from audioproxy.variants.s3 import S3VariantStore
 from audioproxy.variants.stored_file import open_variant
@@ -137,24 +136,11 @@ class FolderTests(ServiceCase):
                 assert found is not None
                 found.close()
 
-    async def test_progress(self) -> None:
-        """A progress bar is shown on a terminal, but not with --quiet."""
-        ONE[0].write(self.store)
-        for words, shown in (((), True), (("--quiet",), False)):
-            process = start_command(self, "store", "stat", *words, terminal=True)
-            self.assertEqual(0, await process.end(), process.stdout)
-            self.assertEqual(shown, "variants/s" in process.stdout, process.stdout)
-            self.assertIn("1 variant, ", process.stdout)
-
 
 class SilentStore(Resource):
-    """Store that accepts whatever is written, and lists nothing.
-
-    :ivar is_read_only: whether it denies writing.
-    """
+    """Store that accepts whatever is written, and lists nothing."""
 
     isLeaf = True
-    is_read_only = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,7 +151,6 @@ class SilentStore(Resource):
         self.requests.append(request.method.decode())
         if request.method == b"GET":
             return b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
-        request.setResponseCode(403 if self.is_read_only else 200)
         return b""
 
 
@@ -202,14 +187,6 @@ class SilentStoreTests(ServiceCase):
                 self.assertEqual(document, {**document, **values, "failed": 1})
             self.assertEqual(bool(values), len(documents))
             self.assertEqual(["PUT", "GET", "DELETE"], store.requests[-3:])
-
-    def test_read_only(self) -> None:
-        """Credentials that only read prove nothing: a message says so, and the status is 1."""
-        store = SilentStore()
-        store.is_read_only = True
-        ended = self.run_on(store, "stat")
-        self.assertEqual(1, ended.status)
-        self.assertIn("whether that is true is tested with the object", ended.err)
 
 
 class BucketTests(RemoteCase):
@@ -273,16 +250,6 @@ class BucketTests(RemoteCase):
         expected = {f"s3://{self.sources}/{name}" for name in ("new", "gone")}
         self.assertEqual(expected, {row["source"] for row in found["removed"]})
         self.assertEqual(1, found["left"]["refused"])
-
-    async def test_pages(self) -> None:
-        """A bucket is listed in any number of pages."""
-        self.patch(listing, "_PAGE_SIZE", 2)
-        variants = [StoredVariant.of(f"local://{number}") for number in range(40)]
-        for variant in variants:
-            self.write(variant)
-        pages = self.session().catalog.pages()
-        found = [entry.key async for page in pages for entry in page.entries]
-        self.assertEqual(sorted(variant.key for variant in variants), sorted(found))
 
     async def test_interrupted(self) -> None:
         """Ctrl-C ends a command at once with what was done, and status 130."""
