@@ -16,9 +16,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import NotFound
 from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.sources import read_source
-from audioproxy.observe.access_log import AccessLogEntry, log_request
+from audioproxy.observe.access_log import AccessLogEntry
 from audioproxy.observe.logs import LineObserver
-from tests.support.http import Log
 from tests.support.service import PROJECT
 from tests.support.strategies import DETERMINISTIC, encoded, option_segments, sources
 
@@ -180,16 +179,3 @@ class AccessLogEntryTests(SynchronousTestCase):
                 self.assertIs(level, record.level, (endpoint, status))
         broken_off = entry(status=200, error_code="render_timeout")
         self.assertIs(LogLevel.warn, broken_off.level)
-
-    def test_log(self) -> None:
-        """The log event has the level, the request id and the line as its text."""
-        log = Log(self)
-        record = entry(status=504, error_code="a_code", options="{braces}", source=b"{0}%s")
-        log_request(record)
-        (event,) = log.events
-        self.assertEqual("abc", event["request_id"])
-        self.assertIs(LogLevel.warn, event["log_level"])
-        self.assertEqual(
-            "render 504 a_code opts={braces} src={0}%25s 12 bytes in 34ms",
-            event["log_format"].format(**event),
-        )

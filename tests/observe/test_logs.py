@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import io
 import re
-from contextlib import redirect_stdout
 from contextvars import copy_context
 from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
-from twisted.logger import Logger, LogLevel, LogPublisher, globalLogPublisher
+from twisted.logger import Logger, LogLevel, globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -119,15 +118,6 @@ class LineObserverTests(SynchronousTestCase):
         self.assertIn("ZeroDivisionError: by zero", written)
         self.assertIn("test_failure", written)
         self.assertTrue(all(line.startswith("    ") for line in written.splitlines()[1:]))
-
-    def test_given_stream(self) -> None:
-        """Lines go to the given stream, even if twistd replaces stdout."""
-        stream = io.StringIO()
-        observer = LineObserver(stream, "info")
-        with redirect_stdout(io.StringIO()) as replaced:
-            Logger(observer=LogPublisher(observer)).info("to the real one")
-        self.assertTrue(stream.getvalue().endswith(" [info] to the real one\n"))
-        self.assertEqual("", replaced.getvalue())
 
     def test_text_that_the_stream_cannot_spell(self) -> None:
         """Characters that the stream cannot encode are escaped; a line is flushed at once."""

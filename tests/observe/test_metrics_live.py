@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 import signal
 import socket
 from time import monotonic
@@ -13,13 +12,10 @@ from time import monotonic
 from audioproxy import __version__
 from audioproxy.service import BootError
 from tests.observe.test_metrics import read
-from tests.support.processes import set_environment
 from tests.support.service import (
     ServiceCase,
-    children,
     encoders,
     fetch,
-    is_stopped,
     long_flac,
     send,
     short_flac,
@@ -30,12 +26,6 @@ from tests.support.service import (
 
 SHORT = signed("/f:mp3/plain/local://short.flac")
 LONG = signed("/f:mp3/t:0:60/plain/local://long.flac")
-
-#: An ffprobe that stops itself before it probes a source.
-SLOW_FFPROBE = """#!/bin/sh
-case $* in *-version*) ;; *) kill -STOP $$ ;; esac
-exec "{ffprobe}" "$@"
-"""
 
 
 class MetricsCase(ServiceCase):
@@ -140,35 +130,6 @@ class TrafficTests(MetricsCase):
         )
         found = {name: n for name, n in series.items() if name not in sent}
         self.assertEqual(expected, found)
-
-    async def test_probes_busy(self) -> None:
-        """Requests for one source share an ffprobe; another source finds no probe slot: 429.
-
-        That does not count as a render queue rejection.
-        """
-        folder = self.root / "bin"
-        folder.mkdir()
-        script = folder / "ffprobe"
-        script.write_text(SLOW_FFPROBE.format(ffprobe=shutil.which("ffprobe")))
-        script.chmod(0o755)
-        path = f"{folder}:{os.environ['PATH']}"
-        set_environment(self, PATH=path)
-        service = self.start(max_probe_concurrency=1)
-        first = await send(service.port, SHORT)
-        (probe,) = await until(lambda: [n for n in children() if is_stopped(n)], "the probe")
-        for target in (LONG, signed("/info/plain/local://long.flac")):
-            response = await fetch(service.port, target)
-            self.assertEqual((429, "queue_full"), (response.status, response.error))
-        document = await send(service.port, signed("/info/plain/local://short.flac"))
-        await until(lambda: service.resource.active.count == 2, "both requests")
-        self.assertEqual([probe], children())
-        os.kill(probe, signal.SIGCONT)
-        for client in (first, document):
-            self.assertEqual(200, (await client.end()).status)
-        shown = await self.scrape(service.metrics_port)
-        self.assertNotIn("render_queue_rejections_total", shown)
-        self.assertEqual(1, shown["http_requests_total info 4xx"])
-        self.assertEqual(1, shown["http_requests_total render 4xx"])
 
 
 class ListenerTests(MetricsCase):

@@ -258,21 +258,6 @@ class ChildTests(SynchronousTestCase):
             self.failureResultOf(waiting, CancelledError if cancelled else ChildTimeout)
             self.assertEqual(self.errors(), [error])
 
-    def test_killed_in_time(self) -> None:
-        """A kill is sent at once, and only once; one that works leaves no error and no timer."""
-        for stopped in (False, True):
-            child = self.start(timeout=60)
-            waiting = self.wait(child)
-            if stopped:
-                child.stop()
-            child.kill()
-            self.clock.advance(4.9)
-            child.stop()
-            self.assertEqual(self.signals, ["TERM", "KILL"] if stopped else ["KILL"])
-            self.spawner.last.exit_and_end(signal=9)
-            self.assertEqual(self.successResultOf(waiting).signal, 9)
-            self.assertEqual(self.errors(), [])
-
     def test_cancelled_again(self) -> None:
         """A wait cancelled repeatedly ends when the child is dead; other waits get its exit."""
         child = self.start()

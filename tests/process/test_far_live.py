@@ -167,15 +167,6 @@ class ReadTests(SynchronousTestCase):
         (last,) = self.follow(source, f"pread:3:100:{len(CONTENT) - 7}")
         self.assertEqual((7, CONTENT[-7:]), last)
 
-    def test_unread(self) -> None:
-        """Nothing is asked for by a call that reads no byte."""
-        source = self.open()
-        steps = [f"{way}:3:0:0" for way in (*WAYS[:2], *WAYS_AT[:4])]
-        found = self.follow(source, *steps, "pread:3:1:-1", "close:3", "read:3:1")
-        errors = [(-errno.EINVAL, b""), (0, b""), (-errno.EBADF, b"")]
-        self.assertEqual([*[(0, b"")] * 6, *errors], found)
-        self.assertEqual([], source.questions)
-
     def test_size_becomes_known(self) -> None:
         """A source ends where its file ends when a block is there, not when it was opened."""
         source = self.open()

@@ -261,16 +261,6 @@ class CacheTests(ProberCase):
 class ResultTests(ProberCase):
     """The result of a probe"""
 
-    def test_result(self) -> None:
-        """A source is described by its first audio stream."""
-        probing = self.fetch()
-        self.assertEqual(self.spawner.last.arguments[0], "ffprobe")
-        self.spawner.last.write_stdout(probe_output(AUDIO)[:20])
-        self.assertEqual(self.slots.held, 1)
-        probe = self.answer(probing, probe_output(AUDIO)[20:])
-        self.assertEqual((probe.codec, probe.duration), ("mp3", Decimal(10)))
-        self.assert_released()
-
     def test_failures(self) -> None:
         """Failed probes are refused: 415 for a fault of the source, else 500 `probe_failed`."""
         for stdout, stderr, code, signal, refusal in (
@@ -607,16 +597,6 @@ class DescribeTests(ProberCase):
         self.clock.advance(10)
         self.spawner.last.exit_and_end(signal=15)
         self.assert_refused(describing, ProbeTimeout)
-
-    def test_failure(self) -> None:
-        """A source that cannot be read is refused as one whose probe failed."""
-        source = FakeSource(size=9000)
-        describing = self.describe(source)
-        source.refusal = RenderFailed("No.")
-        self.spawner.last.exit_and_end(
-            stdout=probe_output({**AUDIO, "start_time": "0.025057"}, duration="2.612245")
-        )
-        self.assert_refused(describing, ProbeFailed)
 
 
 class SampleTests(ExaminationCase):

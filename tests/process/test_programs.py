@@ -99,18 +99,6 @@ class FindMissingTests(CapabilitiesCase):
         """Start to check the programs."""
         return Deferred.fromCoroutine(self.programs(setpriv).probe_missing())
 
-    def test_encoders_and_filters(self) -> None:
-        """A missing encoder and a missing filter are named; a complete ffmpeg lacks nothing."""
-        for without, missing in (
-            ((), []),
-            (("libopus", "deesser"), ["the encoder libopus", "the filter deesser"]),
-        ):
-            finding = self.find()
-            self.answer_versions()
-            self.answer_lists(without)
-            expected = [f"/x/ffmpeg lacks {name}" for name in missing]
-            self.assertEqual(self.successResultOf(finding), expected)
-
     def test_unusable(self) -> None:
         """Programs that cannot be started, also by setpriv, or that hang are named."""
         stderr = b"setpriv: failed to execute: No such file"
@@ -224,11 +212,10 @@ class ProgramsMonitorTests(CapabilitiesCase):
         self.addCleanup(self.log.start())
         self.reports: list[bool] = []
 
-    def watch(self, start: bool = True) -> ProgramsMonitor:
+    def watch(self) -> ProgramsMonitor:
         """Start the monitor."""
         monitor = ProgramsMonitor(self.programs(), self.reports.append)
-        if start:
-            monitor.start()
+        monitor.start()
         self.addCleanup(lambda: self.successResultOf(Deferred.fromCoroutine(monitor.stop())))
         return monitor
 
@@ -296,16 +283,6 @@ class ProgramsMonitorTests(CapabilitiesCase):
         self.successResultOf(stopping)
         monitor.check()
         self.assertEqual(([], []), (self.spawner.alive, self.reports))
-
-    def test_not_started(self) -> None:
-        """A check that is requested before the start runs after it."""
-        monitor = self.watch(start=False)
-        monitor.check()
-        self.assertEqual([], self.spawner.alive)
-        monitor.start()
-        self.assertEqual(1, len(self.spawner.alive))
-        self.answer_all()
-        self.assertEqual([True], self.reports)
 
 
 #: Sources that may need a decoder of their own, of integers and of floating-point numbers.

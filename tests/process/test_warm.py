@@ -420,19 +420,6 @@ class FarTests(ServerCase):
             self.make_ready()
             self.assertTrue(self.successResultOf(waiting))
 
-    def test_lost_while_next_is_linked(self) -> None:
-        """A question waits for the next server if the present one is lost meanwhile."""
-        self.warm.most_forks = 1
-        self.ask()
-        first = self.make_ready()
-        self.assertTrue(self.launch())
-        self.assertTrue(self.successResultOf(self.ask()))
-        first.end()
-        waiting = self.ask()
-        self.assertNoResult(waiting)
-        self.make_ready()
-        self.assertTrue(self.successResultOf(waiting))
-
     def test_does_not_ask(self) -> None:
         """A program that does not ask for blocks, or crashes, is linked for other sources only."""
         for ends in ({"asks": False}, {"number": signal.SIGSEGV}):

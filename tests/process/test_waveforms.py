@@ -317,15 +317,6 @@ class WaveformTests(SynchronousTestCase):
         self.end(stdout=samples(1, -2))
         self.assertEqual(self.read_values(reading), [1, 1, -2, -2, 0, 0, 0, 0])
 
-    def test_cancelled_file(self) -> None:
-        """Cancelling stops the reader, and waits for it before the files are closed."""
-        reading = self.start(source=samples(1, 2, 3, 4))
-        reading.cancel()
-        self.assertNoResult(reading)
-        self.threads.run()
-        self.failureResultOf(reading, CancelledError)
-        self.assertEqual(self.written(), b"")
-
     def test_before_it_is_written(self) -> None:
         """Cancelling stops the child and awaits the reader; no document is written."""
         for ended in (False, True):
@@ -464,19 +455,6 @@ class WaveformTests(SynchronousTestCase):
         self.threads.run()
         self.assertEqual(self.read_values(rendering), [1, 2, -2, -1, 5, 6, -6, -5])
         self.assertEqual(self.spawner.children, [])
-
-    def test_unusual_part(self) -> None:
-        """One decoder decodes a source of which a part has samples that it must convert."""
-        parts = [
-            replace(part, samples=PcmSamples("pcm_f32le", 16 * number, 2, 2))
-            for number, part in enumerate(PARTS)
-        ]
-        source = struct.pack("<8f", 0, 0, 0, 1e30, 0, 0, 0, 0)
-        rendering = self.start(source=source, codec="pcm_f32le", frames=4, parts=parts)
-        self.run_until(1)
-        self.end(stdout=samples(1, -1, 2, -2, 5, -5, 6, -6))
-        self.assertEqual(self.read_values(rendering), [1, 2, -2, -1, 5, 6, -6, -5])
-        self.assertEqual(len(self.spawner.children), 1)
 
 
 class ScriptedEvent(Event):
