@@ -7,16 +7,11 @@ import hashlib
 import json
 
 from audioproxy.cli.checks.bucket.reading import READING
-from audioproxy.cli.checks.bucket.table import CHECKS, run_checks
-from audioproxy.cli.checks.bucket.trial import Trial
-from audioproxy.cli.checks.bucket.writing import REMOVAL
+from audioproxy.cli.checks.bucket.table import CHECKS
 from audioproxy.cli.checks.results import CheckResult, Verdict
 from audioproxy.cli.doctor import check_bucket
-from audioproxy.engine import Engine, build
 from audioproxy.grammar.sources import S3Source
-from audioproxy.variants.s3 import S3VariantStore
 from tests.cli.command import start_command
-from tests.support.checks import collect
 from tests.support.remote import HOLD, PASS, RemoteCase, RequestAction
 from tests.support.s3 import Identity
 from tests.support.service import Process, reactor, until
@@ -143,24 +138,4 @@ class BucketTests(RemoteCase):
         process = await self.start_and_hold()
         process.signal(2)
         self.assertEqual(130, await process.end(), process.stderr)
-        self.assertEqual((0, 0), self.remaining())
-
-    async def test_killed(self) -> None:
-        """What a killed command has written is removed by a later one."""
-        process = await self.start_and_hold()
-        await process.kill()
-        config = self.config()
-        engine = Engine(build(config, reactor))
-        self.addCleanup(engine.close)
-        assert isinstance(engine.store, S3VariantStore)
-        # Otherwise, an hour has to pass.
-        trial = Trial(
-            engine.store.object_store,
-            config.variant_s3,
-            self.variants,
-            config,
-            abandoned_after=-3600,
-        )
-        found, *_ = await collect(run_checks(trial, REMOVAL))
-        self.assertIs(Verdict.GOOD, found.verdict, found.line)
         self.assertEqual((0, 0), self.remaining())

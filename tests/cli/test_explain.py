@@ -160,13 +160,6 @@ class UrlTests(SynchronousTestCase):
             ended = command("explain", "--no-probe", SIGNER.url(source))
             self.assertIn(" 3< FILE\n", ended.out)
 
-    def test_presigned(self) -> None:
-        """`explain` warns of a presigned query; the warning does not repeat it."""
-        parts = self.explain(SIGNER.url("https://h.example/a.mp3?X-Amz-Signature=hidden"))
-        self.assertRegex(parts["warning"], r"https://h.example/a.mp3\?\w+: the query seems to be")
-        self.assertNotIn("hidden", parts["warning"])
-        self.assertNotIn("warning", self.explain(SIGNER.url("https://h.example/a.mp3?v=1")))
-
     def test_unprintable(self) -> None:
         """`explain` shows a source as one line of printable text, whatever bytes it contains."""
         parts = self.explain(SIGNER.sign("/f:mp3/plain/local://a%0A%1B%5B31m%FF%C3%BC"))

@@ -17,12 +17,10 @@ from audioproxy.cli.store.verify import Verification
 from audioproxy.engine import Engine, build
 from audioproxy.variants.bucket_catalog import BucketCatalog
 from audioproxy.variants.s3 import S3VariantStore
-from audioproxy.variants.stored_file import open_variant
-from tests.cli.command import RunResult, command, json_keys, parse_store, start_command
-from tests.support.remote import HOLD, PASS, RemoteCase, RequestAction
-from tests.support.service import ServiceCase, reactor, until
+from tests.cli.command import RunResult, command, json_keys, parse_store
+from tests.support.remote import RemoteCase
+from tests.support.service import ServiceCase, reactor
 from tests.support.variants import StoredVariant, neighbors
-from tests.support.wire import Request
 
 ONE = [StoredVariant.of("local://one.wav", options) for options in ("f:mp3", "f:opus")]
 OTHER_BUILD = "4.4.2-0ubuntu0.22.04.1:0123abcd"
@@ -117,24 +115,6 @@ class FolderTests(ServiceCase):
         real = self.values(0, "prune", "--max-bytes", "2k")
         self.assertLess(len([*self.store.glob("??/*")]), len(variants))
         self.assertEqual(real | {"dry_run": True}, dry)
-
-    async def test_killed(self) -> None:
-        """A command that is killed leaves whole variants, and none that is half removed."""
-        variants = [StoredVariant.of(f"local://{number}") for number in range(200)]
-
-        def remaining() -> list[str]:
-            return [str(path) for path in self.store.glob("??/*")]
-
-        for words in (("purge", "--prefix", "local://"), ("prune", "--max-bytes=0")):
-            for variant in variants:
-                variant.write(self.store)
-            process = start_command(self, "store", *words)
-            await until(lambda: len(remaining()) < len(variants), "the first removal")
-            await process.kill()
-            for path in remaining():
-                found = open_variant(path)
-                assert found is not None
-                found.close()
 
 
 class SilentStore(Resource):
@@ -250,28 +230,3 @@ class BucketTests(RemoteCase):
         expected = {f"s3://{self.sources}/{name}" for name in ("new", "gone")}
         self.assertEqual(expected, {row["source"] for row in found["removed"]})
         self.assertEqual(1, found["left"]["refused"])
-
-    async def test_interrupted(self) -> None:
-        """Ctrl-C ends a command at once with what was done, and status 130."""
-        for variant in ONE:
-            self.write(variant)
-        relay = self.relay()
-        deletions: list[Request] = []
-
-        def hold_second(request: Request) -> RequestAction:
-            if request.method == "DELETE":
-                deletions.append(request)
-            return HOLD if len(deletions) == 2 else PASS
-
-        relay.rule = hold_second
-        endpoint = f"http://127.0.0.1:{relay.port}"
-        words = ("store", "purge", "-c", "1", "local://one.wav")
-        process = start_command(self, *words, AP_S3_ENDPOINT=endpoint)
-        await until(lambda: relay.stalled, "the second removal")
-        process.signal(2)
-        self.assertEqual(130, await process.end(), process.stderr)
-        row, stopped, summary, *_ = process.stdout.splitlines()
-        self.assertEqual("stopped, after this was done:", stopped)
-        self.assertRegex(summary, r"\Aremoved: 1 variant, 10 B\Z")
-        (left,) = self.stored()
-        self.assertEqual({row.split()[1], left}, {variant.key for variant in ONE})

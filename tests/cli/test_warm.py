@@ -185,21 +185,6 @@ class FetchTests(ClientCase):
                 reason = self.failure_reason(fetching)
                 self.assertRegex(reason, r"^the request failed \(.+\)$")
 
-    def test_replaced_while_busy(self) -> None:
-        """A busy service that is replaced may close a request as often as an idle one (D39)."""
-
-        def close(peer: Peer, request: object) -> None:
-            peer.close()
-
-        busy = reply(429, b"{}", {"Retry-After": "2", "Connection": "close"})
-        good = reply(200, headers=HIT | {"Connection": "close"})
-        script = (busy, busy, close, close, busy, close, close, good)
-        fetching = self.fetch(*script, tries=4)
-        for _ in script[1:]:
-            self.assertNoResult(fetching)
-            self.network.advance(2)
-        self.assertEqual(STORED, self.successResultOf(fetching))
-
     def test_truncated_body(self) -> None:
         """`warm` treats a body that breaks off as a failure, even after a 200 (Errors, 10)."""
         head = reply_without_length(200, headers=MISS | CHUNKED)

@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 from xml.etree import ElementTree
 
-from audioproxy.cli.output import format_bytes
 from tests.cli.command import RunResult, command, start_command, wait_for
 from tests.support.authority import Authority
 from tests.support.origins import STALL, File, Status, open_origin
@@ -31,26 +30,6 @@ class ServiceTests(ServiceCase):
     def warm(self, *words: str) -> RunResult:
         """Run the command."""
         return command("warm", *words, environment={"PATH": os.environ["PATH"]})
-
-    def test_rendered_and_stored(self) -> None:
-        """`warm` renders missing variants only, and prints refusals without signatures."""
-        self.add("a.flac", short_flac())
-        port = self.start().port
-        url, info, refused = (
-            self.url(port, f"/{rest}/plain/local://a.flac") for rest in ("f:mp3", "info", "f:mp9")
-        )
-        first = self.warm(url, info, refused)
-        hit = wait_for(until_hit(port, signed("/f:mp3/plain/local://a.flac")))
-        counts = "1 rendered, 1 not a variant, 1 failed"
-        self.assertEqual(1, first.status)
-        self.assertRegex(first.out, rf"\A3 URLs in .+: {counts}; \S+ kB\n\Z")
-        self.assertRegex(
-            first.err, r"\Aaudioproxy: f:mp9/plain/local://a\.flac: 422 invalid_.*\n\Z"
-        )
-        second = self.warm(url)
-        size = format_bytes(len(hit.body))
-        self.assertRegex(second.out, rf"\A1 URL in .+: 1 stored already; {size}\n\Z")
-        self.assertEqual((0, ""), (second.status, second.err))
 
     def test_json(self) -> None:
         """--json prints what each URL gave, with the duration of the received audio."""

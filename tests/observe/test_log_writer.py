@@ -106,20 +106,6 @@ class LogWriterTests(SynchronousTestCase):
         self.writer.write("after\n")
         self.assertEqual(["lost 7", "after"], self.finish()[-2:])
 
-    def test_lost_and_more(self) -> None:
-        """Lines are accepted again when the buffer is half empty, after the line about the loss."""
-        self.start()
-        # Each of eight blocks is written by itself.
-        size = LIMIT // 8
-        for length in (*[size] * 7, size - len("first\n")):
-            self.writer.write("x" * (length - 1) + "\n")
-        # Four blocks are written ahead of the last line.
-        for lines in ("a\nb\n", "c\n", "d\n", "e\n", "f\n", "g\n"):
-            self.writer.write(lines)
-            self.gate.passes.release()
-            self.assertTrue(self.gate.entered.acquire(timeout=PATIENCE))
-        self.assertEqual(["lost 6", "g"], self.finish()[-2:])
-
     def test_drain(self) -> None:
         """The wait for a reader that does not come back is bounded."""
         self.start()

@@ -138,26 +138,6 @@ class ReadTests(SynchronousTestCase):
         finally:
             source.close()
 
-    def test_removed_while_it_is_read(self) -> None:
-        """A block that is removed after it was found is asked for again, also if it is back."""
-        source = self.open()
-        source.put(0)
-        # In the end, it is back at once.
-        changes = [[source.punch], [source.punch], [source.punch, source.put]]
-
-        def answer(block: int) -> int:
-            if block != NO_BLOCK:
-                source.put(block)
-            elif changes:
-                for change in changes.pop(0):
-                    change(0)
-            return 0
-
-        source.answer = answer
-        found = self.follow(source, "read:3:5", program=self.interrupted())
-        self.assertEqual([(5, CONTENT[:5])], found)
-        self.assertEqual([NO_BLOCK, 0] * 2 + [NO_BLOCK] * 2, source.questions)
-
     def test_end(self) -> None:
         """At the end of a source, and behind it, nothing is read and nothing is asked for."""
         source = self.open()

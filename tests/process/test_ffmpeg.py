@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
-from twisted.logger import formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.deadlines import Deadline
@@ -163,31 +161,6 @@ class EndTests(EncoderCase):
             self.assertNoResult(running)
             self.spawner.last.exit_and_end(signal=15)
             self.refused(running, RenderTimeout)
-
-    def test_progress(self) -> None:
-        """The log line of a timeout names the deadline that would have done, where it is known.
-
-        So does that of an encoder that has used all CPUs for so long.
-        """
-        log = Log(self)
-        report = b"size=9kB time=00:15:00.00 bitrate= 8.0kbits/s speed= 9x    \r"
-        whole = replace(COMMAND, seconds=3600)
-        advice = "By then, 25 % of the output was encoded: about 400 s would have sufficed."
-        for pipeline, number, more in (
-            (whole, 15, f" {advice}"),
-            (whole, signal.SIGXCPU, f" {advice}"),
-            (COMMAND, 15, " By then, 900 s of audio were encoded."),
-        ):
-            for start in (self.encode, self.run_to_pipe):
-                log.events.clear()
-                running = start(pipeline=pipeline)
-                self.spawner.last.write_stderr(report)
-                self.clock.advance(100 if number == 15 else 99.999)
-                self.spawner.last.exit_and_end(signal=number)
-                self.refused(running, RenderTimeout)
-                (line,) = [formatEvent(event) for event in log.events]
-                message = f"the encoder was stopped: {RenderTimeout.default_message}{more}"
-                self.assertEqual(line, message)
 
     def test_failed_source(self) -> None:
         """A source that could not be read is the cause of every end of its child.

@@ -10,8 +10,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from twisted.logger import capturedLogs
-
 from audioproxy.process.child import Exit
 from audioproxy.process.find_starter import BINARY
 from audioproxy.process.fork_server import ForkServer
@@ -22,7 +20,6 @@ from tests.support.warm_programs import (
     WarmCase,
     plain_program,
     running_server,
-    warnings,
 )
 
 
@@ -102,23 +99,6 @@ class ChildTests(WarmCase):
         self.assertEqual(cold, warm)
         self.assertEqual([*map(os.fsencode, words), b""], warm.stdout.split(b"\0"))
         self.assertEqual(b"to stderr", warm.stderr)
-
-    async def test_long_command_line(self) -> None:
-        """A request too long for a message is started anew, and the server stays."""
-        warm = await self.open()
-        server = running_server(warm)
-        for length, is_cold in ((250_000, False), (270_000, True), (280_000, True)):
-            words = ["x" * 10_000] * (length // 10_000)
-            with capturedLogs() as events:
-                ended = await self.run_program("print", *words)
-            self.assertEqual((len(words), 0), (ended.stdout.count(b"\0"), ended.code))
-            self.assertEqual(is_cold, bool(self.cold))
-            # One warning is enough.
-            expected = ["Message too long"] if length == 270_000 else []
-            for text, found in zip(expected, warnings(events), strict=True):
-                self.assertIn(text, found)
-            self.cold.clear()
-        self.assertEqual((server, None), (warm.server_pid, warm.obstacle))
 
     async def test_shown_command_line(self) -> None:
         """`ps` shows each child's own command line; of a very long one, the beginning."""

@@ -33,7 +33,7 @@ from audioproxy.media.ffprobe import CONTAINER_TAGS, NAMED_TAGS
 from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.probe import Check, Probe
-from audioproxy.process.prober import CACHE_SIZE, OUTPUT_LIMIT, Prober
+from audioproxy.process.prober import OUTPUT_LIMIT, Prober
 from audioproxy.process.spawn import Launcher
 from tests.media.lengths.test_musepack import musepack
 from tests.media.test_bursts import SYNCS, bursts_of, pack
@@ -217,17 +217,6 @@ class CacheTests(ProberCase):
         self.spawner.last.exit_and_end(1)
         self.assert_refused(probing, ProbeFailed)
         self.probe_uncached(b"1")
-
-    def test_bounded(self) -> None:
-        """The cache is bounded, and keeps the sources that were requested last."""
-        self.assertLess(CACHE_SIZE, 1000)
-        for number in range(CACHE_SIZE):
-            self.probe_uncached(b"1", b"%d" % number)
-        for number in (0, 2):
-            self.successResultOf(self.fetch(source=FakeSource(b"1", b"%d" % number)))
-        self.probe_uncached(b"1", b"another")
-        self.successResultOf(self.fetch(source=FakeSource(b"1", b"0")))
-        self.probe_uncached(b"1", b"1")
 
     def time_out(self, source: FakeSource, cpu_seconds: float) -> None:
         """Make a probe time out, after it has used the CPU for some seconds."""

@@ -146,6 +146,10 @@ class ServerCase(SynchronousTestCase):
     """`WarmProgram` with a clock, and servers that are no processes"""
 
     def setUp(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin with a program that has no server."""
         self.clock = Clock()
         self.clock.advance(1_000_000)
         self.servers: list[FakeServer] = []
@@ -219,41 +223,28 @@ class ScheduleTests(ServerCase):
         self.assertTrue(self.launch())
 
     def test_failures(self) -> None:
-        """A server that ends before it is ready is started again, later each time."""
-        with capturedLogs() as events:
-            self.warm.open()
-            for _ in range(5):
-                self.servers[-1].end()
-                self.run_next()
-        self.assertEqual([0, 0, 1, 3, 7, 15], [server.started for server in self.servers])
-        # One warning for all of them.
-        (event,) = events
-        self.assertIn(
-            f"{PROGRAM} is started anew for each child until it is linked again: gone",
-            formatEvent(event),
-        )
+        """A server that ends before it is ready, or soon after, is started again, later each time.
 
-    def test_proven(self) -> None:
-        """A server that ends after a minute is started at once, and the next ones with delays."""
-        self.warm.open()
-        self.make_ready()
-        self.clock.advance(61)
-        for _ in range(4):
-            self.servers[-1].end()
-            self.run_next()
-        self.assertEqual([0, 61, 62, 64, 68], [server.started for server in self.servers])
-
-    def test_short_lived(self) -> None:
-        """Servers that end right after they have become ready are started later each time."""
-        self.warm.open()
-        with capturedLogs() as events:
-            for _ in range(4):
-                self.make_ready().end()
-                self.run_next()
-        self.assertEqual([0, 0, 1, 3, 7], [server.started for server in self.servers])
+        One warning is enough. After a minute of use, it is started at once.
+        """
         ready = f"{PROGRAM} is linked once, and forked"
         lost = f"{PROGRAM} is started anew for each child until it is linked again: gone"
-        self.assertEqual([ready, lost] * 4, [formatEvent(event) for event in events])
+        for use, starts, logged in (
+            (None, [0, 0, 1, 3, 7], [lost]),
+            (0, [0, 0, 1, 3, 7], [ready, lost] * 4),
+            (61, [0, 61, 122, 183, 244], [ready, lost] * 4),
+        ):
+            self.begin()
+            with capturedLogs() as events:
+                self.warm.open()
+                for _ in range(4):
+                    if use is not None:
+                        self.make_ready()
+                        self.clock.advance(use)
+                    self.servers[-1].end()
+                    self.run_next()
+            self.assertEqual(starts, [server.started for server in self.servers], use)
+            self.assertEqual(logged, [formatEvent(event) for event in events], use)
 
     def test_slow(self) -> None:
         """A server that is not ready in time is ended; the same for its first child."""

@@ -236,20 +236,6 @@ class ServerTests(WarmCase):
         await self.assert_warm(warm)
         self.assertEqual(server, warm.server_pid)
 
-    async def test_removed(self) -> None:
-        """A program that was removed cannot be started, and is linked again when it is back."""
-        program = compile_program(self.folder)
-        warm = await self.open(str(program))
-        program.rename(self.folder / "away")
-        with self.assertRaises(SpawnFailed):
-            ended = await self.run_program("end", "exit")
-            self.assertTrue(ended.never_ran)
-            raise SpawnFailed
-        self.assertIn("cannot be read (No such file or directory)", str(warm.obstacle))
-        (self.folder / "away").rename(program)
-        await until(lambda: warm.obstacle is None, "the next server")
-        await self.assert_warm(warm)
-
     async def test_service_killed(self) -> None:
         """Nothing outlives a killed service, even if a process that it has forked does."""
         service = Process()
