@@ -333,13 +333,6 @@ class TrialTests(BucketCase):
         self.assertEqual(["write", "other checks"], [*texts])
         self.assertEqual("not run, since the store is unreachable", texts["other checks"])
 
-    def test_wrong_endpoint(self) -> None:
-        """If the first request fails for the endpoint or the region, the remedy names these."""
-        self.new_store(refuse("PUT", 400, "AuthorizationHeaderMalformed"))
-        texts = self.verdicts(self.run_checks())
-        self.assertRegex(texts["write"], "the endpoint, the region and .* are required$")
-        self.assertEqual(["write", "other checks"], [*texts])
-
     def test_wrong_clock(self) -> None:
         """A store's clock that is far behind is reported, and no expiry of URLs is checked."""
         self.new_store(behind=400)

