@@ -16,12 +16,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.cli.checks.bucket import writing
-from audioproxy.cli.checks.bucket.table import (
-    CHECKS,
-    check_buckets,
-    run_checks,
-    source_checks,
-)
+from audioproxy.cli.checks.bucket.table import CHECKS, check_buckets, run_checks, source_checks
 from audioproxy.cli.checks.bucket.trial import PREFIX, Check, Trial
 from audioproxy.cli.checks.results import CheckResult, Verdict, good
 from audioproxy.config import BucketStore, Config, S3Config

@@ -92,11 +92,7 @@ class FetchTests(ClientCase):
             self.successResultOf(self.fetch(reply(200, headers={"Set-Cookie": "a=b"}), url=url))
             request = self.network.requests[-1]
             self.assertEqual(("GET", target), (request.method, request.target))
-            headers = {
-                "host": "audio.test",
-                "user-agent": USER_AGENT,
-                "x-audio-proxy-lane": "low",
-            }
+            headers = {"host": "audio.test", "user-agent": USER_AGENT, "x-audio-proxy-lane": "low"}
             self.assertEqual(headers, request.headers)
 
     def test_no_url(self) -> None:

@@ -10,14 +10,7 @@ from xml.etree import ElementTree
 from tests.cli.command import RunResult, command, start_command, wait_for
 from tests.support.authority import Authority
 from tests.support.origins import STALL, File, Status, open_origin
-from tests.support.service import (
-    Process,
-    ServiceCase,
-    short_flac,
-    signed,
-    until,
-    until_hit,
-)
+from tests.support.service import Process, ServiceCase, short_flac, signed, until, until_hit
 
 
 class ServiceTests(ServiceCase):

@@ -31,11 +31,7 @@ from audioproxy.media.command.decoding import Pipeline
 from audioproxy.media.command.progress import REPORT
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.spawn import Launcher
-from tests.media.test_diagnostics import (
-    COMPLETE_SOURCES,
-    END_LOST,
-    SILENCE_LOST,
-)
+from tests.media.test_diagnostics import COMPLETE_SOURCES, END_LOST, SILENCE_LOST
 from tests.support.http import Log
 from tests.support.processes import FakeChild, FakeSpawner, open_descriptors, opened_since
 from tests.support.stores import FakeSourceFile

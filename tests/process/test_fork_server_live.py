@@ -15,12 +15,7 @@ from audioproxy.process.find_starter import BINARY
 from audioproxy.process.fork_server import ForkServer
 from tests.support.processes import open_descriptors, opened_since, set_environment
 from tests.support.service import PATIENCE
-from tests.support.warm_programs import (
-    ENVIRONMENT,
-    WarmCase,
-    plain_program,
-    running_server,
-)
+from tests.support.warm_programs import ENVIRONMENT, WarmCase, plain_program, running_server
 
 
 def state_of(pid: int) -> dict[str, Any]:

@@ -20,12 +20,7 @@ from audioproxy.media.command.presets import PRESETS
 from audioproxy.media.conversion import SOXR, SWRESAMPLE
 from audioproxy.media.inputs import local_input
 from audioproxy.media.reading import SourceLength
-from audioproxy.process.programs import (
-    LISTS,
-    Programs,
-    ProgramsMonitor,
-    missing_from,
-)
+from audioproxy.process.programs import LISTS, Programs, ProgramsMonitor, missing_from
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.starters import UtilLinuxStarter
 from tests.support.audio import options_of
