@@ -131,54 +131,61 @@ class EndTests(EncoderCase):
         """Start a run of each kind."""
         return self.run_each(self.encode, self.run_to_pipe, self.measure, self.read_piece)
 
+    def check(
+        self, stderr: bytes, code: int | None, number: int | None, refusal: type[Exception] | None
+    ) -> None:
+        """Require this refusal, or none, of a run of each kind that ends in this way."""
+        for running in self.start_each():
+            self.assertNoResult(running)
+            self.spawner.last.exit_and_end(code, number, stdout=b"total_size=500\n", stderr=stderr)
+            if refusal is None:
+                self.successResultOf(running)
+                self.assertEqual(self.clock.getDelayedCalls(), [])
+            else:
+                self.refused(running, refusal, (stderr, code, number))
+
     def test_failures(self) -> None:
         """A failed run is refused with its cause, and its output is discarded (Errors, 8)."""
-        for stderr, code, number, refusal in FAILURES:
-            for running in self.start_each():
-                self.spawner.last.exit_and_end(
-                    code, number, stdout=b"total_size=500\n", stderr=stderr
-                )
-                self.refused(running, refusal, (stderr, code, number))
+        for row in FAILURES:
+            self.check(*row)
 
     def test_success(self) -> None:
         """Messages of ffmpeg about faults of the source do not fail a run."""
         for stderr in (b"", *COMPLETE_SOURCES):
-            for running in self.start_each():
-                self.assertNoResult(running)
-                self.spawner.last.exit_and_end(stdout=b"total_size=500\n", stderr=stderr)
-                self.successResultOf(running)
-                self.assertEqual(self.clock.getDelayedCalls(), [])
+            self.check(stderr, 0, None, None)
 
-    def test_timeout(self) -> None:
-        """A run that exceeds its timeout is a 504, raised when the child is dead."""
-        for running in self.start_each():
-            self.clock.pump([99, 1])
-            self.assertEqual(self.spawner.last.signals, ["TERM"])
-            self.assertNoResult(running)
-            self.spawner.last.exit_and_end(signal=15)
-            self.refused(running, RenderTimeout)
+    def test_stops(self) -> None:
+        """A timeout is a 504, and stops the child, as cancelling does.
+
+        Both are raised when the child is dead.
+        """
+        for refusal in (RenderTimeout, CancelledError):
+            for running in self.start_each():
+                self.clock.advance(99)
+                if refusal is RenderTimeout:
+                    self.clock.advance(1)
+                else:
+                    running.cancel()
+                self.assertEqual(self.spawner.last.signals, ["TERM"])
+                self.assertNoResult(running)
+                self.spawner.last.exit_and_end(signal=15)
+                self.refused(running, refusal)
 
     def test_failed_source(self) -> None:
         """A source that could not be read is the cause of every end of its child.
 
         The child takes a failed read for the end of the source, and exits with 0 or anything else.
         """
-        for code, number, stderr in (
-            (0, None, b""),
-            (0, None, b"lavfi.silence_end=7\n"),
-            (1, None, b"Empty output"),
-            (1, None, b"Invalid data found when processing input"),
-            (None, 15, b""),
+        self.source.failure = UpstreamUnavailable()
+        invalid = b"Invalid data found when processing input"
+        for stderr, code, number in (
+            (b"", 0, None),
+            (b"lavfi.silence_end=7\n", 0, None),
+            (b"Empty output", 1, None),
+            (invalid, 1, None),
+            (b"", None, signal.SIGXCPU),
         ):
-            for running in self.start_each():
-                self.source.failure = UpstreamUnavailable()
-                if number is not None:
-                    self.clock.advance(100)
-                self.spawner.last.exit_and_end(
-                    code, number, stdout=b"total_size=500\n", stderr=stderr
-                )
-                self.refused(running, UpstreamUnavailable, (code, number, stderr))
-                self.source.failure = None
+            self.check(stderr, code, number, UpstreamUnavailable)
 
     def test_failed_source_of_stopped_child(self) -> None:
         """A source that could not be read explains why a child was stopped."""
@@ -203,15 +210,6 @@ class EndTests(EncoderCase):
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
         for running in self.start_each():
             self.refused(running, RenderFailed)
-
-    def test_cancelled(self) -> None:
-        """Cancelling stops the child, and CancelledError is raised when the child is dead."""
-        for running in self.start_each():
-            running.cancel()
-            self.assertEqual(self.spawner.last.signals, ["TERM"])
-            self.assertNoResult(running)
-            self.spawner.last.exit_and_end(signal=15)
-            self.refused(running, CancelledError)
 
     def test_nothing_decoded(self) -> None:
         """An empty output is not logged here: the caller may render again, or log it."""
