@@ -98,10 +98,7 @@ class CheckTests(ServiceCase):
         self.assert_result(results, "AP_REQUIRE_CELL", BAD, remedies)
 
     async def test_start_of_programs(self) -> None:
-        """The way in which each program is started is reported, and why it is the slow one.
-
-        Where one of them is, remote sources are copied.
-        """
+        """The way in which each program is started is reported, and why it is the slow one."""
         folder = Path(self.mktemp()).resolve()
         program = compile_program(folder)
         ffmpeg = program.rename(program.with_name("ffmpeg"))
@@ -153,10 +150,7 @@ class CheckTests(ServiceCase):
         return await collect(checking)
 
     async def test_taken(self) -> None:
-        """A port in use is good if this service uses it for the same setting, otherwise bad.
-
-        Another service, which has another key, refuses a signed question.
-        """
+        """A port in use is good if this service uses it for the same setting, otherwise bad."""
         running = self.start()
         port, metrics_port = str(running.port), str(running.metrics_port)
         results = await self.check_ports(AP_PORT=port, AP_METRICS_PORT=metrics_port)

@@ -41,10 +41,7 @@ class UrlTests(SynchronousTestCase):
         return parts
 
     def test_all_parts(self) -> None:
-        """`explain` shows what a URL requests and how the service would serve it.
-
-        With --json, these are data: options by key, and commands as lists of arguments.
-        """
+        """`explain` shows what a URL requests and how the service would serve it."""
         folder = Path(self.mktemp()).resolve()
         folder.mkdir()
         url = SIGNER.sign("/f:opus/br:96/t:30.0:15/plain/s3://masters/piece.wav")
@@ -122,10 +119,7 @@ class UrlTests(SynchronousTestCase):
         self.assertNotIn("source", parts)
 
     def test_settings(self) -> None:
-        """Without a key, `explain` exits with 0 and reports that the signature is not checked.
-
-        It reports invalid settings, and shows the commands with assumed values.
-        """
+        """Without a key, `explain` exits with 0 and reports that the signature is not checked."""
         parts = self.explain(SIGNER.info_url("local://a"), AP_KEY="", AP_SALT="")
         self.assertEqual(
             ("info", {"verdict": "not checked"}), (parts["asks_for"], parts["signature"])
@@ -138,10 +132,7 @@ class UrlTests(SynchronousTestCase):
         self.assertIn(" 3< AP_LOCAL_ROOT/a\n", ended.out)
 
     def test_remote(self) -> None:
-        """The commands for a source that the service reads from a network read a file.
-
-        They have no URL, and nothing of the settings.
-        """
+        """The commands for a source that the service reads from a network read a file."""
         for source in ("https://h.example/a.mp3?token=hidden", "s3://hidden/a.mp3"):
             parts = self.explain(SIGNER.url(source))
             self.assertEqual({"3": "FILE"}, parts["descriptors"])

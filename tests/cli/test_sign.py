@@ -44,10 +44,7 @@ class SignTests(SynchronousTestCase):
         self.assertEqual([0, 0], [command("verify", each).status for each in lines])
 
     def test_lifetime(self) -> None:
-        """--expires-in accepts seconds, minutes, hours or days from now.
-
-        --round moves the end to the next multiple, so that many URLs are the same.
-        """
+        """--expires-in is seconds, minutes, hours or days from now; --round moves the end on."""
         for words, seconds, step in (
             ("90", 90, 1),
             ("15m", 900, 1),

@@ -177,10 +177,7 @@ class PurgeTests(StoreCase):
         self.assertEqual(3, len(outcome.values()["removed"]))
 
     def test_tags(self) -> None:
-        """The tags of all sources are printed, under every salt, and the calls of their caches.
-
-        A source that is given has tags, even if the store has none of its variants.
-        """
+        """The tags of all sources are printed, under every salt, and the calls of their caches."""
         salts = {"salt": b"new", "previous_key": (b"k" * 32,), "previous_salt": (b"old",)}
         config = Config(key=b"k" * 32, cache_tag_header="xkey", **salts)
         self.session = replace(self.session, config=config)

@@ -100,10 +100,7 @@ class SourceHeadersTests(ConfigCase):
             self.assertEqual([f"{NAME}: line {n}" for n in lines], [o[:30] for o in others])
 
     def test_length(self) -> None:
-        """The headers of one host have at most 16 KiB, which is the most that servers accept.
-
-        The line is named with which there are more.
-        """
+        """The headers of one host have at most 16 KiB, which is the most that servers accept."""
         value = "v" * (16_384 - len("X: \r\n"))
         read_source_headers(self.write(f"a.example X: {value}\nb.example X: {value}"))
         for lines in (

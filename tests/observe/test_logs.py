@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-from contextvars import copy_context
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -150,10 +149,7 @@ class BatchTests(SynchronousTestCase):
         return self.stream.getvalue().count("\n")
 
     def test_events(self) -> None:
-        """An access log line is the same without a Twisted log event (Request log).
-
-        An event is written at once, after the access log lines of earlier requests.
-        """
+        """An access log line is the same without a Twisted log event (Request log)."""
         observer = self.observer()
         globalLogPublisher.addObserver(observer)
         self.addCleanup(globalLogPublisher.removeObserver, observer)
@@ -264,21 +260,3 @@ class RequestIdTests(SynchronousTestCase):
         CONTEXT_LOG.info("outside")
         Deferred.fromCoroutine(end())
         self.assertEqual(["one", None, "one", "other"], self.ids())
-
-    def test_event(self) -> None:
-        """Apart from the id, an event is Twisted's own; an id that it already has is kept."""
-
-        def work() -> None:
-            log_context.set_request_id("one")
-            CONTEXT_LOG.info("a", request_id="two")
-            try:
-                raise ZeroDivisionError
-            except ZeroDivisionError:
-                CONTEXT_LOG.failure("it failed: {why}", why="zero")
-
-        copy_context().run(work)
-        self.assertEqual(["two", "one"], self.ids())
-        event = self.log.events[-1]
-        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
-        self.assertEqual((LogLevel.critical, "zero"), (event["log_level"], event["why"]))
-        self.assertEqual(__name__, event["log_namespace"])

@@ -69,10 +69,7 @@ STATUSES = ("200 204 206 302 304 400 401 404 410 413 415 416 422 429 499 500 502
 
 
 def parse(exposition: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Parse the exposition into values by labels and by metric name without ``audio_proxy_``.
-
-    Metrics of prometheus-client itself are left out.
-    """
+    """Parse the exposition into values by labels and by metric name without ``audio_proxy_``."""
     found = {}
     for family in text_string_to_metric_families(exposition.decode("ascii")):
         for sample in family.samples:
@@ -272,10 +269,7 @@ class ContractTests(SynchronousTestCase):
         self.assertEqual([], [name for name in names if "audio_proxy" in name])
 
     def test_slots(self) -> None:
-        """The gauges of slots and queue show the state at the time of the scrape.
-
-        The low lane has a gauge of its own (D65).
-        """
+        """The gauges of slots and of both lanes show the state at the time of the scrape (D65)."""
         metrics, pool = Metrics(), FakePool()
         metrics.watch(pool)
         names = "slots_held slots_capacity queue_depth low_queue_depth queue_capacity".split()

@@ -152,10 +152,7 @@ class ListenerTests(MetricsCase):
         self.assertFalse(_listens(service.metrics_port))
 
     async def test_refused(self) -> None:
-        """If a port cannot open, the start fails and names its variable.
-
-        If it is that of the service, the port of the metrics is closed again.
-        """
+        """If a port cannot open, the start fails and names its variable."""
         taken = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(taken.close)
         port = taken.getsockname()[1]

@@ -123,10 +123,7 @@ class ChildTests(SynchronousTestCase):
         self.assertTrue(8192 + 2000 < length <= 8192 + 2048 + len(b"lost 1\n"), length)
 
     def test_endless_stderr(self) -> None:
-        """After a megabyte of stderr, half a megabyte a second is read, until the child exits.
-
-        In a pause, nothing is known of what the child has printed last.
-        """
+        """After a megabyte of stderr, half a megabyte a second is read, until the child exits."""
         child = self.start(timeout=60)
         waiting, pipe = self.wait(child), self.spawner.last.pipes[2]
 
@@ -151,10 +148,7 @@ class ChildTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(waiting), Exit(7, stderr=b"x" * 8192))
 
     def test_reports(self) -> None:
-        """The reports of an encoder displace no other line, and split none; the last one is kept.
-
-        A report interrupts the line of another thread, and may arrive in pieces.
-        """
+        """Reports of an encoder displace no other line, and split none; the last one is kept."""
         report = b"size=  %dkB time=00:00:0%d.00 bitrate= 8.0kbits/s speed=  9x    "
         pieces = [
             b"[eval] ",

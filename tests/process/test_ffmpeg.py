@@ -32,7 +32,6 @@ from audioproxy.media.command.progress import REPORT
 from audioproxy.process.ffmpeg import Ffmpeg
 from audioproxy.process.spawn import Launcher
 from tests.media.test_diagnostics import COMPLETE_SOURCES, END_LOST, SILENCE_LOST
-from tests.support.http import Log
 from tests.support.processes import FakeChild, FakeSpawner, open_descriptors, opened_since
 from tests.support.stores import FakeSourceFile
 
@@ -155,10 +154,7 @@ class EndTests(EncoderCase):
             self.check(stderr, 0, None, None)
 
     def test_stops(self) -> None:
-        """A timeout is a 504, and stops the child, as cancelling does.
-
-        Both are raised when the child is dead.
-        """
+        """A timeout (504) and cancelling stop the child, and are raised when it is dead."""
         for refusal in (RenderTimeout, CancelledError):
             for running in self.start_each():
                 self.clock.advance(99)
@@ -172,10 +168,7 @@ class EndTests(EncoderCase):
                 self.refused(running, refusal)
 
     def test_failed_source(self) -> None:
-        """A source that could not be read is the cause of every end of its child.
-
-        The child takes a failed read for the end of the source, and exits with 0 or anything else.
-        """
+        """A source that could not be read is the cause of every end of its child."""
         self.source.failure = UpstreamUnavailable()
         invalid = b"Invalid data found when processing input"
         for stderr, code, number in (
@@ -210,16 +203,6 @@ class EndTests(EncoderCase):
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
         for running in self.start_each():
             self.refused(running, RenderFailed)
-
-    def test_nothing_decoded(self) -> None:
-        """An empty output is not logged here: the caller may render again, or log it."""
-        log = Log()
-        self.addCleanup(log.start())
-        for running in self.start_each():
-            self.spawner.last.exit_and_end(1, stderr=b"Empty output")
-            refusal = self.refused(running, NothingDecoded)
-            self.assertEqual(" (exit status 1: Empty output)", refusal.diagnostic)
-        self.assertEqual([], log.events)
 
     def test_output_file(self) -> None:
         """The child of `encode` writes to the disk, and no byte goes through the service (D38)."""
@@ -270,10 +253,7 @@ class EndTests(EncoderCase):
         self.successResultOf(running)
 
     def test_measure(self) -> None:
-        """The length is ffmpeg's last report, a byte for each sample, or 0 for none.
-
-        A pass that reports no valid size has failed.
-        """
+        """The length is ffmpeg's last report, a byte for each sample, or 0 for none."""
         for report, length in (
             (b"total_size=5\nprogress=continue\ntotal_size=1234567\nout_time_ms=28\n", 1234567),
             (b"total_size=5\nprogress=continue\ntotal_size=0\nprogress=end\n", 0),
@@ -319,10 +299,7 @@ class DecoderTests(EncoderCase):
             self.successResultOf(running)
 
     def test_lost_source(self) -> None:
-        """Nothing is readable that an encoder makes of the end of a decoder that failed.
-
-        It takes that end for the end of the source. A decoder that has ended well changes nothing.
-        """
+        """Nothing is readable that an encoder makes of the end of a decoder that failed."""
         for code, failure, readable in (
             (0, None, True),
             (0, UpstreamUnavailable(), False),
@@ -392,10 +369,7 @@ class DecoderTests(EncoderCase):
                     self.refused(running, refusal, (code, number, decoder_stderr, encoder_code))
 
     def test_failed_source(self) -> None:
-        """The failure of the source is raised, even if the encoder has ended before its decoder.
-
-        The encoder itself inherits nothing of the source.
-        """
+        """The failure of the source is raised, even if the encoder has ended before its decoder."""
         null = os.open(os.devnull, os.O_RDONLY)
         self.addCleanup(os.close, null)
         self.source.descriptors = {3: null, 4: null, 5: null}

@@ -78,10 +78,7 @@ class FindTests(SynchronousTestCase):
         self.assertEqual(f"{Path(sys.prefix).resolve()}/bin/audioproxy-cell\n", printed)
 
     def test_programs(self) -> None:
-        """A program that does not run in its cell has none, and is named.
-
-        A script runs in a cell unless it starts other programs.
-        """
+        """A program that does not run in its cell has none, and is named."""
         binary = str(BINARY)
         if shortcomings := self.find(binary)[1]:
             raise SkipTest(f"the cell is incomplete: {shortcomings}")

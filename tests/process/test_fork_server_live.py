@@ -13,9 +13,9 @@ from typing import Any
 from audioproxy.process.child import Exit
 from audioproxy.process.find_starter import BINARY
 from audioproxy.process.fork_server import ForkServer
-from tests.support.processes import open_descriptors, opened_since, set_environment
+from tests.support.processes import open_descriptors, opened_since
 from tests.support.service import PATIENCE
-from tests.support.warm_programs import ENVIRONMENT, WarmCase, plain_program, running_server
+from tests.support.warm_programs import ENVIRONMENT, WarmCase, running_server
 
 
 def state_of(pid: int) -> dict[str, Any]:
@@ -105,26 +105,6 @@ class ChildTests(WarmCase):
             self.assertEqual(whole[: max(8192, len(shown))], shown)
             self.assertEqual("stand-in\n", Path(f"/proc/{pid}/comm").read_text())
         self.assertEqual([], self.cold)
-
-    async def test_names(self) -> None:
-        """The name of the program, which assertions print, is right.
-
-        A program that was missing at the start of the service is known by its name alone.
-        """
-        path = plain_program()
-        set_environment(self, PATH=os.path.dirname(path))
-        for program in (path, os.path.basename(path)):
-            await self.open(program)
-            warm, cold = await self.both("names")
-            self.assertEqual(cold, warm)
-            self.assertEqual([path, path, "stand-in"], warm.stdout.decode().split())
-            await self.starter.close()
-
-    async def test_getopt(self) -> None:
-        """A program that uses getopt(3) finds it as at its start."""
-        await self.open()
-        warm, cold = await self.both("options", "-a", "word", "-b")
-        self.assertEqual((b"ab", cold), (warm.stdout, warm))
 
     async def test_ends(self) -> None:
         """Exit status, signal and output are those of the program, however it ends."""

@@ -179,10 +179,7 @@ class CacheTests(ProberCase):
         return self.answer(probing)
 
     def test_unchanged(self) -> None:
-        """An unchanged source needs no child and no slot.
-
-        A changed source, another source, and one of uncertain identity are probed again.
-        """
+        """An unchanged source needs no child and no slot; any other one is probed again."""
         cached = self.probe_uncached(b"1")
         for _ in range(2):
             self.assertEqual(self.successResultOf(self.fetch(source=FakeSource(b"1"))), cached)
@@ -266,10 +263,7 @@ class ResultTests(ProberCase):
             self.assert_refused(probing, refusal, (stdout, stderr, code, signal))
 
     def test_copy(self) -> None:
-        """A complete source is probed apart from one that still arrives (D61).
-
-        Its probe is kept, the other one is not. A render that holds a slot needs none for it.
-        """
+        """A complete source is probed apart from one that still arrives (D61)."""
         partial, whole = (
             FakeSource(state=b"1", opened=opened) for opened in (START, local_input())
         )
@@ -340,10 +334,7 @@ class ResultTests(ProberCase):
         self.assertEqual(error.message, 'The container "rm" is not supported.')
 
     def test_signature(self) -> None:
-        """A file whose first bytes prove its container is opened with that demuxer.
-
-        ffprobe may take a loud tone in a wav file for MPEG-TS, or find nothing in it.
-        """
+        """A file whose first bytes prove its container is opened with that demuxer."""
         streams = ({**AUDIO, "codec_name": "mp2"}, VIDEO)
         for code, output, stderr in (
             (0, probe_output(*streams, container="mpegts"), b""),
@@ -381,22 +372,8 @@ class ResultTests(ProberCase):
             self.assertEqual(found.open_with(local_input()).skipped, 15)
             self.assertEqual(found.description.tags, tags)
 
-    def test_no_signature(self) -> None:
-        """Without a signature, what ffprobe finds counts; where it is not needed, none is read."""
-        mpegts = probe_output(AUDIO, container="mpegts")
-        for output, source, reads in (
-            (mpegts, FakeSource(data=b"G" + bytes(60), size=61), 1),
-            (probe_output(AUDIO), FakeSource(data=b"RIFF", size=4), 0),
-            (mpegts, FakeSource(data=b"RIFF", size=4, opened=START), 0),
-        ):
-            found = self.answer(self.fetch(source=source), output)
-            self.assertEqual((found.file.demuxer, source.reads), (None, reads))
-
     def test_pictures(self) -> None:
-        """If only packets tell pictures from a film, those of the first seconds are read (D72).
-
-        If they exceed the limit of the output, it is a film.
-        """
+        """If only packets tell pictures from a film, those of the first seconds are read (D72)."""
         stream = {"codec_type": "video", "codec_name": "mjpeg", "index": 1}
         times = {"one": [0], "slow": [0, 5], "film": [0, 0.04], "endless": [0, 5] * 20_000}
         texts = {}
@@ -517,10 +494,7 @@ class DescribeTests(ProberCase):
         return Deferred.fromCoroutine(self.prober.describe(source))
 
     def test_durations(self) -> None:
-        """An info document has one duration, whatever ffprobe's version, which is read once.
-
-        Nothing is read of sources that ffprobe has not seen the end of, and of other kinds.
-        """
+        """An info document has one duration, whatever ffprobe's version, which is read once."""
         mp3, stream = tagged(MPEG_1, 100), {**AUDIO, "start_time": "0.025057"}
         musepack8, early = {**AUDIO, "codec_name": "musepack8"}, {**AUDIO, "start_time": "0.000000"}
         for number, (reported, found, container, data, opened, duration, reads) in enumerate(
@@ -699,10 +673,7 @@ class SourceTests(ProberCase):
         self.answer(probing)
 
     def test_failed(self) -> None:
-        """A source that could not be read is refused, however ffprobe has ended.
-
-        Nothing is remembered of it: neither what ffprobe has found, nor that it took too long.
-        """
+        """A source that could not be read is refused, however ffprobe has ended."""
         self.cpu_seconds = 9.0
         for failure, refusal in (
             (UpstreamUnavailable(), UpstreamUnavailable),
@@ -772,10 +743,7 @@ class SharingTests(ProberCase):
         self.assert_released()
 
     def test_pool_full(self) -> None:
-        """A probe that finds no free slot is a 429 at once: there is no queue (D21).
-
-        Neither that request nor one that shares a probe opens its source.
-        """
+        """A probe that finds no free slot is a 429 at once: there is no queue (D21)."""
         sources = [FakeSource(name=name) for name in (b"a", b"b", b"a", b"c")]
         for source in sources[:2]:
             self.fetch(source=source).addErrback(lambda _: None)

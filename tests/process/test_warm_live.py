@@ -76,10 +76,7 @@ class ServerTests(WarmCase):
         self.assertEqual(([], None), (self.cold, warm.obstacle))
 
     async def test_killed(self) -> None:
-        """The end of a server, or of its spare child, is noticed with or without a request.
-
-        A child is started in spite of it. One warning says so, and another server starts.
-        """
+        """The end of a server, or of its spare child, is noticed with or without a request."""
         for victim, is_used in (
             ("group", True),
             ("server", True),

@@ -62,13 +62,6 @@ class PcmReaderTests(SynchronousTestCase):
         room = bytearray(100)
         return bytes(room[: reader.readinto(memoryview(room))])
 
-    def test_samples(self) -> None:
-        """Exactly the samples are read, however the room divides them."""
-        reader = self.reader(b"abcdefgh", frames=3)
-        room = bytearray(4)
-        read = [(reader.readinto(memoryview(room)), bytes(room)) for _ in range(3)]
-        self.assertEqual(read, [(4, b"abcd"), (2, b"efcd"), (0, b"efcd")])
-
     def test_chunks(self) -> None:
         """Samples that arrive in odd pieces, over many chunks, are joined correctly."""
         frames = noisy_frames(700_000, 2)

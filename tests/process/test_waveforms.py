@@ -359,10 +359,7 @@ class WaveformTests(SynchronousTestCase):
         self.assertEqual(len(parse_waveform(self.written()).values), 8)
 
     def test_second_pass(self) -> None:
-        """Another pass follows where the first one has other frames than expected.
-
-        It has as many pixels as the frames that the first one has counted.
-        """
+        """Another pass follows where the first one has other frames than expected."""
         output = samples(*range(18))
         for expected, passes in ((None, 1), (9, 1), (8, 2), (4, 2), (10, 1), (20, 2)):
             self.spawner.children.clear()
