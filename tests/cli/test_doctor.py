@@ -67,21 +67,6 @@ class SettingsTests(SynchronousTestCase):
         (found,) = load_usable(self.environment).results
         self.assertEqual((GOOD, "settings"), (found.verdict, found.check))
 
-    def test_source_headers(self) -> None:
-        """Each mistake in the file of headers is a line without its value (D59)."""
-        file = Path(self.mktemp())
-        file.touch(0o600)
-        https = {"AP_SOURCE_ALLOWLIST": "*", "AP_SOURCE_HEADERS_FILE": str(file)}
-        environment = {**self.environment, **https, "AP_SOURCE_DENY_PRIVATE": "1"}
-        file.write_text("a.example Host: hidden\nb.example X: \n")
-        results = load_usable(environment).results
-        lines = [result.line for result in results if result.verdict is BAD]
-        self.assertEqual(2, len(lines), lines)
-        self.assertNotIn("hidden", "".join(lines))
-        file.write_text("a.example X: hidden\nb.example X: hidden")
-        (found,) = load_usable(environment).results
-        self.assertIn("https at public addresses with headers for 2 hosts", found.text)
-
     def test_usable_settings(self) -> None:
         """Refused settings are dropped, and all others are kept."""
         store = {"AP_VARIANT_STORE": f"file://{self.folder}"}

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from xml.etree import ElementTree
 
 from tests.cli.command import RunResult, command, start_command, wait_for
-from tests.support.authority import Authority
-from tests.support.origins import STALL, File, Status, open_origin
+from tests.support.origins import STALL, Status, open_origin
 from tests.support.service import Process, ServiceCase, short_flac, signed, until, until_hit
 
 
@@ -114,22 +112,6 @@ class ProgramTests(ServiceCase):
     def warm(self, *words: str, terminal: bool = False, **variables: str) -> Process:
         """Start the command."""
         return start_command(self, "warm", *words, terminal=terminal, **variables)
-
-    async def test_list(self) -> None:
-        """`warm -` fetches a list over TLS, and prints a line per failure and a summary."""
-        authority = Authority(Path(self.mktemp()).resolve())
-        origin = open_origin(self, authority.issue("localhost"))
-        good = origin.put("/s/plain/a", File(b"x" * 5000, headers=("X-Audio-Proxy: MISS",)))
-        truncated = origin.put("/s/plain/b", File(b"x" * 5000, framing="chunked", sent=1000))
-        process = self.warm("--quiet", "-", SSL_CERT_FILE=str(authority.bundle))
-        process.transport.write(f"# a list\n\n{good}\n{truncated}\n".encode())
-        process.transport.closeStdin()
-        self.assertEqual(1, await process.end(), process.stderr)
-        self.assertRegex(process.stdout, r"\A2 URLs in [0-9.]+ s: 1 rendered, 1 failed; 6 kB\n\Z")
-        self.assertRegex(
-            process.stderr,
-            r"\Aaudioproxy: plain/b: ended early after 1000 bytes, see the node's log \(.+\)\n\Z",
-        )
 
     async def test_interrupted(self) -> None:
         """Ctrl-C ends `warm` at once with a summary of what was done, and status 130."""

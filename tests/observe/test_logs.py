@@ -204,14 +204,6 @@ class BatchTests(SynchronousTestCase):
         observer.request(self.RECORD)
         self.assertEqual(self.lines_written(), 1)
 
-    def test_levels(self) -> None:
-        """Access log lines below AP_LOG_LEVEL are not written."""
-        observer = self.observer("warning")
-        observer.request(self.RECORD)
-        observer.request(self.FAILED)
-        observer.write_through()
-        self.assertEqual(self.lines_written(), 1)
-
 
 class _Counted(io.StringIO):
     """Stream that counts flushes and raises an error if a test sets one."""
