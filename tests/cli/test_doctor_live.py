@@ -268,17 +268,10 @@ class ProgramTests(ServiceCase):
         self.assertEqual((1, ""), (ended.status, ended.err))
         document = json.loads(ended.out)
         verdicts = {check["check"]: check["verdict"] for check in document["checks"]}
-        self.assertEqual({"ok", "checks"}, document.keys())
-        keys = {name for check in document["checks"] for name in check}
-        self.assertEqual({"check", "verdict", "text"}, keys)
         self.assertIs(False, document["ok"])
-        self.assertEqual(
-            ["bad", "note", "bad", "good", "note"],
-            [
-                verdicts[what]
-                for what in "AP_KEY|AP_SERVE_MODE|variant store|ffmpeg|settings file".split("|")
-            ],
-        )
+        names = "AP_KEY|AP_SERVE_MODE|variant store|ffmpeg|settings file".split("|")
+        found = [verdicts[name] for name in names]
+        self.assertEqual(["bad", "note", "bad", "good", "note"], found)
         self.assertIn(str(self.root), ended.out)
         self.assertNotIn(secret, ended.out)
 

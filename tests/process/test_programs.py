@@ -177,15 +177,13 @@ class FindMissingTests(CapabilitiesCase):
                 self.spawner.last.exit_and_end(stdout=b"ffprobe version 1")
                 self.successResultOf(checking)
                 names.append(programs.build_name)
-        self.assertEqual(names[::2], names[1::2])
-        self.assertEqual(4, len(set(names)))
-        self.assertEqual(
-            ["7.1-a"] * 3 + ["unknown"], [name.partition(":")[0] for name in names[::2]]
-        )
+        self.assertEqual((names[::2], 4), (names[1::2], len(set(names))))
+        versions = [name.partition(":")[0] for name in names[::2]]
+        self.assertEqual(["7.1-a"] * 3 + ["unknown"], versions)
         self.assertRegex(" ".join(names), r"\A([!-~]+:[0-9a-f]{8} ?){8}\Z")
         checking = Deferred.fromCoroutine(programs.probe_versions())
-        self.spawner.last.exit_and_end(127)
-        self.spawner.last.exit_and_end(127)
+        for _ in PROGRAMS:
+            self.spawner.last.exit_and_end(127)
         self.successResultOf(checking)
         self.assertEqual(names[-1], programs.build_name)
 
