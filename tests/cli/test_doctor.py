@@ -67,6 +67,15 @@ class SettingsTests(SynchronousTestCase):
         (found,) = load_usable(self.environment).results
         self.assertEqual((GOOD, "settings"), (found.verdict, found.check))
 
+    def test_source_headers(self) -> None:
+        """The hosts with headers are counted (D59)."""
+        file = Path(self.mktemp())
+        file.touch(0o600)
+        file.write_text("a.example X: hidden\nb.example X: hidden")
+        https = {"AP_SOURCE_ALLOWLIST": "*", "AP_SOURCE_HEADERS_FILE": str(file)}
+        (found,) = load_usable(self.environment | https | {"AP_SOURCE_DENY_PRIVATE": "1"}).results
+        self.assertIn("https at public addresses with headers for 2 hosts", found.text)
+
     def test_usable_settings(self) -> None:
         """Refused settings are dropped, and all others are kept."""
         store = {"AP_VARIANT_STORE": f"file://{self.folder}"}

@@ -26,6 +26,7 @@ from tests.cli.command import RunResult, run_command
 from tests.support.authority import Authority
 from tests.support.checks import collect, run_checks, single_result
 from tests.support.folders import short_folder
+from tests.support.origins import open_origin
 from tests.support.remote import RemoteCase
 from tests.support.service import PATIENCE, ServiceCase, reactor
 from tests.support.stand_ins import compile_program
@@ -304,3 +305,15 @@ class BucketTests(RemoteCase):
         self.assertIs(NOTE, results["playback"].verdict)
         self.assertEqual(good("builds", "the store has no variants yet"), results["builds"])
         self.assertEqual([], self.stored())
+
+    async def test_certificates(self) -> None:
+        """An untrusted certificate is reported with AP_S3_CA_BUNDLE, and passes with it."""
+        authority = Authority(Path(self.mktemp()).resolve())
+        origin = open_origin(self, authority.issue("localhost"))
+        endpoint = {"AP_S3_ENDPOINT": f"https://localhost:{origin.port}"}
+        results = await self.run_checks(**endpoint)
+        self.assertIn("AP_S3_CA_BUNDLE", results["variant store"].text)
+        self.assertIs(NOTE, results["way to the store"].verdict)
+        results = await self.run_checks(**endpoint, AP_S3_CA_BUNDLE=str(authority.bundle))
+        way = results["way to the store"]
+        self.assertEqual((GOOD, True), (way.verdict, str(authority.bundle) in way.text))

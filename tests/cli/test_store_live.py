@@ -153,6 +153,7 @@ class SilentStoreTests(ServiceCase):
             ("stat", {"variants": 0}),
             ("prune --max-bytes 1", {"remaining": None}),
             ("purge local://one.wav", {"removed": []}),
+            ("verify", {"good": 0}),
         ):
             store = SilentStore()
             ended = self.run_on(store, *words.split(), "--json")

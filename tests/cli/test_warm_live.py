@@ -97,6 +97,17 @@ class ServiceTests(ServiceCase):
         }
         self.assertEqual(expected, ElementTree.fromstring(item).attrib)
 
+    def test_rendered(self) -> None:
+        """`warm` renders missing variants, and prints refusals without signatures."""
+        self.add("a.flac", short_flac())
+        port = self.start().port
+        urls = [self.url(port, f"/{each}/plain/local://a.flac") for each in ("f:mp3", "f:mp9")]
+        ended = self.warm(*urls)
+        self.assertEqual(1, ended.status)
+        self.assertRegex(ended.out, r"\A2 URLs in .+: 1 rendered, 1 failed; \S+ kB\n\Z")
+        words = r"\Aaudioproxy: f:mp9/plain/local://a\.flac: 422 invalid_.*\n\Z"
+        self.assertRegex(ended.err, words)
+
 
 class ProgramTests(ServiceCase):
     """`warm` in a process of its own."""

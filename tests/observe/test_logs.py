@@ -72,6 +72,8 @@ class LineObserverTests(SynchronousTestCase):
                 observer({"log_time": TIME, "log_format": "x", "log_level": level})
             shown = re.findall(r"\[(\w+)\] x", stream.getvalue())
             self.assertEqual([*names[at:], "error"], shown)
+            observer.request(hit())
+            self.assertEqual(at < 2, "render 200" in stream.getvalue())
 
     def test_several_lines(self) -> None:
         """Line breaks in a text cannot forge a log line: continuation lines are indented (D28)."""

@@ -7,10 +7,12 @@ program that stands in for ffmpeg and ffprobe does so here, with ordinary files.
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
 
 from twisted.internet.defer import Deferred, gatherResults
 
+from tests.support.audio import riff
 from tests.support.processes import set_environment
 from tests.support.programs import STAND_IN
 from tests.support.service import ServiceCase, fetch, short_flac, signed
@@ -65,3 +67,13 @@ class HungrySourceTests(ServiceCase):
         await self.assert_others_served(port)
         response = await hungry
         self.assertEqual((504, "probe_timeout"), (response.status, response.error))
+
+    async def test_low_rates(self) -> None:
+        """A sample rate of 1 Hz is resampled piece by piece: its renders are whole."""
+        form = struct.pack("<HHIIHH", 1, 1, 1, 2, 2, 16)
+        self.add("low.wav", riff(form, b"\1\0" * 30))
+        port = self.start().port
+        for options, size in (("f:wav/sr:48000", 30 * 48_000 * 2), ("f:mp3", 30 * 64_000 // 8)):
+            response = await fetch(port, signed(f"/{options}/plain/local://low.wav"))
+            self.assertEqual((200, True), (response.status, response.complete))
+            self.assertApproximates(size, len(response.body), 10_000)

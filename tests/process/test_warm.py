@@ -25,6 +25,7 @@ from audioproxy.process.fork_server import NotForked
 from audioproxy.process.starters import UtilLinuxStarter
 from audioproxy.process.warm import WarmProgram
 from audioproxy.process.warm_starter import WarmStarter, warm_starter
+from tests.support.processes import open_descriptors, opened_since
 
 PROGRAM = "/usr/bin/ffmpeg"
 
@@ -339,6 +340,18 @@ class ScheduleTests(ServerCase):
         self.processes[-1].end(signal.SIGKILL)
         self.assertRaises(StopIteration, closing.send, None)
         self.assertEqual(([], 1), (self.clock.getDelayedCalls(), len(self.servers)))
+
+    def test_closed_during_a_trial(self) -> None:
+        """Nothing of a trial is open any more when the end of the servers is reported."""
+        before = open_descriptors()
+        self.warm.open()
+        self.servers[-1].become_ready()
+        self.processes[-1].end()
+        closing = Deferred.fromCoroutine(self.warm.close())
+        closing.addCallback(lambda _: opened_since(before))
+        self.servers[-1].end()
+        self.processes[-1].end(signal.SIGKILL)
+        self.assertEqual(set(), self.successResultOf(closing))
 
 
 class FarTests(ServerCase):

@@ -497,7 +497,7 @@ class DecoderPipeTests(SynchronousTestCase):
     def test_slow_child(self) -> None:
         """A child that is silent for longer than the reader's poll interval is awaited."""
         wait: list[Callable[[], object]] = [lambda: None] * 3
-        one, two = (partial(os.write, self.writable, text) for text in (b"abc", b"def"))
-        self.assertEqual(
-            b"abcdef", self.read(ScriptedEvent(*wait, one, *wait, two, self.closing.close))
-        )
+        # The first piece fills the room.
+        one, two = (partial(os.write, self.writable, text) for text in (b"123456789", b"abc"))
+        steps = (*wait, one, *wait, two, self.closing.close)
+        self.assertEqual(b"123456789abc", self.read(ScriptedEvent(*steps)))
