@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.cli.checks.builds import check_builds, check_catalog, compare_builds, sample_builds
+from audioproxy.cli.checks.builds import check_catalog, compare_builds, sample_builds
 from audioproxy.cli.checks.results import Verdict
-from audioproxy.config import Config
 from audioproxy.variants.catalog import CatalogError, Entry, OnFailure, Page
 from audioproxy.variants.record import VariantRecord
-from tests.support.checks import collect
 from tests.support.stores import RECORD
 
 OWN, OTHER = "9.0.2-4:a186d3b2", "5.1.9-0+deb12u1:b6e71b83"
@@ -139,11 +136,3 @@ class SampleTests(SynchronousTestCase):
         catalog = FakeCatalog([OWN] * 100)
         catalog.hangs_after = 20
         self.assertIn("of 20 stored variants, ", self.text(catalog, Verdict.GOOD, 10))
-
-    def test_no_store(self) -> None:
-        """Without a store, nothing is compared."""
-        engine: Any = SimpleNamespace(store=None)
-        checking = Deferred.fromCoroutine(
-            collect(check_builds(None, Config(allow_insecure=True), engine))
-        )
-        self.assertEqual([], self.successResultOf(checking))

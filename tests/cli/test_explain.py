@@ -109,15 +109,6 @@ class UrlTests(SynchronousTestCase):
             self.assertRegex(ended.out, rf"(?m)^{title} +{words}")
         self.assertEqual(1, self.explain(SIGNER.sign("/exp:1/plain/local://a"), 3)["ends"])
 
-    def test_bad_source(self) -> None:
-        """`explain` shows the options of a URL even if its source is refused."""
-        parts = self.explain(SIGNER.sign("/f:opus/br:96/plain/ftp://x"), 4)
-        refused = {"status": 404, "error": "not_found"}
-        self.assertEqual(parts["refused"], parts["refused"] | refused)
-        self.assertEqual({"br": "96", "f": "opus"}, parts["options"])
-        self.assertEqual("br:96/f:opus", parts["canonical"])
-        self.assertNotIn("source", parts)
-
     def test_settings(self) -> None:
         """Without a key, `explain` exits with 0 and reports that the signature is not checked."""
         parts = self.explain(SIGNER.info_url("local://a"), AP_KEY="", AP_SALT="")

@@ -86,14 +86,6 @@ class LogWriterTests(SynchronousTestCase):
         self.writer.drain(0)
         self.assertEqual(b"a\n", self.gate.written)
 
-    def test_order(self) -> None:
-        """A writer that blocks delays nobody; all lines are written in order."""
-        self.start()
-        for number in range(1000):
-            self.writer.write(f"{number}\n")
-        self.assertEqual(b"", self.gate.written)
-        self.assertEqual(["first", *map(str, range(1000))], self.finish())
-
     def test_lost(self) -> None:
         """Lines beyond the limit are lost; one line says how many, where they would have been."""
         self.start()

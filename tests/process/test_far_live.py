@@ -138,15 +138,6 @@ class ReadTests(SynchronousTestCase):
         finally:
             source.close()
 
-    def test_end(self) -> None:
-        """At the end of a source, and behind it, nothing is read and nothing is asked for."""
-        source = self.open()
-        steps = [f"{way}:3:100:{len(CONTENT) + more}" for way in WAYS_AT for more in (0, 1, 10**9)]
-        self.assertEqual([(0, b"")] * len(steps), self.follow(source, *steps))
-        self.assertEqual([], source.questions)
-        (last,) = self.follow(source, f"pread:3:100:{len(CONTENT) - 7}")
-        self.assertEqual((7, CONTENT[-7:]), last)
-
     def test_size_becomes_known(self) -> None:
         """A source ends where its file ends when a block is there, not when it was opened."""
         source = self.open()

@@ -188,16 +188,6 @@ class EndTests(EncoderCase):
         self.spawner.last.exit_and_end(255)
         self.refused(encoding, UpstreamUnavailable)
 
-    def test_source(self) -> None:
-        """Each child inherits its source."""
-        null = os.open(os.devnull, os.O_RDONLY)
-        self.addCleanup(os.close, null)
-        self.source.descriptors = {3: null, 4: null, 5: null}
-        for running in self.start_each():
-            self.assertLessEqual({3, 4, 5}, set(self.spawner.last.inherited))
-            self.spawner.last.exit_and_end(stdout=b"total_size=500\n")
-            self.successResultOf(running)
-
     def test_missing_program(self) -> None:
         """Without ffmpeg a run is a 500 (D34)."""
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
@@ -239,18 +229,6 @@ class EndTests(EncoderCase):
                 self.spawner.last.exit_and_end(code, number, stderr=stderr)
                 refusal = WrongLength if b"excess" in stderr else IrregularSource
                 self.refused(running, refusal, stderr)
-
-    def test_output_pipe(self) -> None:
-        """The stdout of `run_to_pipe` is the pipe; both the pipe and the run end with the child."""
-        reading, writing = os.pipe()
-        self.addCleanup(os.close, reading)
-        running = self.run_to_pipe(writing)
-        self.assertEqual(self.spawner.last.piped, {2})
-        self.spawner.last.write_stdout(b"abc")
-        self.assertEqual(os.read(reading, 9), b"abc")
-        self.spawner.last.exit_and_end()
-        self.assertEqual(os.read(reading, 9), b"")
-        self.successResultOf(running)
 
     def test_measure(self) -> None:
         """The length is ffmpeg's last report, a byte for each sample, or 0 for none."""

@@ -411,19 +411,6 @@ class FarTests(ServerCase):
             self.assertFalse(self.successResultOf(self.ask()))
         self.assertEqual(1, len(self.warned(events)))
 
-    def test_replaced(self) -> None:
-        """A question waits for the server that takes the place of an outdated one."""
-        self.ask()
-        self.make_ready()
-        for notices in (self.assert_refused, lambda: None):
-            self.files.version += 1
-            notices()
-            waiting = self.ask()
-            self.assertNoResult(waiting)
-            self.assertEqual(["replaced"], self.servers[-2].killed)
-            self.make_ready()
-            self.assertTrue(self.successResultOf(waiting))
-
     def test_does_not_ask(self) -> None:
         """A program that does not ask for blocks, or crashes, is linked for other sources only."""
         for ends in ({"asks": False}, {"number": signal.SIGSEGV}):
