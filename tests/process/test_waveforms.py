@@ -48,17 +48,6 @@ def samples(*values: int) -> bytes:
     return struct.pack(f"<{len(values)}h", *values)
 
 
-class OpenFile(FakeSourceFile):
-    """A source in a file.
-
-    :ivar descriptor: of the file; None where blocks of it may be missing.
-    """
-
-    def __init__(self, descriptor: int, *, is_far: bool) -> None:
-        super().__init__({SOURCE_DESCRIPTOR: descriptor})
-        self.descriptor = None if is_far else descriptor
-
-
 #: Parts of the two pixels of `STEREO`, with two frames each.
 PARTS = [Pass(Pipeline(["ffmpeg", name]), None, 2, 1) for name in ("first", "last")]
 
@@ -91,34 +80,27 @@ class WaveformTests(SynchronousTestCase):
         in_thread: Callable[[Any], Any] | None = None,
         source: bytes | None = None,
         codec: str = "pcm_s16le",
-        is_far: bool = False,
         frames: int | None = None,
         parts: Sequence[Pass] = (),
         **options: Any,
     ) -> Deferred[None]:
-        """Start to render a waveform.
+        """Start to render a waveform of an expected number of frames.
 
         :param source: the content of a source of two frames that needs no decoder.
-        :param is_far: blocks of the source may be missing.
-        :param frames: the expected number of frames.
         :param options: further fields of `Waveforms`.
         """
         in_thread = in_thread or self.threads.in_thread
+        direct = None if source is None else PcmSamples(codec, 0, 2, 2)
 
         async def render() -> None:
             with tempfile.TemporaryFile() as file:
                 file.write(source or b"")
                 file.flush()
-                self.source = OpenFile(file.fileno(), is_far=is_far)
+                self.source = FakeSourceFile({SOURCE_DESCRIPTOR: file.fileno()})
                 await Waveforms(Decoder(self.ffmpeg, in_thread), in_thread, **options).write(
-                    Pass(
-                        COMMAND,
-                        None if source is None else PcmSamples(codec, 0, 2, 2),
-                        frames,
-                        spec.pixels,
-                    ),
+                    Pass(COMMAND, direct, frames, spec.pixels),
                     self.source,
-                    self.source.descriptor,
+                    file.fileno(),
                     spec,
                     self.output if output is None else output,
                     1000,
@@ -284,12 +266,6 @@ class WaveformTests(SynchronousTestCase):
         self.threads.run()
         self.assertEqual(self.read_values(reading), [1, 1, -2, -2, 3, 3, -4, -4])
         self.assertEqual(self.spawner.children, [])
-
-    def test_far_file(self) -> None:
-        """ffmpeg decodes the samples of a source of which blocks may be missing."""
-        reading = self.start(source=samples(1, -2, 3, -4), is_far=True)
-        self.end(stdout=samples(1, -2))
-        self.assertEqual(self.read_values(reading), [1, 1, -2, -2, 0, 0, 0, 0])
 
     def test_failed_source(self) -> None:
         """A source that could not be read is the cause, whatever the samples up to there give."""
