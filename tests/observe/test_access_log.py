@@ -165,12 +165,10 @@ class AccessLogEntryTests(SynchronousTestCase):
         """
         for level, endpoint, *statuses in (
             (LogLevel.info, "render", 200, 206, 304, 404, 429),
-            (LogLevel.warn, "render", 500, 502, 504),
-            *((LogLevel.info, "info", 200), (LogLevel.warn, "info", 504)),
-            *((LogLevel.info, "unknown", 404), (LogLevel.warn, "unknown", 500)),
-            *((LogLevel.debug, "metrics", 200), (LogLevel.warn, "metrics", 500)),
-            *((LogLevel.info, "preflight", 204), (LogLevel.debug, "health", 200)),
-            (LogLevel.debug, "ready", 200, 503),
+            *((LogLevel.info, "unknown", 404), (LogLevel.info, "preflight", 204)),
+            *((LogLevel.warn, name, 500, 504) for name in ("render", "info", "unknown", "metrics")),
+            *((LogLevel.debug, name, 200) for name in ("metrics", "health", "ready")),
+            (LogLevel.debug, "ready", 503),
         ):
             for status in statuses:
                 # Only the 503 of a node that is not ready has no error code.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import re
-import select
 import threading
 
 from twisted.python.logfile import LogFile
@@ -163,18 +161,6 @@ class WriteLinesTests(SynchronousTestCase):
             self.reading, self.writing = os.pipe()
             self.reader = io.FileIO(self.reading)
         os.close(self.writing)
-
-    def test_full_pipe(self) -> None:
-        """What a full pipe holds ends with a line."""
-        os.write(self.writing, b"unread\n")
-        self.write_in_thread(b"".join(b"%d\n" % number for number in range(100_000)))
-        poll = select.poll()
-        poll.register(self.writing, select.POLLOUT)
-        while poll.poll(0):
-            pass
-        held = os.read(self.reading, 1 << 20)
-        self.assertTrue(re.fullmatch(rb"unread\n(\d+\n)+", held), held[-20:])
-        self.reader.readall()
 
     def test_refused(self) -> None:
         """What the system refuses is returned: a reader that is gone, or a full disk."""

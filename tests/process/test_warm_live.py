@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from unittest.mock import patch
@@ -22,7 +21,6 @@ from tests.support.far import FarSource
 from tests.support.processes import free_descriptors, open_descriptors, opened_since
 from tests.support.service import (
     PATIENCE,
-    PROJECT,
     Process,
     all_children,
     is_running,
@@ -32,7 +30,6 @@ from tests.support.service import (
 )
 from tests.support.stand_ins import HARMLESS, THREADED, compile_library, compile_program
 from tests.support.warm_programs import (
-    ENVIRONMENT,
     WarmCase,
     connect,
     launcher_of,
@@ -40,29 +37,6 @@ from tests.support.warm_programs import (
     running_server,
     warnings,
 )
-
-# A service that starts its reactor after its servers, and has a child that it has forked itself,
-# with copies of its sockets. It prints the IDs of that child and of one that waits.
-SERVICE = """
-import os, sys, time
-from twisted.internet import reactor
-from twisted.internet.defer import Deferred
-from tests.support.warm_programs import connect, launcher_of
-warm, _ = connect(sys.argv[1])
-launcher = launcher_of(warm)
-warm.open()
-
-async def launch():
-    await warm.settle()
-    child = launcher.launch([sys.argv[1], "wait"], {}, 1000, stdout_limit=100)
-    own = os.fork()
-    if not own:
-        time.sleep(1000)
-    print(own, child.protocol.pid, flush=True)
-
-Deferred.fromCoroutine(launch()).addErrback(lambda failure: print(failure, flush=True))
-reactor.run()
-"""
 
 
 class ServerTests(WarmCase):
@@ -214,11 +188,7 @@ class ServerTests(WarmCase):
             shutil.copy(program, copy)
             copy.rename(program)
 
-        for change in (
-            upgrade,
-            lambda: os.utime(program),
-            lambda: compile_library(self.folder, HARMLESS),
-        ):
+        for change in (upgrade, lambda: compile_library(self.folder, HARMLESS)):
             server = running_server(warm)
             with capturedLogs() as events:
                 change()
@@ -232,31 +202,6 @@ class ServerTests(WarmCase):
         program.with_name("other").write_bytes(b"")
         await self.assert_warm(warm)
         self.assertEqual(server, warm.server_pid)
-
-    async def test_service_killed(self) -> None:
-        """Nothing outlives a killed service, even if a process that it has forked does."""
-        service = Process()
-        reactor.spawnProcess(
-            service,
-            sys.executable,
-            [sys.executable, "-c", SERVICE, plain_program()],
-            {**ENVIRONMENT, "PYTHONPATH": str(PROJECT)},
-        )
-        self.addCleanup(service.signal, signal.SIGKILL)
-        found = await service.printed(r"(\d+) (\d+)\n", "the process IDs")
-        own, child = map(int, found.groups())
-        # The server, its spare child, the child, and the one that the service has forked itself.
-        started = await until(
-            lambda: len(found := all_children(service.pid)) == 4 and found, "the processes"
-        )
-        self.assertTrue({own, child} < set(started))
-        service.signal(signal.SIGKILL)
-        for pid in set(started) - {own}:
-            await until(lambda pid=pid: not is_running(pid), "the end of a process")
-        self.assertTrue(is_running(own))
-        os.kill(own, signal.SIGKILL)
-        # It has held the pipes.
-        await service.end()
 
 
 class ObstacleTests(WarmCase):
