@@ -122,14 +122,12 @@ class FakeExecutables:
 
     :ivar obstacle: why it is never linked ahead.
     :ivar looked: when that was asked for.
-    :ivar version: changes when its file is replaced.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self.obstacle: str | None = None
         self.looked: list[float] = []
-        self.version = 0
 
     def find_obstacle(self, program: str) -> str | None:
         self.looked.append(self._now())
@@ -137,7 +135,7 @@ class FakeExecutables:
         return self.obstacle
 
     def identify(self, path: str) -> object:
-        return self.version
+        return 0
 
     def read_folders(self, pid: int | None) -> set[str]:
         return set()
@@ -155,7 +153,6 @@ class ServerCase(SynchronousTestCase):
         self.clock.advance(1_000_000)
         self.servers: list[FakeServer] = []
         self.processes: list[FakeProcess] = []
-        self.refusal: OSError | None = None
         self.files = FakeExecutables(lambda: self.now)
         confined = ConfinedProgram((PROGRAM,), is_script=False)
         self.cells = CellStarter("/bin/audioproxy-cell", {PROGRAM: confined})
@@ -178,8 +175,6 @@ class ServerCase(SynchronousTestCase):
 
     def new_process(self, *arguments: Any) -> FakeProcess:
         """Return a forked child."""
-        if self.refusal is not None:
-            raise self.refusal
         process = FakeProcess(*arguments)
         self.processes.append(process)
         return process
