@@ -193,23 +193,6 @@ class ChildTests(SynchronousTestCase):
         self.spawner.last.end()
         self.assertEqual(self.successResultOf(waiting).code, 3)
 
-    def test_escalation(self) -> None:
-        """At the deadline a child gets TERM; two seconds later it gets KILL once."""
-        child = self.start()
-        waiting = self.wait(child)
-        self.clock.advance(4.9)
-        self.assertEqual(self.signals, [])
-        self.clock.advance(0.1)
-        self.assertEqual(self.signals, ["TERM"])
-        self.clock.advance(1.9)
-        child.stop()
-        self.assertEqual(self.signals, ["TERM"])
-        self.clock.pump([0.1, 60])
-        self.assertEqual(self.signals, ["TERM", "KILL"])
-        self.assertNoResult(waiting)
-        self.spawner.last.exit_and_end(signal=9)
-        self.failureResultOf(waiting, ChildTimeout)
-
     def test_request_of_a_timer(self) -> None:
         """A timer logs with the id of the request that started the child (D54)."""
 
@@ -222,14 +205,27 @@ class ChildTests(SynchronousTestCase):
         self.assertEqual(["abc"], [event.get("request_id") for event in self.log.events])
         self.spawner.last.exit_and_end(signal=9)
 
-    def test_survives_a_kill(self) -> None:
-        """A child that survives KILL, cancelled or not, is logged after 5 s, and awaited."""
+    def test_escalation(self) -> None:
+        """At the deadline a child gets TERM, and two seconds later KILL; then it is awaited.
+
+        One that survives this for 5 s is logged, once.
+        """
         for cancelled in (False, True):
             self.log.events.clear()
-            waiting = self.wait(self.start())
+            child = self.start()
+            waiting = self.wait(child)
             self.spawner.last.pid = 77
-            self.clock.pump([5, 2, 4.9])
-            self.assertEqual((self.signals, self.errors()), (["TERM", "KILL"], []))
+            for seconds, signals in (
+                (4.9, []),
+                (0.1, ["TERM"]),
+                (1.9, ["TERM"]),
+                (0.1, ["TERM", "KILL"]),
+                (4.9, ["TERM", "KILL"]),
+            ):
+                self.clock.advance(seconds)
+                if signals:
+                    child.stop()
+                self.assertEqual((signals, []), (self.signals, self.errors()))
             self.clock.advance(0.1)
             error = "child 77 survived SIGKILL; waiting for its end"
             self.assertEqual((self.errors(), self.clock.getDelayedCalls()), ([error], []))
