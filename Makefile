@@ -99,7 +99,7 @@ browsers: system-ffmpeg dev browser engines #: play the player in Chromium, Fire
 	    tests.browser.test_engines tests.browser.test_redirects
 	$(BIN)/python -m bench.browsers
 
-proxies: system-ffmpeg dev haproxy nginx proxy-servers #: run nodes behind seven proxies and two of Node, and write the tables of docs/proxies.md
+proxies: system-ffmpeg dev haproxy nginx proxy-servers #: run nodes behind seven proxies and two of Node, and write the table of docs/proxies.md
 	$(BIN)/python -m tests.deploy.torn_streams
 	AUDIOPROXY_HAPROXY=required AUDIOPROXY_NGINX=required AUDIOPROXY_PROXIES=required \
 	    $(BIN)/python $(TRIAL) -j$(JOBS) tests.deploy.test_proxies tests.deploy.other_proxies

@@ -35,6 +35,7 @@ from audioproxy.errors import NoSuchSource
 from audioproxy.files.disk_space import DiskMonitor
 from audioproxy.files.scratch_files import AnonymousFile, AnonymousSpace, ScratchFile
 from audioproxy.files.streams import FileProducer
+from audioproxy.files.whole_transfers import read_whole, write_next
 from audioproxy.grammar.sources import Source
 from audioproxy.media.conversion import SOXR
 from audioproxy.observe.metrics import Metrics
@@ -213,7 +214,7 @@ class _Child:
         if self.output is None:
             self._protocol.childDataReceived(1, stdout)
         else:
-            os.write(self.output, stdout)
+            write_next(self.output, stdout)
             os.close(self.output)
         self._protocol.childDataReceived(2, stderr)
         reason = Failure(ProcessTerminated(code) if code else ProcessDone(0))
@@ -275,7 +276,7 @@ class _Source(OpenLocalSource):
 
     def __init__(self, content: bytes, run_in_thread: Any) -> None:
         file = AnonymousFile()
-        os.write(file.descriptor, content)
+        write_next(file.descriptor, content)
         descriptor = os.dup(file.descriptor)
         file.close()
         super().__init__(descriptor, os.fstat(descriptor), run_in_thread)
@@ -352,7 +353,7 @@ class MemoryStore:
         record: VariantRecord,
     ) -> None:
         """Store the ``size`` bytes that a render wrote into ``scratch``."""
-        self.variants[key] = os.pread(scratch.descriptor, size, 0)
+        self.variants[key] = read_whole(scratch.descriptor, size, 0)
         self._stored[key] = record.stored
 
     async def open(self) -> None:

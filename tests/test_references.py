@@ -111,13 +111,3 @@ class ReferenceTests(SynchronousTestCase):
             found += [name for name in PLACE.findall(document) if not (ROOT / name).exists()]
             dead += [f"{path}: {reference}" for reference in found]
         self.assertEqual([], dead, "\n".join(dead))
-
-    def test_finds_dead_references(self) -> None:
-        """Unknown decisions, sections and rules are found, and rules without a section."""
-        rules = {"Errors": "| 415 | x |\n\n1. One.\n2. Two.\n"}
-        good = "D5 (D5) (Errors) (Errors, 1 and 2; D5) (Errors, 415) %D7 (RFC 9110, 14.2)"
-        self.assertEqual([], list(dead_references(good, {"5"}, rules)))
-        rule = ("D6", "(Errors, 3)", "(Errors, 1 to 3)", "(Info, 1)", "(Errors; Info,\n1)")
-        section = ('It fails (Info)."""', "(Info).\n", "(Info\nform).\nIt")
-        for dead in (*rule, *section, "(rule 5)", 'It fails (4)."""'):
-            self.assertEqual(1, len(list(dead_references(dead, {"5"}, rules))), dead)

@@ -46,7 +46,14 @@ class ReplacedTests(ServiceCase):
 
     async def first(self, path: bytes) -> tuple[Response, bytes]:
         """Render a variant; return the first HIT, and its Last-Modified."""
-        miss = await self.get(path)
+
+        async def render() -> Response | None:
+            response = await self.get(path)
+            # For a second, the output of the last render can still be joined (D37).
+            return None if response["x-audio-proxy"] == b"COALESCED" else response
+
+        miss = await until(render, "a new render")
+        assert miss is not None
         self.assertEqual((200, b"MISS"), (miss.status, miss["x-audio-proxy"]))
         self.assertIsNone(miss["last-modified"])
         hit = await until_hit(self.service.port, path)
@@ -63,13 +70,6 @@ class ReplacedTests(ServiceCase):
         assert trailer is not None and trailer[1] is not None
         os.utime(path, (1_000_000_000, 1_000_000_000))
         return trailer[1]
-
-    def is_over(self, key: str) -> bool:
-        """Return whether requests can no longer join the render of a key."""
-        subscription = self.service.engine.renders.find(key)
-        if subscription is not None:
-            subscription.leave()
-        return subscription is None
 
     async def test_resume(self) -> None:
         """A date resumes the recording that it came from alone; an ETag any of its name (D58)."""
@@ -91,7 +91,6 @@ class ReplacedTests(ServiceCase):
 
             self.write_tone(400)
             (self.store / key[:2] / key).unlink()
-            await until(lambda key=key: self.is_over(key), "the end of the render's output")
             # Last-Modified has whole seconds.
             await until(lambda it=found: time.time() >= it.stored + 1, "the next second")
             # Without a stored variant, nobody gets a part: the stream of the render has no ranges.

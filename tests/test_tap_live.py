@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import resource
@@ -33,6 +34,9 @@ from tests.support.service import (
     until,
     until_hit,
 )
+
+# prctl(2)
+PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 
 #: Log line with its time (Request log).
 LINE = re.compile(
@@ -163,19 +167,6 @@ class RefusedStartTests(TapCase):
         self.assertRegex(line, r"\ASSL_CERT_FILE: .*No such file")
         # If no host is allowed, no certificate is ever verified.
         await self.twistd(**missing).port()
-
-    async def test_stopped_while_it_asks(self) -> None:
-        """SIGTERM during the check of a bucket ends the start with status 0 and without errors."""
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            silent.settimeout(PATIENCE)
-            endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
-            process = self.twistd(**{**BUCKET, "AP_S3_ENDPOINT": endpoint})
-            with silent.accept()[0]:
-                process.signal(signal.SIGTERM)
-                self.assertEqual(0, await process.end())
-        self.assertEqual("", process.stderr)
-        self.assertNotIn("error", process.stdout)
-        self.assert_not_served(process)
 
 
 class BindTests(TapCase):
@@ -468,31 +459,18 @@ class NotDumpableTests(TapCase):
     """Protection of the keys in the service's memory from code in a decoder (D45)."""
 
     def test_hidden(self) -> None:
-        """The service's process is not dumpable (prctl) before it listens; its children are.
-
-        It has also raised its limit of descriptors.
-        """
-        read = "import ctypes, os, sys; sys.exit(40 + ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
-        script = (
-            "import ctypes, resource, subprocess, sys\n"
-            "from audioproxy import tap\n"
-            "_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
-            "resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))\n"
-            "options = tap.Options()\n"
-            "options.parseOptions([])\n"
-            "tap.makeService(options)\n"
-            f"child = subprocess.call([sys.executable, '-c', {read!r}])\n"
-            "soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
-            "print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), child, soft > 256)"
-        )
-        ended = subprocess.run(
-            [sys.executable, "-c", script],
-            env=self.environment(),
-            capture_output=True,
-            check=False,
-            text=True,
-        )
-        self.assertEqual("0 41 True\n", ended.stdout, ended.stderr)
+        """The service's process is not dumpable (prctl) before it listens; its children are."""
+        prctl = ctypes.CDLL(None).prctl
+        self.addCleanup(prctl, PR_SET_DUMPABLE, 1, 0, 0, 0)
+        options = tap.Options()
+        options.config, options.warnings = self.config(), ()
+        options.listening = options.metrics_socket = None
+        options.notify = lambda state: None
+        tap.makeService(options)
+        self.assertEqual(0, prctl(PR_GET_DUMPABLE, 0, 0, 0, 0))
+        read = f"ctypes.CDLL(None).prctl({PR_GET_DUMPABLE}, 0, 0, 0, 0)"
+        script = f"import ctypes, sys; sys.exit(40 + {read})"
+        self.assertEqual(41, subprocess.call([sys.executable, "-c", script]))
 
 
 class DescriptorTests(SynchronousTestCase):
@@ -507,3 +485,14 @@ class DescriptorTests(SynchronousTestCase):
             (unlimited, unlimited, unlimited),
         ):
             self.assertEqual(raised, tap.raised_limit(soft, hard))
+
+    def test_raised(self) -> None:
+        """The limit of this process is raised once."""
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        low = (min(256, before[0]), before[1])
+        resource.setrlimit(resource.RLIMIT_NOFILE, low)
+        for _ in range(2):
+            tap.raise_descriptor_limit()
+            expected = (tap.raised_limit(*low), before[1])
+            self.assertEqual(expected, resource.getrlimit(resource.RLIMIT_NOFILE))

@@ -1,8 +1,9 @@
 """Mutate pure parts of the package with mutmut, and print the mutants that no test detects.
 
-Each mutant is run with the unit tests of its folder alone. mutmut changes the bodies of functions
-without decorators: tables, dataclass fields and properties stay as they are, and so does what a
-module does when it is imported. A repeated run tests only what has changed.
+Each mutant is run with the unit tests of its folder alone, media with its subfolders. mutmut
+changes the bodies of functions without decorators: tables, dataclass fields and properties stay as
+they are, and so does what a module does when it is imported. A repeated run tests only what has
+changed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from mutmut.mutation.diff_apply import get_diff_for_mutant
 
 ROOT = Path(__file__).parent.parent
 
-#: Folders, each with its modules, which are tested by the modules of the same folder in tests/.
+#: Folders, each with its modules.
 SCOPES = {
     "grammar": ("*.py",),
     "web": ("conditions.py", "response_plan.py"),
@@ -67,7 +68,7 @@ def prepare(folder: Path, scope: str) -> None:
         shutil.rmtree(folder / name, ignore_errors=True)
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("node_modules"))
     shutil.rmtree(folder / "mutants/tests", ignore_errors=True)
-    tests = (ROOT / "tests" / scope).glob("test_*.py")
+    tests = (ROOT / "tests" / scope.partition("/")[0]).rglob("test_*.py")
     chosen = [str(path.relative_to(ROOT)) for path in tests if not path.stem.endswith("_live")]
     modules = [f"audioproxy/{scope}/{name}" for name in SCOPES[scope]]
     listed = {"modules": "\n    ".join(modules), "tests": "\n    ".join(sorted(chosen))}

@@ -43,6 +43,13 @@ def write_whole(descriptor: int, data: bytes | bytearray, offset: int) -> None:
         left, offset = left[count:], offset + count
 
 
+def write_next(descriptor: int, data: bytes) -> None:
+    """Write all bytes at the position of a file, or raise OSError."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
 async def read_in_thread(
     run_in_thread: ThreadRunner, descriptor: int, offset: int, count: int
 ) -> bytes:

@@ -38,7 +38,7 @@ def find_starter(
     :param timeout: seconds of each trial.
     """
     expected = expected or BINARY
-    binary = str(expected) if expected.exists() else shutil.which(expected.name)
+    binary = str(expected) if os.path.exists(expected) else shutil.which(expected.name)
     versions = _query(binary, timeout) if binary is not None else None
     if binary is None or versions is None:
         starter = UtilLinuxStarter.find(limits, timeout)

@@ -31,10 +31,6 @@ class RenderRegistry:
         self._in_flight = InFlightCounter()
         self._draining: SharedResult[None] = SharedResult()
 
-    def find(self, key: str) -> Subscription | None:
-        render = self._joinable.get(key)
-        return None if render is None else render.subscribe(started=False)
-
     def join(self, request: VariantRequest, *, is_low: bool = False) -> Subscription:
         """Join the render of a request's key, or start it.
 

@@ -146,7 +146,11 @@ def open_socket(bind: str, port: int) -> socket.socket:
             address = (host, port, 0, socket.if_nametoindex(zone))
         except OSError as error:
             raise OSError(errno.ENODEV, os.strerror(errno.ENODEV)) from error
-    return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+    try:
+        return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+    except ValueError as error:
+        # It has tried once more to create a socket of both families, in vain this time.
+        raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT)) from error
 
 
 @contextmanager

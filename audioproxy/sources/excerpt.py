@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, closing, nullcontext
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
 from audioproxy.errors import Refusal, RenderFailed, UpstreamUnavailable, reason_of
 from audioproxy.files.scratch_files import AnonymousSpace
-from audioproxy.files.whole_transfers import read_up_to
+from audioproxy.files.whole_transfers import read_up_to, write_next
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR
 from audioproxy.media.reading import Reader
 from audioproxy.media.seek_point import MOST_COPIED, SeekPoint
@@ -110,7 +109,7 @@ def _advance(copying: Reader[None], data: bytes | None = None) -> tuple[int, int
 
 def _copy(descriptor: int, point: SeekPoint, size: int, skipped: int) -> Reader[None]:
     """Request what a decoder needs from a place on, and write it."""
-    _write(descriptor, point.head)
+    write_next(descriptor, point.head)
     offset = begin = skipped + point.offset
     end = size if point.end is None else min(size, skipped + point.end)
     # Up to here, the end is not searched.
@@ -127,16 +126,10 @@ def _copy(descriptor: int, point: SeekPoint, size: int, skipped: int) -> Reader[
             return
         if offset - begin > _MOST_COPIED:
             raise RenderFailed("The positions in the source do not lead to the end of the part.")
-        _write(descriptor, piece)
+        write_next(descriptor, piece)
         if point.is_end is not None and offset >= until:
             is_over = point.is_end(before + piece[:_OVERLAP]) or point.is_end(piece)
         offset, before = offset + len(piece), piece[-_OVERLAP:]
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
 
 
 def _refuse(error: OSError) -> RenderFailed:

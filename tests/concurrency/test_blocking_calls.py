@@ -108,18 +108,17 @@ class BlockingCallsTests(SynchronousTestCase):
         self.failureResultOf(running, TimeoutError)
 
     def test_others_are_refused(self) -> None:
-        """While a call is overdue, new calls are refused at once and use no thread."""
+        """While a call is overdue, new calls are refused at once and use no thread.
+
+        A call that started before keeps its own deadline.
+        """
+        other = self.run_call(lambda: "other", seconds=20)
         self.make_late()
         waiting = self.threads.waiting
         for _ in range(3):
             failure = self.failureResultOf(self.run_call(lambda: "next"), TimeoutError)
             self.assertEqual(str(failure.value), "an earlier call has not returned")
         self.assertEqual(self.threads.waiting, waiting)
-
-    def test_others_that_are_under_way(self) -> None:
-        """A call that started before another became overdue keeps its own deadline."""
-        other = self.run_call(lambda: "other", seconds=20)
-        self.make_late()
         self.assertNoResult(other)
         self.threads.run()
         self.assertEqual(self.successResultOf(other), "other")

@@ -32,18 +32,13 @@ class SharedResultTests(SynchronousTestCase):
             self.assertEqual(5, self.successResultOf(waiter))
 
     def test_failure(self) -> None:
-        """All waiters receive a failure; without waiters, a failure is not logged."""
+        """All waiters receive a failure, which is final; without waiters, it is not logged."""
         waiter = self.shared.wait()
         self.shared.fire(Failure(ValueError("a")))
+        self.shared.fire(5)
         for each in (waiter, self.shared.wait()):
             self.failureResultOf(each, ValueError)
         SharedResult[int]().fire(Failure(ValueError("b")))
-
-    def test_first_outcome(self) -> None:
-        """A shared result keeps its first outcome and ignores later ones."""
-        self.shared.fire(5)
-        self.shared.fire(Failure(ValueError()))
-        self.assertEqual(5, self.successResultOf(self.shared.wait()))
 
     def test_cancelled(self) -> None:
         """A cancelled waiter does not affect the other waiters."""
@@ -189,14 +184,3 @@ class InFlightCounterTests(SynchronousTestCase):
                 self.successResultOf(each)
             for each in waiting:
                 self.assertNoResult(each)
-
-    def test_cancelled(self) -> None:
-        """A cancelled wait leaves no timer and does not disturb other waits."""
-        self.counter.begin()
-        leaver, other = self.wait(), self.wait()
-        leaver.cancel()
-        self.failureResultOf(leaver, CancelledError)
-        self.assertEqual(len(self.clock.getDelayedCalls()), 1)
-        self.counter.end()
-        self.successResultOf(other)
-        self.assertEqual(self.clock.getDelayedCalls(), [])

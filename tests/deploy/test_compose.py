@@ -137,26 +137,6 @@ class FileTests(SynchronousTestCase):
         self.assertEqual(PROJECT, (FOLDER / build["context"]).resolve())
         self.assertTrue((PROJECT / build["dockerfile"]).is_file())
 
-    def test_dependencies(self) -> None:
-        """Each service that another waits for has a health check, or ends without a restart."""
-        for name, service in services().items():
-            needed = service.get("depends_on", ())
-            for other in needed:
-                self.assertIn(other, services(), name)
-                condition = needed[other]["condition"] if isinstance(needed, dict) else None
-                if condition == "service_healthy":
-                    self.assertIn("test", services()[other]["healthcheck"], other)
-                elif condition is not None:
-                    self.assertEqual("service_completed_successfully", condition)
-                    self.assertEqual("no", services()[other]["restart"], other)
-
-    def test_monitoring_is_optional(self) -> None:
-        """Monitoring starts only on request."""
-        optional = {name for name, row in services().items() if row.get("profiles")}
-        self.assertEqual({"prometheus", "grafana"}, optional)
-        for name in services().keys() - optional:
-            self.assertEqual(set(), set(services()[name].get("depends_on", ())) & optional, name)
-
     def test_secrets(self) -> None:
         """The Compose file has no secrets, and Git ignores `.env`, which has them."""
         required = {name for name, kind, _ in INTERPOLATION.findall(TEXT) if kind == "?"}
@@ -248,15 +228,6 @@ class BalancerTests(SynchronousTestCase):
             timeout=PATIENCE,
         )
         self.assertEqual("Configuration file is valid\n", done.stdout + done.stderr)
-
-    def test_same_defaults(self) -> None:
-        """The defaults sections equal those of deploy/haproxy, except for the name resolvers."""
-        for title in ("defaults base", "defaults to_nodes from base"):
-            expected, found = (
-                section("haproxy/haproxy.cfg", title),
-                section("compose/haproxy.cfg", title),
-            )
-            self.assertEqual(expected, [line for line in found if "resolvers" not in line])
 
     def test_nodes(self) -> None:
         """Every node is behind the balancer, at the service's port."""

@@ -98,14 +98,6 @@ class SchemaTests(SynchronousTestCase):
                 for release in RELEASES:
                     kubernetes_validate.validate(document, release, strict=True)
 
-    def test_all_are_applied(self) -> None:
-        """Every manifest is either applied by the kustomization or optional."""
-        (kustomization,) = manifests()["kustomization.yaml"]
-        optional = {"ingress.yaml", "servicemonitor.yaml", "secret.example.yaml"}
-        applied = set(kustomization["resources"])
-        self.assertEqual(applied | optional | {"kustomization.yaml"}, manifests().keys())
-        self.assertEqual(set(), applied & optional)
-
     def test_one_namespace(self) -> None:
         """All objects are in one namespace.
 
@@ -153,11 +145,6 @@ class SettingsTests(SynchronousTestCase):
             self.assertEqual(f"{wanted.lower()}ref", kind.lower())
             get_document(wanted, source["name"])
 
-    def test_one_render_for_each_cpu(self) -> None:
-        """A pod has as many simultaneous renders as it requests CPUs."""
-        requested = container()["resources"]["requests"]["cpu"]
-        self.assertEqual(int(requested), configuration().max_concurrency)
-
     def test_volume_size(self) -> None:
         """Temporary files have their own volume, with space for renders and sources (D46)."""
         config = configuration()
@@ -190,15 +177,6 @@ class PodTests(SynchronousTestCase):
         self.assertEqual("sleep", words[0])
         drain = make_resource(configuration(), reactor).drain_timeout
         self.assertGreater(pod()["terminationGracePeriodSeconds"], int(words[1]) + drain + 10)
-
-    def test_readiness_is_lost_late(self) -> None:
-        """A pod stays ready until its queue is nearly full (Running several nodes, 4).
-
-        A Service without a ready pod cannot serve stored variants either.
-        """
-        config = configuration()
-        self.assertGreater(config.ready_queue_threshold, 0.8 * config.queue_size)
-        self.assertLess(config.ready_queue_threshold, config.queue_size)
 
     def test_no_privileges(self) -> None:
         """The pod runs as the image's user, without privileges, and writes only to its volume.
@@ -264,18 +242,6 @@ class NetworkTests(SynchronousTestCase):
         self.assertEqual({"http": None}, rules)
         exposed = [row["name"] for row in get_document("Service")["spec"]["ports"]]
         self.assertEqual(["http"], exposed)
-
-    def test_scaling(self) -> None:
-        """The autoscaler's minimum of pods is greater than the number that a disruption may stop.
-
-        The Deployment sets no number of replicas, so that it does not reset the autoscaler's
-        number.
-        """
-        scaling = get_document("HorizontalPodAutoscaler")["spec"]
-        get_document(scaling["scaleTargetRef"]["kind"], scaling["scaleTargetRef"]["name"])
-        self.assertNotIn("replicas", get_document("Deployment")["spec"])
-        spare = get_document("PodDisruptionBudget")["spec"]["maxUnavailable"]
-        self.assertGreater(scaling["minReplicas"], spare)
 
     def test_ingress(self) -> None:
         """The ingress sends one URL to one pod, unbuffered, with timeouts longer than a render."""

@@ -185,26 +185,6 @@ class ComponentsTests(SynchronousTestCase):
         used = {RENAMED.get(form, form) for form in forms}
         self.assertEqual(used | {"null"}, listed()["muxer"])
 
-    def test_documented(self) -> None:
-        """The documentation states the right numbers of components, none for video or subtitles.
-
-        They are those of ffmpeg 7.
-        """
-        counted = {
-            "containers read": [len(listed()["demuxer"])],
-            "decoders: audio, video, subtitles": [len(listed()["decoder"]), 0, 0],
-            "encoders": [len(listed()["encoder"])],
-            "containers written": [len(listed()["muxer"] | IMPLICIT_MUXERS)],
-            "filters": [len(listed()["filter"] | IMPLICIT_FILTERS | RECENT_FILTERS)],
-            "protocols": [len(listed()["protocol"])],
-            # `BuildTests.test_shared_libraries` names them.
-            "shared libraries loaded": [2],
-        }
-        text = (PROJECT / "docs/ffmpeg.md").read_text()
-        rows = dict(re.findall(r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$", text, re.MULTILINE))
-        for name, numbers in counted.items():
-            self.assertEqual(numbers, [int(word) for word in re.findall(r"\d+", rows[name])], name)
-
 
 class BuildTests(SynchronousTestCase):
     """The programs that were built"""

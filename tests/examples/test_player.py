@@ -21,8 +21,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import Site
 from twisted.web.static import Data
 
-from audioproxy.cli.env_file import read_environment
-from audioproxy.config import Config, ConfigError, load
+from audioproxy.config import Config, ConfigError
 from audioproxy.errors import NotConfigured
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.segments import split_signature, split_target
@@ -37,7 +36,7 @@ from examples.player.sources import Sources
 from examples.player.uploads import Uploads
 from examples.samples import Home
 from tests.deploy.balancer import installed
-from tests.support.http import KEY, NOW, SALT, Connection, Log, Malformed, Response
+from tests.support.http import KEY, NOW, SALT, Connection, Malformed, Response
 from tests.support.service import PROJECT
 
 #: The part of the URLs before the signature.
@@ -437,16 +436,6 @@ class SnippetTests(PlayerCase):
             for secret in (KEY.hex(), SALT.hex()):
                 self.assertNotIn(secret, json.dumps(snippets))
 
-    def test_embedding(self) -> None:
-        """Audio is embedded, and what a browser saves is a link."""
-        for options, element in (
-            ("f=opus", "<audio "),
-            ("f=mp3&dl=a.mp3", "<a "),
-            ("f=peaks", "<a "),
-        ):
-            document = json.loads(self.fetch(f"/sign?source=a.wav&{options}").body)
-            self.assertTrue(document["snippets"]["html"].startswith(element), options)
-
 
 class LoudnessTests(PlayerCase):
     """Loudness of sources and results."""
@@ -470,18 +459,6 @@ class LoudnessTests(PlayerCase):
         # It is measured anew afterwards, because a file may change.
         self.connect(site, result)
         self.assertEqual(3, len(self.measuring))
-
-    def test_left_requests(self) -> None:
-        """A measurement is cancelled when its last request is gone. A later request starts anew."""
-        site = self.site()
-        first, second = (self.connect(site, "/loudness?source=a.wav") for _ in range(2))
-        first.leave()
-        self.assertEqual([], self.cancelled)
-        second.leave()
-        self.assertEqual([waiting for _, _, waiting in self.measuring], self.cancelled)
-        third = self.connect(site, "/loudness?source=a.wav")
-        self.measuring[1][2].callback(Measurement((), (), 1.0))
-        self.assertEqual(0, json.loads(third.response.body)["true_peak"])
 
     def test_refusals(self) -> None:
         """A refusal of the measurement, of the source or of the options is an error document."""
@@ -531,15 +508,6 @@ class SettingsTests(PlayerCase):
         self.assertNotEqual(bytes(32), config.key)
         self.assertEqual((4001, "proxy"), (config.port, config.serve_mode))
 
-    def test_settings_file(self) -> None:
-        """The commands read the key of the player and the user's folder from its settings file."""
-        config = self.settings()
-        written = load(read_environment({}, str(self.env_file)))[0]
-        self.assertEqual(
-            (config.key, config.salt, str(self.root), config.variant_store),
-            (written.key, written.salt, written.local_root, written.variant_store),
-        )
-
 
 class SiteTests(PlayerCase):
     """Hosts, methods and headers of the player's pages."""
@@ -562,22 +530,6 @@ class SiteTests(PlayerCase):
         for host in (b"evil.example", b"127.0.0.1.evil.example:4001", b""):
             for target in ("/", "/sign?source=a.wav", "/sources", "/page/main.mjs", "/audio/x"):
                 self.assertEqual(421, self.fetch(target, host=host).status, (host, target))
-
-    def test_methods(self) -> None:
-        """HEAD has the headers of GET, and logs nothing; other methods return 405 or 501."""
-        log = Log()
-        self.addCleanup(log.start())
-        # The page's nonce changes with each request, but not its length.
-        for target in ("/", "/sign?source=a.wav", "/sign?source=", "/formats", "/page", "/none"):
-            whole, head = self.fetch(target), self.fetch(target, b"HEAD")
-            self.assertEqual(whole.status, head.status, target)
-            self.assertEqual(whole["content-length"], head["content-length"], target)
-        self.assertEqual(b"", self.fetch("/", b"HEAD", b"evil.example").body)
-        for target in ("/", "/sign?source=a.wav", "/sources", "/page/main.mjs"):
-            self.assertEqual(200, self.fetch(target, b"HEAD").status, target)
-            for method in (b"POST", b"PUT", b"DELETE"):
-                self.assertIn(self.fetch(target, method).status, (405, 501), (target, method))
-        self.assertEqual([], log.events)
 
     def test_served_files(self) -> None:
         """No folder is listed, and only files that the page uses are served."""

@@ -49,8 +49,8 @@ enum kind {
 /* What a call concerns, in the order of OBJECTS in calls.py. */
 enum object { PATH, FILE_, FOLDER, SOCKET_, PIPE, OTHER, OBJECT_COUNT };
 
-/* The fault that is no number of an error: half of the bytes. */
-enum { SHORT = -1 };
+/* The faults that are no numbers of errors: half of the bytes, and one byte. */
+enum { SHORT = -1, BYTE = -2 };
 
 enum { ROWS = 8192, NAME = 104 };
 
@@ -187,7 +187,7 @@ static struct call begin(enum kind kind, const char *path, int descriptor, size_
     size_t size = strlen(name);
     strcpy(call.row->name, size < NAME ? name : name + size - NAME + 1);
     if (used->fault && kind == used->kind && object == used->object && number >= used->first &&
-        number - used->first < used->times && (used->fault != SHORT || length > 1)) {
+        number - used->first < used->times && (used->fault > 0 || length > 1)) {
         used->injected++;
         call.row->injected = 1;
         call.fault = used->fault;
@@ -209,7 +209,7 @@ static void end(struct call call, int64_t result, int error) {
     end(call, result == (__typeof__(result))(invalid) ? -1 : (int64_t)(intptr_t)result, errno)
 
 /* So many bytes as a call may handle. */
-#define SHARE(count) (call.fault == SHORT ? (count) / 2 : (count))
+#define SHARE(count) (call.fault == SHORT ? (count) / 2 : call.fault == BYTE ? 1 : (count))
 
 /* Recording. */
 
@@ -401,7 +401,7 @@ ssize_t readv(int descriptor, const struct iovec *parts, int count) {
     REAL(readv);
     struct iovec half = {parts->iov_base, parts->iov_len / 2};
     COUNTED(READ, NULL, descriptor, parts->iov_len, -1,
-            call.fault == SHORT ? real(descriptor, &half, 1) : real(descriptor, parts, count));
+            call.fault < 0 ? real(descriptor, &half, 1) : real(descriptor, parts, count));
     return result;
 }
 
@@ -419,7 +419,7 @@ PREADS(pread64, off64_t)
         REAL(name);                                                                                                    \
         struct iovec half = {parts->iov_base, parts->iov_len / 2};                                                     \
         COUNTED(PREAD, NULL, descriptor, parts->iov_len, -1,                                                           \
-                call.fault == SHORT ? real(descriptor, &half, 1, offset, flags)                                        \
+                call.fault < 0 ? real(descriptor, &half, 1, offset, flags)                                        \
                                     : real(descriptor, parts, count, offset, flags));                                  \
         return result;                                                                                                 \
     }
@@ -447,7 +447,7 @@ ssize_t writev(int descriptor, const struct iovec *parts, int count) {
     int64_t offset = locked ? place_of_write(descriptor) : 0;
     struct iovec half = {parts->iov_base, parts->iov_len / 2};
     COUNTED(WRITE, NULL, descriptor, parts->iov_len, -1,
-            call.fault == SHORT ? real(descriptor, &half, 1) : real(descriptor, parts, count));
+            call.fault < 0 ? real(descriptor, &half, 1) : real(descriptor, parts, count));
     if (locked && result > 0) add(WRITTEN, inode_of(descriptor), offset, place, NULL, parts, count, (size_t)result);
     unlock_record(locked);
     return result;

@@ -28,8 +28,8 @@ KINDS = (
 )
 OBJECTS = ("path", "file", "folder", "socket", "pipe", "other")
 
-#: The fault of a call that handles half of its bytes; the others are numbers of errors.
-SHORT = -1
+#: The faults of a call that handles half of its bytes, or one; the others are numbers of errors.
+SHORT, BYTE = -1, -2
 
 _ROWS, _NAME = 8192, 104
 # Armed, the calls to fail, the fault, failed calls, all calls; calls by kind and object; the calls.
@@ -86,7 +86,7 @@ class Call:
 
 
 def fault_name(fault: int) -> str:
-    return "short" if fault == SHORT else errno.errorcode[fault]
+    return {SHORT: "half", BYTE: "one byte"}.get(fault) or errno.errorcode[fault]
 
 
 class Page:

@@ -6,6 +6,7 @@ import atexit
 import sys
 
 from tests.faults.cases import BucketFaultCase, FaultCase
+from tests.faults.fitting import lasting
 
 
 def _print_table() -> None:
@@ -38,6 +39,14 @@ class MissTests(FaultCase):
     async def test_miss(self) -> None:
         """A MISS with a fault has right bytes, or is seen to have failed, and leaves nothing."""
         await self.fail_miss()
+
+
+class LastingTests(FaultCase):
+    """Disks that stay full or broken, and processes that stay without descriptors or memory."""
+
+    async def test_miss(self) -> None:
+        """A MISS whose calls fail from one on has right bytes, or is seen to have failed."""
+        await self.fail_miss(lasting)
 
 
 class FlacTests(MissTests):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tests.faults.calls import SHORT, Step, fault_name
+from tests.faults.calls import BYTE, SHORT, Step, fault_name
 
 #: What no caller may take for an error: the call is to be repeated, or goes on with the rest.
-HARMLESS = (errno.EINTR, errno.EAGAIN, SHORT)
+HARMLESS = (errno.EINTR, errno.EAGAIN, SHORT, BYTE)
 
 _DISK = (errno.EIO, errno.ENOMEM)
 _FULL = (errno.EIO, errno.ENOSPC)
-_PART = (errno.EINTR, SHORT)
+_PART = (errno.EINTR, SHORT, BYTE)
 
 #: By the kind of the call, and by the object where that matters.
 _FAULTS: dict[str, tuple[int, ...]] = {
@@ -34,6 +34,8 @@ _FAULTS: dict[str, tuple[int, ...]] = {
     "truncate": (errno.EIO, errno.EINTR),
     "stat": _DISK,
     "stat file": (errno.EIO,),
+    "stat pipe": (),
+    "stat socket": (),
     "stat other": (),
     "statfs": (errno.EIO,),
     "flock": (errno.ENOLCK, errno.EINTR),
@@ -51,16 +53,28 @@ _FAULTS: dict[str, tuple[int, ...]] = {
 }
 
 
+# Kinds of calls that may fail for long: a disk is full or broken, or descriptors or memory run out.
+_LASTING = {
+    *("open", "create", "write", "pwrite", "fsync", "rename", "mkdir", "statfs", "mmap"),
+    *("socket", "dup", "spawn"),
+}
+_FOR_LONG = 1 << 31
+
+
 @dataclass(frozen=True, order=True, slots=True)
 class Fault:
-    """One fault of one step."""
+    """One fault of one step, or of all calls of its kind from there on.
+
+    :ivar times: of how many calls.
+    """
 
     step: Step
     number: int
+    times: int = 1
 
     @property
     def name(self) -> str:
-        return fault_name(self.number)
+        return fault_name(self.number) + (" from now on" if self.times > 1 else "")
 
     @property
     def is_harmless(self) -> bool:
@@ -74,3 +88,9 @@ def faults_of(steps: Iterable[Step]) -> Iterator[Fault]:
         names = (f"{step.kind} {step.object}", step.kind)
         for number in next(_FAULTS[name] for name in names if name in _FAULTS):
             yield Fault(step, number)
+
+
+def lasting(faults: Iterable[Fault]) -> list[Fault]:
+    """Return the faults that may last, from each step on."""
+    may_last = [each for each in faults if each.step.kind in _LASTING and not each.is_harmless]
+    return [replace(each, times=_FOR_LONG) for each in may_last]

@@ -6,11 +6,11 @@ files of its output. It prints the number of the process, and then its exit stat
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import io
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -18,14 +18,18 @@ from importlib import import_module
 from typing import Any
 
 from twisted.application.service import IServiceMaker
+from twisted.internet.defer import Deferred
 from twisted.plugin import getPlugins
 from twisted.scripts import twistd
 
 import audioproxy.render.registry as registry
 from audioproxy import tap
+from audioproxy.service import AudioProxy
 from audioproxy.variants import prune
 
 _library = ctypes.CDLL(None)
+# prctl(2)
+_PR_SET_PDEATHSIG = 1
 
 
 def _prune(*words: str) -> int:
@@ -47,6 +51,15 @@ def _start(*words: str) -> int:
         _library.faults_arm()
         read_options(options)
 
+    start = AudioProxy.startService
+
+    def start_service(service: AudioProxy) -> Deferred[None]:
+        starting = start(service)
+        # What the reactor does then is Twisted's own.
+        _library.faults_open(None)
+        return starting
+
+    AudioProxy.startService = start_service  # type: ignore[method-assign]
     tap.Options.postOptions = post_options  # type: ignore[assignment,method-assign]
     # Finished renders are kept for a second, for which each run would wait.
     registry._LINGER = 0.01
@@ -59,28 +72,16 @@ _PROGRAMS: dict[str, Callable[..., int]] = {"prune": _prune, "start": _start}
 
 
 def _run(program: str, words: list[str], environ: dict[str, str], page: str, output: str) -> None:
-    """Become the program; never return."""
-    status = 70
-    try:
-        written = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        for number in (1, 2):
-            os.dup2(written, number)
-        os.close(written)
-        os.environ.clear()
-        os.environ.update(environ)
-        assert not page or _library.faults_open(page.encode())
-        status = _PROGRAMS[program](*words)
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 1 if end.code else 0
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
-        # Those of twistd drain the log, and set another status.
-        atexit._run_exitfuncs()
-        for stream in (sys.__stdout__, sys.__stderr__):
-            assert stream is not None
-            stream.flush()
-        os._exit(status)
+    """Become the program, in a fork, which ends with its parent at the latest."""
+    _library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    written = os.open(output, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    for number in range(3):
+        os.dup2(written, number)
+    os.close(written)
+    os.environ.clear()
+    os.environ.update(environ)
+    assert not page or _library.faults_open(page.encode())
+    sys.exit(_PROGRAMS[program](*words))
 
 
 def main() -> None:

@@ -23,6 +23,10 @@ class StepTests(FaultCase):
         """A MISS with a fault has right bytes, or is seen to have failed, and leaves nothing."""
         await self.fail_miss(some)
 
+    async def test_hit(self) -> None:
+        """A HIT with a fault has the right bytes, or is seen to have failed."""
+        await self.fail_hit(some)
+
     async def test_prune(self) -> None:
         """A prune with a fault removes no more than it says, and the next one does the rest."""
         await self.fail_prune(some)

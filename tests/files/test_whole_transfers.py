@@ -9,14 +9,20 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.files.scratch_files import AnonymousFile
-from audioproxy.files.whole_transfers import read_in_thread, read_up_to, read_whole, write_whole
+from audioproxy.files.whole_transfers import (
+    read_in_thread,
+    read_up_to,
+    read_whole,
+    write_next,
+    write_whole,
+)
 from audioproxy.testing import FakeThreads
 from tests.support.processes import open_descriptors, opened_since
 from tests.support.transfers import Transfers
 
 
 class WholeTransferTests(SynchronousTestCase):
-    """`read_up_to`, `read_whole`, `write_whole`"""
+    """`read_up_to`, `read_whole`, `write_whole`, `write_next`"""
 
     def setUp(self) -> None:
         self.transfers = Transfers(self)
@@ -38,6 +44,13 @@ class WholeTransferTests(SynchronousTestCase):
             for data in (b"6543", b"", b"3456"):
                 write_whole(self.file, data, 3)
                 self.assertEqual(data or b"6543", read_whole(self.file, 4, 3))
+
+    def test_next(self) -> None:
+        """Short writes at the position of a file are repeated, too."""
+        write = os.write
+        self.patch(os, "write", lambda descriptor, data: write(descriptor, data[:3]))
+        write_next(self.file, b"abcdefgh")
+        self.assertEqual(b"0123456789abcdefgh", read_up_to(self.file, 99, 0))
 
     def test_end(self) -> None:
         """A read that needs bytes behind the end of the file fails, and says where it ends."""

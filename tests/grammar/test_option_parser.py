@@ -282,6 +282,7 @@ class EncodingTests(OptionsCase):
         )
         self.assert_refused("f:opus takes a whole number from 0 to 10", "f:opus/q:5.5")
         self.assert_refused("f:flac takes a whole number from 0 to 12", "f:flac/q:0.001")
+        self.assert_refused("f:aac takes a number from 0.1 to 2", "f:aac/q:0")
 
     def test_bitrate_with_quality(self) -> None:
         """``br`` and ``q`` exclude each other, in either order (Format and encoding options)."""
@@ -380,7 +381,7 @@ class DeliveryTests(OptionsCase):
     def test_values(self) -> None:
         """``dl`` is a UTF-8 file name and ``cb`` a byte string, percent-decoded once (D2, D10)."""
         for text, value, canonical in (
-            ("dl:a%20b+c", "a b+c", "dl:a%20b%2Bc"),
+            ("dl:a%20b+X", "a b+X", "dl:a%20b%2BX"),
             ("dl:a:b:1:1:1", "a:b:1:1:1", "dl:a%3Ab%3A1%3A1%3A1"),
             ("dl:%252e%2e", "%2e.", "dl:%252e."),
             ("dl:caf%C3%A9\xc3\xa9", "caféé", "dl:caf%C3%A9%C3%A9"),

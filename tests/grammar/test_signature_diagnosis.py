@@ -122,6 +122,8 @@ class DiagnosisTests(SynchronousTestCase):
         )
         standard = base64.b64encode(mac(KEY, SALT + path))
         self.assertIn("+ and /", diagnose_signature(KEY, SALT, path, standard) or "")
+        escaped = standard.replace(b"=", b"%3D")
+        self.assertIn("percent-encoded", diagnose_signature(KEY, SALT, path, escaped) or "")
         made = mac(KEY.hex().encode(), SALT.hex().encode() + PATH)
         self.assert_diagnosed(made.hex().encode(), "text of AP_KEY and AP_SALT")
 
@@ -143,9 +145,14 @@ class DiagnosisTests(SynchronousTestCase):
     def test_before_signature(self) -> None:
         """Two slashes at the front, and a mount point that no balancer has removed, are named."""
         signature = encode(mac(KEY, SALT + PATH))
+        slashes = "two slashes precede the signature"
         for first, between, words in (
             *(
-                (first, b"/" * (2 if first else 1), "two slashes precede the signature; the base")
+                (
+                    first,
+                    b"/" * (2 if first else 1),
+                    f"{slashes}; the base of a URL ends without one",
+                )
                 for first in (b"", b"audio", b"media")
             ),
             (b"audio", b"/", "the balancer in front has to remove /audio"),
@@ -153,8 +160,11 @@ class DiagnosisTests(SynchronousTestCase):
             (b"a", b"/media/", "remove /a/media and the name at the end"),
         ):
             path = between + signature + PATH + (b"/e.mp3" if b"media" in first + between else b"")
-            self.assertIn(words, diagnose_signature(KEY, SALT, path, first) or "", path)
+            self.assertRegex(diagnose_signature(KEY, SALT, path, first) or "", rf"\b{words}\Z")
             self.assertIsNone(diagnose_signature(KEY, SALT, path + b"x/y", first))
+        for mount, is_diagnosed in ((b"/b/c/", True), (b"/b/c/d/", False)):
+            found = diagnose_signature(KEY, SALT, mount + signature + PATH, b"a")
+            self.assertEqual(is_diagnosed, found is not None, mount)
 
     @DETERMINISTIC
     @given(st.one_of(st.binary(max_size=99), st.lists(SPECIAL, max_size=40).map(b"".join)))

@@ -177,6 +177,9 @@ class NoiseTests(SynchronousTestCase):
                 tail = more + "0" * bits
                 file = frame(constant(0), constant(0), block=block, rate=rate, more=tail)
                 self.assertEqual(self.find(file, NOISE), count, (block, rate))
+        # Of one of them, the size is cut where bits are converted.
+        file = frame(constant(0), constant(0), block="0111", more=number(299, 16))
+        self.assertEqual(self.find(SILENCE * 3, file * 600, NOISE), 3 * BLOCK + 600 * 300)
 
     def test_zeros(self) -> None:
         """Up to ten seconds of silence are skipped, in any number of reads and a few frames."""

@@ -140,6 +140,15 @@ class RenderHarness(FakeEngine):
         client = self.start_probed(options, path)
         return client, self.encoder()
 
+    def render_whole(
+        self, options: str = "", path: bytes = b"a.wav", data: bytes = b"abc"
+    ) -> Client:
+        """Return a client that has got a whole variant, which its encoder has written at once."""
+        client, encoder = self.render(options, path)
+        encoder.exit_and_end(stdout=data)
+        assert (client.outcome, client.data) == ("whole", data)
+        return client
+
     def encoder(self) -> FakeChild:
         """Return the encoder that was started most recently."""
         child = self.spawner.last

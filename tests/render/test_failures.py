@@ -98,9 +98,7 @@ class RepetitionTests(RenderCase):
             self.harness.clock.advance(SOON / 2)
             self.assertIsInstance(self.ask().outcome, RenderTimeout)
         self.harness.clock.advance(1)
-        client, encoder = self.harness.render()
-        encoder.exit_and_end(stdout=b"abc")
-        self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
+        self.harness.render_whole()
 
     def test_others(self) -> None:
         """Other variants of the source are rendered, the same one of others, and new versions."""
@@ -111,9 +109,7 @@ class RepetitionTests(RenderCase):
             ("", b"a.wav", 1001),
         ):
             self.harness.sources.sizes[path] = size
-            client, encoder = self.harness.render(options, path)
-            encoder.exit_and_end(stdout=b"abc")
-            self.assertEqual(client.outcome, "whole")
+            self.harness.render_whole(options, path)
 
     def test_no_version(self) -> None:
         """A source without a validator may be another one each time, so each request renders it."""
@@ -147,6 +143,4 @@ class RepetitionTests(RenderCase):
         self.harness.clock.advance(100)
         self.assertIs(type(waiting.outcome), QueueFull)
         other.exit_and_end(signal=15)
-        client, encoder = self.harness.render()
-        encoder.exit_and_end(stdout=b"abc")
-        self.assertEqual(client.outcome, "whole")
+        self.harness.render_whole()

@@ -330,12 +330,3 @@ def mount(case: ServiceCase, *words: str) -> None:
         subprocess.run(["umount", "--lazy", mount_point], check=True, timeout=PATIENCE)
 
     case.addCleanup(unmount)
-
-
-def without_scrapes(counted: dict[str, float]) -> dict[str, float]:
-    """Return counter increases without those of scrapes, of the process, and by exact status."""
-    return {
-        series: count
-        for series, count in counted.items()
-        if '"metrics"' not in series and not series.startswith(("http_response", "process_"))
-    }

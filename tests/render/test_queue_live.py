@@ -12,7 +12,6 @@ from tests.render.test_failures_live import (
     ScriptedEncoderCase,
     target,
     until_stopped,
-    without_scrapes,
 )
 from tests.support.service import (
     Client,
@@ -76,18 +75,6 @@ class QueueTests(ScriptedEncoderCase):
             self.assertEqual((200, True), (response.status, response.complete))
             self.assertEqual([], [each for each in clients[number + 1 :] if each.received])
             await self.until_depth(service, depth)
-        counted = without_scrapes(counter_increases(before, await self.until_idle(service)))
-        self.assertEqual(
-            {
-                "render_queue_rejections_total": 1,
-                'cache_lookups_total{format="aac",outcome="miss"}': 2,
-                'renders_total{format="aac",outcome="success"}': 4,
-                'http_requests_total{endpoint="render",status="2xx"}': 4,
-                # The rejected request, and the one whose client left.
-                'http_requests_total{endpoint="render",status="4xx"}': 2,
-                'signed_requests_total{pair="current"}': 6,
-                'http_requests_total{endpoint="ready",status="5xx"}': 3,
-                'http_requests_total{endpoint="ready",status="2xx"}': 3,
-            },
-            counted,
-        )
+        counted = counter_increases(before, await self.until_idle(service))
+        self.assertEqual(1, counted["render_queue_rejections_total"])
+        self.assertEqual(4, counted['renders_total{format="aac",outcome="success"}'])

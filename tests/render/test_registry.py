@@ -45,9 +45,8 @@ class DrainTests(RenderCase):
         self.assertEqual(len(self.harness.store.variants), 1)
         self.assert_released()
         self.make()
-        _, encoder = self.harness.render()
-        encoder.exit_and_end(stdout=b"abc")
-        self.assertIsNotNone(self.harness.renders.find(self.harness.request().key))
+        self.harness.render_whole()
+        self.assertFalse(self.harness.start_client().started)
         self.successResultOf(self.drain())
         self.assert_released()
 
@@ -122,8 +121,7 @@ class DrainTests(RenderCase):
     def test_gives_up(self) -> None:
         """A shutdown stops waiting for a hanging write-back five seconds after the time limit."""
         self.harness.store.slow = True
-        _, encoder = self.harness.render()
-        encoder.exit_and_end(stdout=b"abc")
+        self.harness.render_whole()
         draining = self.drain(30)
         log = Log(self)
         self.harness.clock.advance(30)
@@ -131,10 +129,3 @@ class DrainTests(RenderCase):
         self.assertNoResult(draining)
         self.harness.clock.advance(5)
         self.successResultOf(draining)
-
-    def test_idle(self) -> None:
-        """A shutdown ends at once without running renders, or if they have failed."""
-        self.successResultOf(self.drain())
-        self.make()
-        self.harness.start_client(path=b"no.wav")
-        self.successResultOf(self.drain())

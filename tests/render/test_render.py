@@ -33,7 +33,7 @@ from audioproxy.observe.log_context import set_request_id
 from audioproxy.render.render import TRANSITIONS, State
 from tests.observe.test_metrics import Counts
 from tests.render.harness import HEADERS, NOTHING_UNRELEASED, Client, RenderHarness
-from tests.support.audio import noise, silence, write_wav
+from tests.support.audio import silence, write_wav
 from tests.support.http import Log
 from tests.support.processes import FakeChild, open_descriptors, opened_since
 
@@ -81,11 +81,9 @@ class RenderCase(SynchronousTestCase):
     def assert_refused(self, refusal: type[Refusal], had_slot: bool = True) -> None:
         """Assert that all clients have the same refusal and that nothing of the render is left.
 
-        The refusal is counted if the render had a slot (Metrics, 1). It is not cached: the next
-        client starts a new render.
+        The refusal is counted if the render had a slot (Metrics, 1).
         """
         self.assertEqual(self.harness.refusals(), {refusal})
-        self.assertIsNone(self.harness.renders.find(self.harness.request().key))
         self.assert_released()
         self.assertEqual(self.outcomes(), {refusal.code: 1} if had_slot else {})
         self.assert_nothing_stored()
@@ -157,9 +155,7 @@ class GoodEndTests(RenderCase):
     def test_crash_of_the_store(self) -> None:
         """A write-back that crashes is a failed one: the client gets all bytes (Metrics, 5)."""
         self.harness.store.refusal = ZeroDivisionError()
-        client, encoder = self.harness.render()
-        encoder.exit_and_end(stdout=b"abc")
-        self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
+        self.harness.render_whole()
         self.assertEqual(1, self.counts.changes["variant_store_write_failures_total"])
 
     def test_slow_client(self) -> None:
@@ -184,21 +180,9 @@ class LengthTests(RenderCase):
     """Outputs that state their length (D57)"""
 
     def start_stated(self, options: str) -> tuple[Client, FakeChild]:
-        """Start a render of 500 samples; the header of the source has 44 bytes."""
-        data = noise(44100, 500, 2)
-        self.harness.sources.content = write_wav(data)
-        self.harness.sources.sizes[b"a.wav"] = len(write_wav(data))
+        """Start a render of 500 samples."""
+        self.harness.fill_sources()
         return self.harness.render(options)
-
-    def test_first_bytes(self) -> None:
-        """The first client gets a header that states the length."""
-        client, encoder = self.start_stated("f:flac")
-        self.harness.write_output(b"fLaC" + bytes(60))
-        self.assertEqual(client.data, b"")
-        self.harness.write_output(b"audio")
-        self.assertEqual(client.data, b"fLaC" + bytes(20) + b"\x01\xf4" + bytes(38) + b"audio")
-        encoder.exit_and_end()
-        self.assertEqual(self.harness.stored(), client.data)
 
     def test_no_audio(self) -> None:
         """The header alone is no output: an encoder that wrote nothing found no audio.
@@ -254,15 +238,13 @@ class JoiningTests(RenderCase):
 
         So its Last-Modified, which has whole seconds, is that of no other body.
         """
-        _, encoder = self.harness.render()
-        encoder.exit_and_end(stdout=b"abc")
+        self.harness.render_whole()
         self.harness.store.stored.clear()
         self.harness.clock.advance(0.9)
         client = self.harness.start_client()
         self.assertEqual((False, b"abc"), (client.started, client.data))
         self.harness.clock.advance(0.1)
-        _, encoder = self.harness.render()
-        encoder.exit_and_end(stdout=b"xyz")
+        self.harness.render_whole(data=b"xyz")
         self.assertEqual(b"xyz", self.harness.stored())
 
     def test_in_the_queue(self) -> None:
@@ -311,7 +293,6 @@ class JoiningTests(RenderCase):
         during = self.harness.start_client()
         encoder.exit_and_end()
         self.assertEqual((during.data, during.started), (b"abc", False))
-        self.assertIsNone(self.harness.renders.find(self.harness.request().key))
         after = self.harness.start_client()
         self.assertEqual((after.data, after.started), (b"", True))
 
@@ -322,21 +303,6 @@ class JoiningTests(RenderCase):
         self.assertTrue(one.started and two.started)
         self.harness.answer_probe()
         self.assertEqual([c.arguments[0] for c in self.harness.spawner.alive], ["ffmpeg"] * 2)
-
-    def test_find(self) -> None:
-        """``find`` joins a running render if there is one, and never starts a render."""
-        request = self.harness.request()
-        self.assertIsNone(self.harness.renders.find(request.key))
-        self.assertEqual(self.harness.spawner.children, [])
-        client = self.harness.start_client()
-        subscription = self.harness.renders.find(request.key)
-        assert subscription is not None
-        joined = Client(subscription)
-        self.harness.clients.append(joined)
-        client.disconnect()
-        self.harness.answer_probe()
-        self.harness.encoder().exit_and_end(stdout=b"abc")
-        self.assertEqual((joined.data, joined.started), (b"abc", False))
 
 
 class LaneTests(RenderCase):

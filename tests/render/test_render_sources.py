@@ -243,6 +243,4 @@ class AnewTests(RenderCase):
         self.lose()
         self.harness.clock.advance(100)
         encoder.exit_and_end(signal=15)
-        client, encoder = self.harness.render()
-        encoder.exit_and_end(stdout=b"abc")
-        self.assertEqual(client.outcome, "whole")
+        self.harness.render_whole()

@@ -256,13 +256,16 @@ class Schedule(RuleBasedStateMachine):
 
     @invariant()
     def slots_are_counted(self) -> None:
-        """Each encoder has a slot, and each render that waits for one has a client (D36)."""
+        """Each encoder has a slot, and each render that waits for one has a client (D36).
+
+        None waits once the service stops (D39).
+        """
         encoders = [each for each in self.node.spawner.alive if self.output(each)]
         wanted = {key for client, key in self.connected if client.outcome is None}
         slots, (with_slot, _) = self.node.slots, self.node.renders.count()
         assert max(len(encoders), with_slot) <= slots.held <= _CAPACITY, (encoders, slots.held)
         assert slots.depth <= _QUEUE and slots.low_depth <= _QUEUE // 2
-        assert slots.depth + slots.low_depth <= len(wanted)
+        assert slots.depth + slots.low_depth <= (len(wanted) if self.draining is None else 0)
 
     @invariant()
     def nothing_crashes(self) -> None:

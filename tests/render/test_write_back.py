@@ -79,7 +79,6 @@ class NoFileTests(StoreCase):
         self.harness.finish()
         self.assert_served_without_storing(client)
         self.assertEqual((half_way.started, half_way.data), (False, b"abc"))
-        self.assertIsNone(self.harness.renders.find(self.harness.request().key))
         client, encoder = self.harness.render("f:peaks/pts:1/pk_fmt:dat")
         encoder.exit_and_end(stdout=b"\1\0\2\0")
         self.harness.threads.run()
@@ -138,7 +137,6 @@ class NoFileTests(StoreCase):
                 self.harness.disk.run()
             self.assertEqual((self.harness.spawner.alive, self.harness.slots.held), ([], 0))
             self.assertEqual(self.counted(), {SUCCESS: 1, CANCELLED: 1 if late else 2})
-            self.assertIsNone(self.harness.renders.find(self.harness.request().key))
             self.harness.disk.run()
 
     def test_all_leave(self) -> None:
@@ -217,7 +215,6 @@ class WriteBackTests(StoreCase):
         self.harness.clock.advance(0.1)
         self.assertEqual(self.counted(), {SUCCESS: 1, WRITE_FAILURE: 1})
         self.assertEqual(self.warnings(), ["write-back"])
-        self.assertIsNone(self.harness.renders.find(self.harness.request().key))
         self.assertIsNone(self.harness.found())
         self.assertNotEqual(self.harness.scratch_files(), [])
         self.harness.clock.advance(1)
@@ -248,28 +245,6 @@ class FullDiskTests(StoreCase):
     """A disk of the store that fills up during a render"""
 
     FULL = b"av_interleaved_write_frame(): No space left on device"
-
-    def test_before_audio(self) -> None:
-        """A render without a reader yet begins anew outside the store; it is counted.
-
-        If there is no room outside the store either, the render fails.
-        """
-        for stderr in (self.FULL, b"pipe:1: Disk quota exceeded"):
-            client, encoder = self.harness.render(f"cb:{len(stderr)}")
-            encoder.exit_and_end(1, stderr=stderr)
-            self.harness.disk.run()
-            self.assertEqual(self.harness.scratch_files(), [])
-            self.harness.finish()
-            self.assertEqual((client.outcome, client.data), ("whole", b"abc"))
-        self.harness.disk.run()
-        counted = self.counted()
-        # One missing write-back for each render.
-        self.assertEqual((counted[SUCCESS], counted[WRITE_FAILURE]), (2, 2))
-        client, encoder = self.harness.render()
-        encoder.exit_and_end(1, stderr=self.FULL)
-        self.harness.encoder().exit_and_end(1, stderr=self.FULL)
-        self.assertIsInstance(client.outcome, DiskFull)
-        self.harness.disk.run()
 
     def test_after_audio(self) -> None:
         """A client that has bytes gets the rest from outside the store, as do the next ones.

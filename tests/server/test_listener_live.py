@@ -183,6 +183,12 @@ class ListenerTests(TestCase):
             with self.assertRaises(OSError):
                 Listener(reactor, self.harness.site).open(port, bind)
 
+    async def test_both_families_refused(self) -> None:
+        """A socket of both families that cannot be created after all is an OSError, too."""
+        self.patch(socket, "has_dualstack_ipv6", iter([True, False]).__next__)
+        with self.assertRaises(OSError):
+            self.listener.open(0)
+
     async def fill(self) -> tuple[int, Client, Client]:
         """Open a port for one client at a time, and connect two; both have sent a request.
 

@@ -146,6 +146,8 @@ class CredentialsTests(HttpsCase):
 class ProcessTests(HttpsCase):
     """What is in the processes of ffmpeg and ffprobe while they read a remote source"""
 
+    shares_programs = False
+
     async def test_encoder(self) -> None:
         """An encoder knows neither the URL of its source nor its credentials (D74).
 

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
 import select
 import shutil
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from twisted.internet import reactor as _reactor
 from twisted.internet.error import ProcessTerminated
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
 from audioproxy.process.find_starter import BINARY
 from audioproxy.process.fork_server import VARIABLES, ForkServer, NotForked
-from tests.support.servers import RUNNING
-from tests.support.service import PATIENCE
+from tests.support.servers import PATIENCE, RUNNING
+
+reactor: Any = _reactor
 
 #: What makes a fork server of a program.
 LIBRARY = f"{BINARY}.so"
+# Servers of services, by their command lines.
+_shared: dict[object, LinkedServer] = {}
 # What one message holds, without the channel of its answer.
 _MOST_DESCRIPTORS = 15
 
@@ -112,9 +117,48 @@ def _server_of(path: str, environment: tuple[tuple[str, str], ...]) -> LinkedSer
         is_script = program.read(2) == b"#!"
     if is_script:
         return None
-    server = LinkedServer([path], environment=dict(environment))
+    return _keep([path], LIBRARY, dict(environment))
+
+
+def _keep(
+    command: Sequence[str], library: str, environment: Mapping[str, str]
+) -> LinkedServer | None:
+    """Start a server for the rest of this process; return None if its program cannot be linked."""
+    server = LinkedServer(command, library, environment)
     if not server.is_ready:
         server.close()
         return None
     RUNNING.add(server.pid)
     return server
+
+
+class SharedServer(ForkServer):
+    """A server of a service, whose program is linked once for all services of this process."""
+
+    def __init__(self, environment: Mapping[str, str], *called: Callable[..., object]) -> None:
+        super().__init__(*called)
+        self._environment = environment
+        self._key: object = None
+        self._is_left = False
+
+    def start(self, spawn: object, library: str, command: Sequence[str]) -> None:
+        """Use the server of a command, or raise OSError."""
+        self._key = (*command, library, *self._environment.items())
+        server = _shared.get(self._key) or _keep(command, library, self._environment)
+        if server is None:
+            raise OSError(errno.ENOEXEC, "it cannot be linked")
+        self._linked = _shared[self._key] = server
+        self.pid = server.pid
+        self._ready(self)
+
+    def fork(self, words: Sequence[str], descriptors: Mapping[int, int]) -> int:
+        """Start a child; see `ForkServer.fork`."""
+        return self._linked.fork(words, descriptors)
+
+    def kill(self, reason: str) -> None:
+        """Leave the server to other services, unless it has failed."""
+        if reason != "closed":
+            _shared.pop(self._key, None)
+        if not self._is_left:
+            self._is_left = True
+            reactor.callLater(0, self._ended, self, reason)

@@ -9,6 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+#: Timeout in seconds of each wait in tests, far longer than the events take, even on a machine with
+#: ten times as much to do as it has processors.
+PATIENCE = 120.0
+
 #: Ids of processes that belong to the whole suite. A test that looks for leftovers ignores them.
 RUNNING: set[int] = set()
 

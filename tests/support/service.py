@@ -30,17 +30,17 @@ from audioproxy.service import AudioProxy
 from tests.support import preloaded
 from tests.support.children import child_processes, command_line, is_linked
 from tests.support.http import KEY, SALT, Response, ResponseReader, write_request
+from tests.support.linked_programs import SharedServer
 from tests.support.preloaded import PROJECT
 from tests.support.programs import FFMPEG
+from tests.support.servers import PATIENCE
 from tests.support.sounds import keep
 
 reactor: Any = _reactor
 
 T = TypeVar("T")
 
-#: Timeout in seconds of each wait in tests, and of a whole test: far longer than the events take,
-#: even on a machine with ten times as much to do as it has processors.
-PATIENCE = 120.0
+#: Timeout in seconds of a whole test: far longer than it takes.
 TEST_PATIENCE = 900.0
 
 #: What services of this process have found out about ffmpeg, by its path.
@@ -462,6 +462,7 @@ class ServiceCase(TestCase):
     """Base class of tests that run services; each service is stopped at the end of its test.
 
     :cvar checks_ffmpeg: whether services check ffmpeg at boot, which takes longer than most tests.
+    :cvar shares_programs: whether services in this process use programs that were linked before.
     :ivar root: the folder of the sources.
     :ivar store: the folder of the variants.
     :ivar reactor: that of the services.
@@ -470,6 +471,7 @@ class ServiceCase(TestCase):
     reactor: Any = reactor
     timeout = TEST_PATIENCE
     checks_ffmpeg: ClassVar[bool] = False
+    shares_programs: ClassVar[bool] = True
 
     def setUp(self) -> None:
         """Create the folders."""
@@ -524,6 +526,9 @@ class ServiceCase(TestCase):
         """Return a service; it stops at the end of the test at the latest."""
         service = AudioProxy(self.config(**settings), self.reactor, listens=True)
         self.addCleanup(service.stopService)
+        if self.shares_programs:
+            for program in service.engine.starter.programs.values():
+                program.new_server = partial(SharedServer, program.environment)
         if not self.checks_ffmpeg:
             # A service examines a program again if it was replaced.
             programs = service.engine.programs

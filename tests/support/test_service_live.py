@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 from twisted.trial.unittest import TestCase
 
-from tests.support.service import TEST_PATIENCE, until
+from tests.support.service import (
+    TEST_PATIENCE,
+    ServiceCase,
+    fetch,
+    is_running,
+    short_flac,
+    signed,
+    until,
+)
 
 
 class UntilTests(TestCase):
@@ -29,3 +40,31 @@ class UntilTests(TestCase):
         for condition in (lambda: False, find):
             with self.assertRaisesRegex(AssertionError, "the end of time: (False|0)"):
                 await until(condition, "the end of time", seconds=0.01)
+
+
+class SharedProgramTests(ServiceCase):
+    """ffmpeg and ffprobe of services in this process"""
+
+    async def render(self) -> list[int | None]:
+        """Render in a service; return the process IDs of what ran, as long as the service did."""
+        service = self.start(variant_store=None)
+        await service.engine.starter.settle()
+        programs = service.engine.starter.programs.values()
+        response = await fetch(service.port, signed("/f:wav/plain/local://a.flac"))
+        self.assertEqual((200, True), (response.status, response.complete))
+        servers = [program.server_pid for program in programs]
+        await service.stopService()
+        return servers
+
+    async def test_linked_once(self) -> None:
+        """Services use the same servers; one that has ended is replaced."""
+        self.add("a.flac", short_flac())
+        first = await self.render()
+        self.assertEqual(first, await self.render())
+        for pid in first:
+            if pid is not None:
+                self.assertTrue(is_running(pid))
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+        await self.render()
+        self.assertTrue(None in first or {*first, None}.isdisjoint(await self.render()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pydoc
 from collections.abc import Callable
 from dataclasses import fields
 from datetime import timedelta
@@ -320,15 +319,3 @@ class InterfaceTests(SynchronousTestCase):
             self.assertTrue(issubclass(error, ValueError) and issubclass(error, raised))
             self.assertEqual((raised.status, raised.code), (error.status, error.code))
             self.assertFalse(issubclass(raised, ValueError))
-
-    def test_help(self) -> None:
-        """`help` begins with an example, then has `Signer` with `url` first, `Variant`, sources."""
-        text = pydoc.render_doc(urls, renderer=pydoc.plaintext)
-        # Since Python 3.13, pydoc may break a line after the parenthesis.
-        starts = ("signer.url(", "class Signer(", " |  url(", " |  info_url(", " |  __")
-        starts += ("class Variant(", "\nFUNCTIONS\n    https(", "\n    local(", "\n    s3(")
-        places = [text.index(words) for words in starts]
-        self.assertEqual(sorted(places), places)
-        for name in ("Expired", "InvalidOptions", "NotFound"):
-            self.assertIn(f"`{name}`", text)
-            self.assertNotIn(f"class {name}", text)

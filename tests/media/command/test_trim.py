@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import InvalidOptions
 from audioproxy.media.command.trim import (
     SampleRange,
+    may_be_shorter,
     trim_filters,
     trim_range,
 )
@@ -163,6 +164,26 @@ class SampleRangeTests(SynchronousTestCase):
             ("fade:0:1", source().with_decoded_samples(1), 1),
         ):
             self.assertEqual(trim_range(options_of(text), probe).length, length, text)
+
+    def test_shorter(self) -> None:
+        """A part may be shorter than 3 s if it is asked so, or by the duration or size of a source.
+
+        A duration may be wrong by half a second, and a sample may have 8 bytes, after 64 KiB.
+        """
+        largest = 64 * 1024 + 3 * 44100 * 2 * 8
+        for text, seconds, size, is_shorter in (
+            ("t:1:2.999", "10", None, True),
+            ("t:1:3", "10", None, False),
+            ("t:1", "4.499", None, True),
+            ("t:1", "4.5", None, False),
+            ("f:wav", None, largest - 1, True),
+            ("f:wav", None, largest, False),
+            ("f:wav", None, None, False),
+        ):
+            probe = source(seconds)
+            probe = replace(probe, description=replace(probe.description, size=size))
+            found = may_be_shorter(options_of(text), probe, Decimal(3))
+            self.assertIs(is_shorter, found, (text, seconds, size))
 
     def test_seek(self) -> None:
         """If seeks are exact, decoding starts at a whole second, 1 s or more before the region.

@@ -23,3 +23,9 @@ class ElementTests(SynchronousTestCase):
         """A file has no more elements than take milliseconds."""
         self.assertEqual(len(list(parse_elements(VOID * 32_767))), 32_767)
         self.assertRaises(Malformed, list, parse_elements(VOID * 32_768))
+
+    def test_parent(self) -> None:
+        """Elements after the end of their parent are not among its elements."""
+        size = len(VOID)
+        (found,) = parse_elements(VOID * 3, size, 2 * size)
+        self.assertEqual((size, 2 * size), (found.offset, found.end))
