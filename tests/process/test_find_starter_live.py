@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from audioproxy.process.cell import CellStarter, ConfinedProgram
+from audioproxy.process.cell import CellStarter
 from audioproxy.process.find_starter import BINARY, find_starter
 from audioproxy.process.starters import Starter, UtilLinuxStarter
 from tests.support.processes import set_environment
@@ -112,21 +111,6 @@ class FindTests(SynchronousTestCase):
                 break
         assert isinstance(starter, CellStarter)
         self.assertEqual(({program}, []), (starter.programs.keys(), shortcomings))
-
-    def test_kernel_without_anything(self) -> None:
-        """Where nothing works, audioproxy-cell says so, and starts programs all the same."""
-        binary, program = str(BINARY), "/usr/bin/true"
-        starter, _ = self.find(binary, program)
-        # In a cell, the system calls that make one are forbidden, and this signal is set.
-        inner = starter.command_line([program], (), {})
-        inner.remove("-k")
-        confined = replace(ConfinedProgram.of(binary), is_script=True)
-        confined = replace(confined, executable=(*confined.executable, program))
-        outer = CellStarter(binary, {binary: confined})
-        for command, output in (([binary, "-q"], b"0 0\n"), (inner, b"")):
-            words = outer.command_line(command, (), {})
-            ended = subprocess.run(words, capture_output=True)
-            self.assertEqual((0, output, b""), (ended.returncode, ended.stdout, ended.stderr))
 
     def test_missing_program(self) -> None:
         """A program that is installed later runs in a cell, or not at all."""

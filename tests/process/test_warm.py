@@ -322,20 +322,6 @@ class ScheduleTests(ServerCase):
         server.end()
         self.assertTrue(self.launch())
 
-    def test_closed(self) -> None:
-        """After the end of all processes, a closed one is closed; nothing is started again."""
-        self.warm.open()
-        server = self.servers[-1]
-        server.become_ready()
-        self.warm.close_now()
-        self.assertEqual((["closed"], ["KILL"]), (server.killed, self.processes[-1].signals))
-        closing: Any = self.warm.close()
-        self.assertIsNotNone(closing.send(None))
-        server.end()
-        self.processes[-1].end(signal.SIGKILL)
-        self.assertRaises(StopIteration, closing.send, None)
-        self.assertEqual(([], 1), (self.clock.getDelayedCalls(), len(self.servers)))
-
     def test_closed_during_a_trial(self) -> None:
         """Nothing of a trial is open any more when the end of the servers is reported."""
         before = open_descriptors()
