@@ -213,3 +213,16 @@ class BucketTests(RemoteCase):
         purge = Purge(parse_store("purge", "--json", *words))
         await purge.work(session)
         return purge.values()
+
+    async def test_stale(self) -> None:
+        """Variants of objects go that were replaced or removed, but not of a missing bucket."""
+        for name in ("same", "new", "gone"):
+            tag = self.put(name, b"audio").encode()
+            self.write(StoredVariant.of(f"s3://{self.sources}/{name}", validator=tag))
+        self.write(StoredVariant.of("s3://missing-bucket/a"))
+        self.put("new", b"other audio")
+        self.server.remove(self.sources, "gone")
+        found = await self.purge(self.session(), "--stale")
+        expected = {f"s3://{self.sources}/{name}" for name in ("new", "gone")}
+        self.assertEqual(expected, {row["source"] for row in found["removed"]})
+        self.assertEqual(1, found["left"]["refused"])
