@@ -323,16 +323,23 @@ class ScheduleTests(ServerCase):
         self.assertTrue(self.launch())
 
     def test_closed_during_a_trial(self) -> None:
-        """Nothing of a trial is open any more when the end of the servers is reported."""
+        """After the end of all processes, nothing of a trial is open, and nothing starts again."""
         before = open_descriptors()
-        self.warm.open()
-        self.servers[-1].become_ready()
-        self.processes[-1].end()
-        closing = Deferred.fromCoroutine(self.warm.close())
-        closing.addCallback(lambda _: opened_since(before))
-        self.servers[-1].end()
-        self.processes[-1].end(signal.SIGKILL)
-        self.assertEqual(set(), self.successResultOf(closing))
+        for ended in (0, 1):
+            self.begin()
+            self.warm.open()
+            (server,) = self.servers
+            server.become_ready()
+            for _ in range(ended):
+                self.processes[-1].end()
+            closing = Deferred.fromCoroutine(self.warm.close())
+            closing.addCallback(lambda _: opened_since(before))
+            self.assertEqual((["closed"], ["KILL"]), (server.killed, self.processes[-1].signals))
+            server.end()
+            self.assertNoResult(closing)
+            self.processes[-1].end()
+            self.assertEqual(set(), self.successResultOf(closing))
+            self.assertEqual(([], 1), (self.clock.getDelayedCalls(), len(self.servers)))
 
 
 class FarTests(ServerCase):
