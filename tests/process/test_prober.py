@@ -247,14 +247,10 @@ class ResultTests(ProberCase):
             (probe_output(), b"", 0, None, UndecodableSource),
             (b"", INVALID, 1, None, UndecodableSource),
             # Failures for a reason other than the source.
-            (b"", b"", 1, None, ProbeFailed),
             (b"", b"who knows", 1, None, ProbeFailed),
-            (b"", b"Cannot allocate memory", 1, None, MemoryExceeded),
             (b"", b"Cannot allocate memory\n" + INVALID, 1, None, MemoryExceeded),
             (b"", b"Cannot allocate memory", None, 9, ProbeFailed),
-            (b"", b"error while loading shared libraries: libav.so", 127, None, ProbeFailed),
             (b"", INVALID, 0, 11, ProbeFailed),
-            (b"", INVALID, 0, 40, ProbeFailed),
             # Output that is not a single JSON document.
             *((text, b"", 0, None, ProbeFailed) for text in (b"", b"{", b"\xff", b"{} {}")),
         ):
@@ -501,7 +497,6 @@ class DescribeTests(ProberCase):
             (
                 (musepack8, "1.671837", "mpc8", musepack(89_082), local_input(), "2.02", 1),
                 (stream, "2.612245", "mp3", mp3, local_input(), "2.576508", 1),
-                (stream, "2.576508", "mp3", mp3, local_input(), "2.576508", 1),
                 (early, "2.612245", "mp3", mp3, local_input(), "2.612245", 0),
                 (stream, "2.612245", "mp3", mp3, START, "2.612245", 0),
                 (stream, "2.612245", "avi", mp3, local_input(), "2.612245", 0),
