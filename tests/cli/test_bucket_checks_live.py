@@ -111,8 +111,12 @@ class BucketTests(RemoteCase):
         results = await self.run_checks(source, **folder, **none)
         self.assertIn("set AWS_ACCESS_KEY_ID", results["source"].text)
 
-    async def start_and_hold(self) -> Process:
-        """Start the command, and hold a part of an upload; objects were written before."""
+    def remaining(self) -> tuple[int, int]:
+        """Return the numbers of objects and of uploads in the bucket."""
+        return len(self.stored()), len(self.server.uploads(self.variants))
+
+    async def test_interrupted(self) -> None:
+        """After Ctrl-C during an upload, everything that was written is removed."""
         relay = self.relay()
 
         def rule(request: Request) -> RequestAction:
@@ -123,15 +127,6 @@ class BucketTests(RemoteCase):
         await until(lambda: relay.stalled, "the part")
         written = 2 if "digest" in self.server.fails else 1
         self.assertEqual((written, 1), self.remaining())
-        return process
-
-    def remaining(self) -> tuple[int, int]:
-        """Return the numbers of objects and of uploads in the bucket."""
-        return len(self.stored()), len(self.server.uploads(self.variants))
-
-    async def test_interrupted(self) -> None:
-        """After Ctrl-C, everything that was written is removed."""
-        process = await self.start_and_hold()
         process.signal(2)
         self.assertEqual(130, await process.end(), process.stderr)
         self.assertEqual((0, 0), self.remaining())

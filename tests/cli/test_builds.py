@@ -55,14 +55,9 @@ class FakeCatalog:
             if entry.key in self.unreadable:
                 on_failure(entry, PermissionError(13, "Permission denied"))
             elif build != "gone":
-                record = None if build is None else record_of(build)
+                record = None if build is None else replace(RECORD, build=build)
                 found.append((entry, record))
         return found
-
-
-def record_of(build: str) -> VariantRecord:
-    """Return the record of a variant that a build made."""
-    return replace(RECORD, build=build)
 
 
 class CompareTests(SynchronousTestCase):

@@ -17,7 +17,7 @@ from audioproxy.cli.store.verify import Verification
 from audioproxy.engine import Engine, build
 from audioproxy.variants.bucket_catalog import BucketCatalog
 from audioproxy.variants.s3 import S3VariantStore
-from tests.cli.command import RunResult, command, json_keys, parse_store
+from tests.cli.command import command, json_keys, parse_store
 from tests.support.remote import RemoteCase
 from tests.support.service import ServiceCase, reactor
 from tests.support.variants import StoredVariant, neighbors
@@ -137,26 +137,22 @@ class SilentStore(Resource):
 class SilentStoreTests(ServiceCase):
     """Commands on a bucket whose listing is empty, although it has objects"""
 
-    def run_on(self, store: SilentStore, *words: str) -> RunResult:
-        """Run a command on a new bucket."""
+    def test_unlisted(self) -> None:
+        """Each command says so, and ends with 1: nothing is known of the variants."""
+        store = SilentStore()
         port = reactor.listenTCP(0, Site(store), interface="127.0.0.1")
         self.addCleanup(port.stopListening)
         names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION")
-        endpoint = f"http://127.0.0.1:{port.getHost().port}"
         variables = {**dict.fromkeys(names, "a"), "AP_VARIANT_STORE": "s3://bucket"}
-        environment = self.environment(AP_S3_ENDPOINT=endpoint, **variables)
-        return command("store", *words, environment=environment)
-
-    def test_unlisted(self) -> None:
-        """Each command says so, and ends with 1: nothing is known of the variants."""
+        variables["AP_S3_ENDPOINT"] = f"http://127.0.0.1:{port.getHost().port}"
         for words, values in (
             ("stat", {"variants": 0}),
             ("prune --max-bytes 1", {"remaining": None}),
             ("purge local://one.wav", {"removed": []}),
             ("verify", {"good": 0}),
         ):
-            store = SilentStore()
-            ended = self.run_on(store, *words.split(), "--json")
+            environment = self.environment(**variables)
+            ended = command("store", *words.split(), "--json", environment=environment)
             self.assertEqual(1, ended.status, words)
             error = "audioproxy: the store: its listing is empty, and lacks an object that was just"
             self.assertIn(error, ended.err)

@@ -222,16 +222,9 @@ class _Counted(io.StringIO):
 class RequestIdTests(SynchronousTestCase):
     """`set_request_id` and `Logger` (D54)"""
 
-    def setUp(self) -> None:
-        self.log = Log(self)
-
-    def ids(self) -> list[object]:
-        """Return the request id of each event, in order."""
-        return [event.get("request_id") for event in self.log.events]
-
     def test_coroutines(self) -> None:
         """Everything that a request starts logs the request's id; other events have none."""
-        waiting: Deferred[None] = Deferred()
+        log, waiting = Log(self), Deferred[None]()
 
         async def child() -> None:
             await waiting
@@ -250,4 +243,5 @@ class RequestIdTests(SynchronousTestCase):
         Deferred.fromCoroutine(request("one"))
         CONTEXT_LOG.info("outside")
         Deferred.fromCoroutine(end())
-        self.assertEqual(["one", None, "one", "other"], self.ids())
+        found = [event.get("request_id") for event in log.events]
+        self.assertEqual(["one", None, "one", "other"], found)
