@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import itertools
 import re
 from typing import Any
 
@@ -101,21 +100,6 @@ class RunbookTests(SynchronousTestCase):
 
 class AccessLogEntryTests(SynchronousTestCase):
     """`AccessLogEntry`"""
-
-    def test_line(self) -> None:
-        """The parts of the line have a fixed order; an absent part leaves no additional space."""
-        parts: dict[str, tuple[Any, str]] = {
-            "error_code": ("render_failed", " render_failed"),
-            "source": (b"local://a.mp3", " src=local://a.mp3"),
-            "cache": ("HIT", " cache=HIT"),
-        }
-        for chosen in itertools.product((False, True), repeat=3):
-            names = list(itertools.compress(parts, chosen))
-            line = str(entry(**{name: parts[name][0] for name in names}))
-            middle = "".join(parts[name][1] for name in names)
-            self.assertEqual(f"render 200{middle} 12 bytes in 34ms", line)
-        line = str(entry(options="f:mp3", source=b"local://a"))
-        self.assertEqual("render 200 opts=f:mp3 src=local://a 12 bytes in 34ms", line)
 
     def test_sources_distinct(self) -> None:
         """Spaces, controls, ``%`` and non-ASCII are encoded, so sources stay distinct (D28)."""

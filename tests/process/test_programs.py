@@ -20,7 +20,7 @@ from audioproxy.media.command.presets import PRESETS
 from audioproxy.media.conversion import SOXR, SWRESAMPLE
 from audioproxy.media.inputs import local_input
 from audioproxy.media.reading import SourceLength
-from audioproxy.process.programs import LISTS, Programs, ProgramsMonitor, missing_from
+from audioproxy.process.programs import LISTS, Programs, ProgramsMonitor
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.starters import UtilLinuxStarter
 from tests.support.audio import options_of
@@ -29,21 +29,6 @@ from tests.support.probes import Probe
 from tests.support.processes import FakeSpawner
 
 PROGRAMS = ("/x/ffmpeg", "/x/ffprobe")
-ENCODER_LIST = b"""Encoders:
- V..... = Video
- A..... = Audio
- ------
- V....D a64multi             Multicolor charset for Commodore 64
- A....D aac                  AAC (Advanced Audio Coding)
- A....D flac                 FLAC (Free Lossless Audio Codec)
-"""
-FILTER_LIST = b"""Filters:
-  T.. = Timeline support
-  | = Source or sink filter
- TSC afade             A->A       Fade in/out input audio.
- ... aformat           A->A       Convert the input audio to one of the specified formats.
- ..C volume            A->A       Change input volume.
-"""
 
 
 class CapabilitiesCase(SynchronousTestCase):
@@ -296,19 +281,6 @@ def _after(option: str, words: list[str]) -> str:
 
 class RequirementsTests(SynchronousTestCase):
     """`LISTS` and the functions that use them"""
-
-    def test_missing(self) -> None:
-        """The names that a list lacks are returned in the order of the requirements (D34)."""
-        for listing, needed, missing in (
-            (ENCODER_LIST, ["aac", "flac"], []),
-            (ENCODER_LIST, ["libopus", "aac", "libvorbis"], ["libopus", "libvorbis"]),
-            (ENCODER_LIST, ["a64multi", "Audio", "AAC", "aa"], ["Audio", "AAC", "aa"]),
-            (FILTER_LIST, ["afade", "aformat", "volume"], []),
-            (FILTER_LIST, ["loudnorm", "afade"], ["loudnorm"]),
-            (b"", ["aac"], ["aac"]),
-            (b"\xff\xfe\n A....D \xff x\n", ["aac"], ["aac"]),
-        ):
-            self.assertEqual(missing_from(listing, needed), missing)
 
     def test_encoders(self) -> None:
         """Boot checks every encoder that a render can use (D34)."""
