@@ -10,12 +10,14 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from twisted.logger import capturedLogs
+
 from audioproxy.process.child import Exit
 from audioproxy.process.find_starter import BINARY
 from audioproxy.process.fork_server import ForkServer
 from tests.support.processes import open_descriptors, opened_since
 from tests.support.service import PATIENCE
-from tests.support.warm_programs import ENVIRONMENT, WarmCase, running_server
+from tests.support.warm_programs import ENVIRONMENT, WarmCase, running_server, warnings
 
 
 def state_of(pid: int) -> dict[str, Any]:
@@ -94,6 +96,17 @@ class ChildTests(WarmCase):
         self.assertEqual(cold, warm)
         self.assertEqual([*map(os.fsencode, words), b""], warm.stdout.split(b"\0"))
         self.assertEqual(b"to stderr", warm.stderr)
+
+    async def test_long_command_line(self) -> None:
+        """A request too long for a message is started anew, with a warning; the server stays."""
+        warm = await self.open()
+        server = running_server(warm)
+        with capturedLogs() as events:
+            ended = await self.run_program("print", *["x" * 10_000] * 27)
+        self.assertEqual((27, 1), (ended.stdout.count(b"\0"), len(self.cold)))
+        (warning,) = warnings(events)
+        self.assertIn("Message too long", warning)
+        self.assertEqual((server, None), (warm.server_pid, warm.obstacle))
 
     async def test_shown_command_line(self) -> None:
         """`ps` shows each child's own command line; of a very long one, the beginning."""
