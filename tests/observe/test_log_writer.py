@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import select
 import threading
 
 from twisted.python.logfile import LogFile
@@ -145,14 +146,19 @@ class WriteLinesTests(SynchronousTestCase):
         return thread
 
     def test_whole_lines(self) -> None:
-        """A pipe without a reader gets all lines later, also longer ones than PIPE_BUF."""
+        """A full pipe holds whole lines, and gets the others later, also longer than PIPE_BUF."""
         lines = [b"%d %s\n" % (number, b"x" * (number % 3000)) for number in range(500)]
         lines += [b"x" * 20_000 + b"\n", b"no end" * 2000]
         for blocking in (True, False):
             os.set_blocking(self.writing, blocking)
             os.write(self.writing, b"unread\n")
             thread = self.write_in_thread(b"".join(lines))
-            received = b""
+            poll = select.poll()
+            poll.register(self.writing, select.POLLOUT)
+            while poll.poll(0):
+                pass
+            received = os.read(self.reading, 1 << 20)
+            self.assertEqual(b"\n", received[-1:])
             while data := self.reader.read(3000):
                 received += data
             thread.join(PATIENCE)

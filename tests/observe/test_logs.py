@@ -187,10 +187,11 @@ class BatchTests(SynchronousTestCase):
         for record in (self.RECORD, self.FAILED, self.RECORD):
             observer.request(record)
             written.append(self.lines_written())
-        observer.write_through()
-        written.append(self.lines_written())
+        for _ in range(2):
+            observer.write_through()
+            written.append(self.lines_written())
         observer.request(self.RECORD)
-        self.assertEqual([0, 2, 2, 3, 4], [*written, self.lines_written()])
+        self.assertEqual([0, 2, 2, 3, 3, 4], [*written, self.lines_written()])
 
     def test_stream_that_fails(self) -> None:
         """If the stream fails, lines are lost, but no request fails."""
