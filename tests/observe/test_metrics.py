@@ -246,11 +246,13 @@ class ContractTests(SynchronousTestCase):
         one.store_full()
         one.variants_evicted(3)
         one.connection_evicted()
-        one.hit("mp3")
+        for count in (one.hit, one.miss, one.coalesced):
+            count("mp3")
         events = "render_queue_rejections variant_store_write_failures variant_store_full"
         expected = dict.fromkeys((f"{name}_total" for name in events.split()), 1)
         expected |= {"variant_store_evictions_total": 3, "connection_evictions_total": 1}
-        expected["cache_lookups_total mp3 hit"] = 1
+        lookups = ("hit", "miss", "coalesced")
+        expected |= {f"cache_lookups_total mp3 {outcome}": 1 for outcome in lookups}
         self.assertEqual((expected, {}), (counts.changes, other_counts.changes))
         names = [metric.name for metric in REGISTRY.collect()]
         self.assertEqual([], [name for name in names if "audio_proxy" in name])
