@@ -144,8 +144,8 @@ class IdentityTests(RemoteCase):
             AP_VARIANT_STORE=f"s3://{bucket}",
             AP_VARIANT_S3_ENDPOINT=other.endpoint,
             AP_VARIANT_S3_CA_BUNDLE=str(other.ca_bundle),
-            AP_VARIANT_S3_ACCESS_KEY_ID=other.access_key,
-            AP_VARIANT_S3_SECRET_ACCESS_KEY=other.secret_key,
+            AP_VARIANT_S3_ACCESS_KEY_ID=other.owner.access_key,
+            AP_VARIANT_S3_SECRET_ACCESS_KEY=other.owner.secret_key,
             AP_VARIANT_S3_REGION=other.region,
             AP_SERVE_MODE="redirect",
         )
@@ -159,7 +159,7 @@ class IdentityTests(RemoteCase):
         hit = await fetch(service.port, self.url("a.flac"))
         location = (hit["location"] or b"").decode()
         self.assertTrue(location.startswith(f"{other.endpoint}/{bucket}/"), location)
-        self.assertIn(f"X-Amz-Credential={other.access_key}%2F", location)
+        self.assertIn(f"X-Amz-Credential={other.owner.access_key}%2F", location)
         self.assertEqual(miss.body, other.fetch(location).require_success().body)
         self.assertEqual([], self.stored())
 

@@ -37,7 +37,7 @@ MORE = (
     "tests.media.test_tagged_live",
     "tests.render.test_irregular_live",
     "tests.render.test_deadline_live",
-    "tests.test_service_processes_live.TwoNodeTests",
+    "tests.test_service_live.TwoNodeTests",
     # Every answer of a server to every request.
     "tests.test_faults",
     "tests.test_upgrading_live",
