@@ -59,27 +59,6 @@ class ForkTests(ServiceCase):
         self.assertEqual((3, ""), seen[0][::2])
         self.assertEqual(*seen)
 
-    async def test_signals(self) -> None:
-        """A fork ends by signals as a new process does, and a crash prints a traceback."""
-        for code, number, status in (("", 0, 0), ("1 / 0", 0, 1), ("input()", signal.SIGTERM, -15)):
-            code = f"import threading; print('started', flush=True); {code}"
-            process = self.spawn(sys.executable, "-c", code, **self.environment())
-            await process.printed("started", "the start")
-            if number:
-                process.signal(number)
-            self.assertEqual(status, await process.end())
-            self.assertEqual(status == 1, "ZeroDivisionError" in process.stderr, process.stderr)
-
-    def test_command(self) -> None:
-        """The command runs to its end as in a new process."""
-        environment = self.environment()
-        status, out, err = run((*COMMAND, "sign", "local://a"), environment, PATIENCE)
-        self.assertEqual((0, ""), (status, err))
-        self.assertTrue(out.endswith("/plain/local://a\n"), out)
-        status, out, err = run((*COMMAND, "sing"), environment, PATIENCE)
-        self.assertEqual((2, ""), (status, out))
-        self.assertIn("did you mean sign?", err)
-
     async def test_killed(self) -> None:
         """A fork ends with the process that has started it, even if that is killed."""
         tests = self.spawn(sys.executable, "-c", START, cold=True, **self.environment())
