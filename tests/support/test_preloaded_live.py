@@ -7,7 +7,7 @@ import socket
 import sys
 
 from tests.support.preloaded import COMMAND, run, server
-from tests.support.service import PATIENCE, ServiceCase, is_running, until
+from tests.support.service import ServiceCase, is_running, until
 
 #: Python code that prints all that a process is given.
 REPORT = """\
@@ -71,4 +71,4 @@ class ForkTests(ServiceCase):
     def test_ended(self) -> None:
         """A fork server that has ended is started again."""
         server()[1].kill()
-        self.assertEqual(0, run((*COMMAND, "--version"), self.environment(), PATIENCE)[0])
+        self.assertEqual(0, run((*COMMAND, "--version"), self.environment())[0])
