@@ -75,7 +75,7 @@ test-more: system-ffmpeg compiler dev $(CELL) browser webkit haproxy nginx syste
 # The tests of a list: without a program that this has installed, they fail.
 define run_tests
 $(if $(filter 1,$(words $(CURDIR))),,$(error nginx, HAProxy and make read a path with a space as two: move this checkout to a path without spaces))
-@mkdir -p build && rm -f "$(DURATIONS)"
+@mkdir -p build/sounds && rm -f "$(DURATIONS)" && find build/sounds -type f -atime +7 -delete
 AUDIOPROXY_DURATIONS="$(DURATIONS)" $(2:%=AUDIOPROXY_%=required) \
     $(BIN)/python $(TRIAL) -j$(JOBS) --reporter=text tests.$(1) $(RECORD); \
     status=$$?; echo 'The slowest tests:'; sort -rn "$(DURATIONS)" | head; exit $$status

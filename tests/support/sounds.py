@@ -1,7 +1,8 @@
 """Cache of the audio that outside programs make for tests, shared by all runs and processes.
 
 Only sources of tests are kept: what a test feeds to audioproxy. What audioproxy itself renders is
-under test and made anew in each run. `make clean` removes the cache.
+under test and made anew in each run. `make test` removes what no run has read for a week, and `make
+clean` the cache.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from pathlib import Path
 
 #: Folder of the cache, ignored by git.
 FOLDER = Path(__file__).parents[2] / "build/sounds"
+
+#: Bytes of a command's files that are kept. A few commands make more, mostly PCM, which is soon
+#: made; they would be most of the cache.
+LARGEST = 8_000_000
 
 
 def keep(
@@ -37,6 +42,8 @@ def keep(
     files = _read(path)
     if files is None:
         files = dict(make())
+        if sum(map(len, files.values())) > LARGEST:
+            return files
         # Without space, or a folder that this user can write, each run makes its own.
         with suppress(OSError):
             _write(path, files)

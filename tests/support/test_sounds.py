@@ -7,7 +7,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.sounds import keep
+from tests.support.sounds import LARGEST, keep
 
 
 class KeepTests(SynchronousTestCase):
@@ -42,6 +42,11 @@ class KeepTests(SynchronousTestCase):
         other.write_bytes(b"two")
         self.keep(str(other))
         self.assertEqual(7, self.made)
+
+    def test_large(self) -> None:
+        """The files of a command that makes very many bytes are not kept."""
+        self.keep(source=bytes(LARGEST))
+        self.assertFalse(self.folder.exists())
 
     def test_damaged(self) -> None:
         """An entry that is not what was written is made anew, and no scratch file stays."""
