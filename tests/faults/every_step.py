@@ -46,7 +46,7 @@ class LastingTests(FaultCase):
 
     async def test_miss(self) -> None:
         """A MISS whose calls fail from one on has right bytes, or is seen to have failed."""
-        await self.fail_miss(lasting)
+        await self.fail_miss(lasting, ", lasting")
 
 
 class FlacTests(MissTests):

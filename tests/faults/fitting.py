@@ -76,6 +76,9 @@ class Fault:
     def name(self) -> str:
         return fault_name(self.number) + (" from now on" if self.times > 1 else "")
 
+    def __str__(self) -> str:
+        return f"{self.name} at {self.step}"
+
     @property
     def is_harmless(self) -> bool:
         # A child that cannot be forked for now is an error for its request.

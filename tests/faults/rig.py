@@ -72,7 +72,7 @@ class Report:
     def __str__(self) -> str:
         numbers = f"{self.calls:5} calls {self.faults:5} faults {self.runs:5} injected"
         firsts = [finding.partition("\n")[0] for finding in self.findings]
-        return "\n".join([f"{self.name:26} {numbers} {len(firsts):4} findings", *firsts])
+        return "\n".join([f"{self.name:30} {numbers} {len(firsts):4} findings", *firsts])
 
 
 class Subject(Protocol):
