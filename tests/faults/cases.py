@@ -61,7 +61,7 @@ _TWISTD_WORDS = ("--nodaemon", "--pidfile=", "audioproxy")
 
 _HEADERS = VariantHeaders("audio/mpeg", "no-store")
 
-#: What the faults of a run have in common, such as "EIO at fsync", by the variable of `make faults`.
+#: What the names of the faults of a run have, such as "EIO at fsync": a variable of `make faults`.
 WANTED = os.environ.get("FAULT", "")
 
 # Runs without a fault: the first ones fill caches, and the others show all calls.
