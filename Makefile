@@ -34,8 +34,7 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' audioproxy/__init__.py
 .DELETE_ON_ERROR:
 # Tests that need an S3 server.
 S3_TESTS = tests.support.test_buckets_live tests.deploy.test_cluster \
-    tests.sources.test_s3_live tests.sources.test_s3_faults_live \
-    tests.variants.test_s3_live tests.variants.test_s3_outage_live \
+    tests.sources.test_s3_live tests.variants.test_s3_live tests.variants.test_s3_outage_live \
     tests.s3.test_credentials_live tests.cli.test_bucket_checks_live tests.cli.test_doctor_live \
     tests.cli.test_store_live
 
@@ -43,7 +42,7 @@ S3_TESTS = tests.support.test_buckets_live tests.deploy.test_cluster \
 QUICK_FILES = $(sort $(shell find tests -name 'test_*.py' ! -name '*_live.py' \
     $(foreach folder,bench browser deploy examples fuzz handover soak,! -path 'tests/$(folder)/*')))
 
-.PHONY: help help-all install dev ffmpeg system-ffmpeg cell compiler node browser browsers webkit engines player haproxy nginx cache-servers proxy-servers promtool systemd names readers languages utilities test-packages radosgw swift run demo \
+.PHONY: help help-all install dev ffmpeg system-ffmpeg cell compiler node browser browsers webkit engines player haproxy nginx cache-servers proxy-servers promtool systemd readers languages utilities test-packages radosgw swift run demo \
     check ci-root lint format types docs coverage test test-more quick test-deploy caches proxies test-ceph test-rclone test-swift \
     test-ffmpeg matrix soak handover faults mutants bench deadlines quality wrk fuzz container outdated screenshots clean
 
@@ -66,9 +65,9 @@ check: lint types docs coverage test-more ## run every check that a change has t
 ci-root: #: run `make check` on a new minimal Debian in build/, as root; SUITE=trixie
 	@tools/ci-root $(SUITE)
 
-test: system-ffmpeg compiler test-packages $(CELL) names ## run the tests of the service, in JOBS=4 processes, in three minutes
+test: system-ffmpeg compiler test-packages $(CELL) ## run the tests of the service, in JOBS=4 processes, in three minutes
 	@rm -f build/coverage*
-	$(call run_tests,core,NSS_WRAPPER)
+	$(call run_tests,core)
 
 test-more: system-ffmpeg compiler dev $(CELL) browser webkit haproxy nginx systemd promtool readers languages utilities wrk #: run all other tests: browsers, load, deploy/, examples/, benchmarks
 	$(call run_tests,more,$(shell $(UBUNTU) || echo BROWSER) HAPROXY LANGUAGES NGINX PROMTOOL READERS SYSTEMD_ANALYZE UTILITIES WRK)
@@ -99,8 +98,7 @@ browsers: system-ffmpeg dev browser engines #: play the player in Chromium, Fire
 	    tests.browser.test_engines tests.browser.test_redirects
 	$(BIN)/python -m bench.browsers
 
-proxies: system-ffmpeg dev haproxy nginx proxy-servers #: run nodes behind seven proxies and two of Node, and write the table of docs/proxies.md
-	$(BIN)/python -m tests.deploy.torn_streams
+proxies: system-ffmpeg dev haproxy nginx proxy-servers #: run nodes behind seven proxies and two of Node, and check the tables of docs/proxies.md
 	AUDIOPROXY_HAPROXY=required AUDIOPROXY_NGINX=required AUDIOPROXY_PROXIES=required \
 	    $(BIN)/python $(TRIAL) -j$(JOBS) tests.deploy.test_proxies tests.deploy.other_proxies
 
@@ -110,8 +108,8 @@ test-ffmpeg: system-ffmpeg ffmpeg #: run all tests with the ffmpeg of `make ffmp
 test-ceph: radosgw #: run the bucket tests against Ceph's S3 server
 test-rclone: $(BIN)/rclone #: run the bucket tests against rclone's S3 server
 test-swift: swift #: run the bucket tests against OpenStack Swift
-test-ceph test-rclone test-swift: test-%: system-ffmpeg compiler dev haproxy nginx names
-	AUDIOPROXY_S3=$* AUDIOPROXY_HAPROXY=required AUDIOPROXY_NGINX=required AUDIOPROXY_NSS_WRAPPER=required \
+test-ceph test-rclone test-swift: test-%: system-ffmpeg compiler dev haproxy nginx
+	AUDIOPROXY_S3=$* AUDIOPROXY_HAPROXY=required AUDIOPROXY_NGINX=required \
 	    $(BIN)/python $(TRIAL) $(S3_TESTS)
 
 matrix: system-ffmpeg dev #: compare trims of every container and codec with a full decode; PLACES is the number of places
@@ -315,11 +313,6 @@ $(VENV)/.proxies: | $(VENV)/.dev
 # For the benchmarks only: an HTTP load generator.
 wrk:
 	@command -v wrk >/dev/null || tools/system-package wrk
-
-# For tests only: libnss_wrapper, which resolves host names that the system does not know.
-names:
-	@[ -n "$$(ls -d /usr/lib*/libnss_wrapper.so /usr/lib*/*/libnss_wrapper.so 2>/dev/null)" ] || \
-	    tools/system-package libnss-wrapper
 
 radosgw:
 	@for package in radosgw ceph-mon ceph-osd ceph-common; do \

@@ -1,6 +1,6 @@
 """Private and undocumented parts of Twisted that the package uses, each in one place.
 
-``tests/test_twisted.py`` and ``tests/test_twisted_server.py`` fail when a release makes one of them
+``tests/test_twisted.py`` and ``tests/test_twisted_live.py`` fail when a release makes one of them
 unnecessary or changes it. `audioproxy.http_client._twisted` has those of the client.
 """
 

@@ -126,13 +126,14 @@ class PageTests(RemoteCase):
         (self.home / "nginx").mkdir()
         nodes = {"one": self.port, "again": self.port}
         balancer = await balance(self, NginxWithOneNode, self.home / "nginx", nodes)
+        owner = self.server.owner
         self.replaced = {
             "127.0.0.1:4000": f"127.0.0.1:{self.port}",
             "127.0.0.1:9568": f"127.0.0.1:{self.metrics_port}",
             "https://audio.example": f"http://127.0.0.1:{balancer.port}",
             "http://127.0.0.1:9000": self.server.endpoint,
-            "AWS_ACCESS_KEY_ID=minioadmin": f"AWS_ACCESS_KEY_ID={self.server.access_key}",
-            "AWS_SECRET_ACCESS_KEY=minioadmin": f"AWS_SECRET_ACCESS_KEY={self.server.secret_key}",
+            "AWS_ACCESS_KEY_ID=minioadmin": f"AWS_ACCESS_KEY_ID={owner.access_key}",
+            "AWS_SECRET_ACCESS_KEY=minioadmin": f"AWS_SECRET_ACCESS_KEY={owner.secret_key}",
             "AWS_REGION=us-east-1": f"AWS_REGION={self.server.region}",
             "s3://variants": f"s3://{self.variants}",
             "s3://masters": f"s3://{self.sources}",

@@ -29,7 +29,10 @@ class SocketTests(ActivationCase):
     """Socket activation: the listening socket that systemd holds open"""
 
     async def test_restart(self) -> None:
-        """Clients that connect before a start or during a restart are served."""
+        """Clients that connect before a start or during a restart are served.
+
+        `tests.handover` has two services at a time. A second socket is for the metrics.
+        """
         self.add("short.flac", short_flac())
         tcp_socket = self.open()
         port = tcp_socket.getsockname()[1]
@@ -48,44 +51,21 @@ class SocketTests(ActivationCase):
         node.signal(signal.SIGTERM)
         self.assertEqual(0, await node.end())
         between = await send(port, PATH)
-        node = self.start_with_socket(tcp_socket)
-        response = await between.end()
-        self.assertEqual((200, b"HIT"), (response.status, response["x-audio-proxy"]))
-        self.assertEqual(200, (await fetch(port, b"/health")).status)
-
-    async def test_second_service(self) -> None:
-        """Two services accept from the same sockets; `tests.handover` replaces one under load.
-
-        A service that refuses its settings leaves the running one alone. The metrics come from the
-        service that has taken over.
-        """
-        self.add("short.flac", short_flac())
-        clients, metrics = self.open(), self.open()
-        port, metrics_port = (each.getsockname()[1] for each in (clients, metrics))
-        blue = self.start_with_socket(clients, metrics)
-        self.assertEqual(port, await blue.port())
-        await blue.printed(f"metrics on port {metrics_port}", "the metrics")
+        sockets = tcp_socket, self.open()
+        metrics_port = sockets[1].getsockname()[1]
         # As systemd does at each start without NonBlocking=.
-        for each in (clients, metrics):
+        for each in sockets:
             each.setblocking(True)
-        refused = self.start_with_socket(clients, metrics, AP_KEY="short")
-        self.assertEqual(78, await refused.end())
-        self.assertFalse(os.get_blocking(clients.fileno()) or os.get_blocking(metrics.fileno()))
-        for _ in range(2):
-            self.assertEqual(200, (await fetch(port, b"/health")).status)
         # The socket for the metrics takes the place of these two.
         ignored = {"AP_METRICS_BIND": "192.0.2.1", "AP_METRICS_PORT": "none"}
-        green = self.start_with_socket(clients, metrics, **ignored)
-        await green.port()
+        node = self.start_with_socket(*sockets, **ignored)
+        response = await between.end()
+        self.assertEqual((200, b"HIT"), (response.status, response["x-audio-proxy"]))
+        self.assertEqual([False] * 2, [os.get_blocking(each.fileno()) for each in sockets])
         for name in ignored:
-            self.assertIn(f"{name}: ignored, since systemd passes", green.stdout)
-        blue.signal(signal.SIGTERM)
-        self.assertEqual(0, await blue.end())
-        self.assertEqual(200, (await fetch(port, PATH)).status)
-        label = '{format="opus",outcome="success"}'
-        self.assertEqual(1, (await scrape(metrics_port))[f"audio_proxy_renders_total{label}"])
-        green.signal(signal.SIGTERM)
-        self.assertEqual(0, await green.end())
+            self.assertIn(f"{name}: ignored, since systemd passes", node.stdout)
+        label = '{format="opus",outcome="hit"}'
+        self.assertEqual(1, (await scrape(metrics_port))[f"audio_proxy_cache_lookups_total{label}"])
 
     async def test_hangup(self) -> None:
         """SIGHUP to all processes of the unit is logged, and has no other effect (D39)."""

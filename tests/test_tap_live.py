@@ -16,8 +16,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import tap
 from audioproxy.grammar.signature import sign
-from audioproxy.media.conversion import SWRESAMPLE
-from tests.support.audio import render_all
 from tests.support.folders import short_folder
 from tests.support.hostile import number_of
 from tests.support.http import KEY, SALT
@@ -167,37 +165,6 @@ class RefusedStartTests(TapCase):
         self.assertRegex(line, r"\ASSL_CERT_FILE: .*No such file")
         # If no host is allowed, no certificate is ever verified.
         await self.twistd(**missing).port()
-
-
-class BindTests(TapCase):
-    """Where the service listens (AP_BIND)."""
-
-    async def test_address(self) -> None:
-        """The service listens on the address alone (D59)."""
-        process = self.twistd(AP_BIND="127.0.0.2")
-        line = r"listening on 127\.0\.0\.2 port (\d+)"
-        port = int((await process.printed(line, "the service to listen"))[1])
-        with self.assertRaises(OSError):
-            socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
-        socket.create_connection(("127.0.0.2", port), timeout=PATIENCE).close()
-
-    async def test_unix(self) -> None:
-        """A Unix socket serves streams and files; a killed service's socket is replaced (D59)."""
-        self.add("short.flac", short_flac())
-        path = short_folder(self) / "socket"
-        for killed in (True, False):
-            process = self.twistd(AP_BIND=f"unix:{path}")
-            await process.printed(f"listening on {path}", "the service to listen")
-            target = signed("/f:mp3/plain/local://short.flac")
-            bodies = {(await fetch(str(path), target)).body for _ in range(3)}
-            self.assertEqual(1, len(bodies))
-            if killed:
-                await process.kill()
-                self.assertTrue(path.exists())
-            else:
-                process.signal(signal.SIGTERM)
-                self.assertEqual(0, await process.end())
-                self.assertFalse(path.exists())
 
 
 class RunTests(TapCase):
@@ -358,21 +325,6 @@ class RunTests(TapCase):
         self.assertEqual({"status": "not_ready", "queued": 0, "threshold": 16}, response.document)
         self.assertEqual((b"no-store", None), (response["cache-control"], response["retry-after"]))
 
-    async def test_ffmpeg_without_libsoxr(self) -> None:
-        """An ffmpeg without libsoxr causes one warning at boot, and renders still work (D60)."""
-        programs = self.root / "programs"
-        programs.mkdir()
-        write_ffmpeg_without_soxr(programs)
-        process = self.twistd(PATH=f"{programs}:{os.environ['PATH']}")
-        port = await process.port()
-        self.add("short.flac", short_flac())
-        response = await fetch(port, signed("/f:wav/sr:8000/plain/local://short.flac"))
-        expected = render_all(short_flac().read_bytes(), ["f:wav/sr:8000"], resampler=SWRESAMPLE)
-        self.assertEqual((200, *expected.values()), (response.status, response.body))
-        await process.printed("lacks libsoxr", "the warning")
-        texts = [each["text"] for each in self.lines(process.stdout)]
-        self.assertEqual(1, sum("lacks libsoxr" in text for text in texts), texts)
-
     async def test_ffmpeg_that_goes(self) -> None:
         """A node is not ready any more after a program could not be started (D34)."""
         self.add("short.flac", short_flac())
@@ -431,12 +383,6 @@ class CellTests(TapCase):
         # The last line may not be complete yet.
         await process.kill()
         return self.texts(process, "warning")
-
-    async def test_no_landlock(self) -> None:
-        """On a kernel without Landlock, boot logs one warning, and renders work."""
-        self.add("short.flac", short_flac())
-        (warning,) = await self.render(1, "landlock_create_ruleset")
-        self.assertIn("has no Landlock, or a unit or container forbids it", warning)
 
     async def test_no_fork_server(self) -> None:
         """Where a fork server lacks a system call, warnings of both programs say so.

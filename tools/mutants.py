@@ -70,6 +70,8 @@ def prepare(folder: Path, scope: str) -> None:
     shutil.rmtree(folder / "mutants/tests", ignore_errors=True)
     tests = (ROOT / "tests" / scope.partition("/")[0]).rglob("test_*.py")
     chosen = [str(path.relative_to(ROOT)) for path in tests if not path.stem.endswith("_live")]
+    # The published vectors are examples of the grammar.
+    chosen += ["tests/test_vectors.py"] * (scope == "grammar")
     modules = [f"audioproxy/{scope}/{name}" for name in SCOPES[scope]]
     listed = {"modules": "\n    ".join(modules), "tests": "\n    ".join(sorted(chosen))}
     (folder / "setup.cfg").write_text(CONFIG.format(scope=scope, **listed))

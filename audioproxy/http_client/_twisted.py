@@ -1,6 +1,7 @@
 """Private and undocumented parts of Twisted's HTTP client, each in one place.
 
-``tests/test_twisted.py`` fails when a release makes one of them unnecessary or changes it.
+``tests/test_twisted.py`` fails when a release makes one of them unnecessary, and
+``tests/http_client`` when it changes one.
 """
 
 from __future__ import annotations

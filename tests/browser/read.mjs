@@ -30,8 +30,6 @@ async function read(url) {
   return {
     ...describe(waveform),
     at_half: waveform.at_time(waveform.duration / 2),
-    coarser: describe(waveform.resample({ scale: 3 * waveform.scale })),
-    narrower: describe(waveform.resample({ width: 100 })),
   };
 }
 

@@ -125,4 +125,4 @@ def start_command(
 def run_command(*words: str, environment: Mapping[str, str]) -> RunResult:
     """Run the command in a process of its own to its end."""
     environment = {"PYTHONPATH": str(PROJECT), **environment}
-    return RunResult(*preloaded.run((*preloaded.COMMAND, *words), environment, PATIENCE))
+    return RunResult(*preloaded.run((*preloaded.COMMAND, *words), environment))

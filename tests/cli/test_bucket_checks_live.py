@@ -64,7 +64,7 @@ class BucketTests(RemoteCase):
         process = self.start("--json", "--source", source, AP_ALLOW_ORIGIN="*")
         server, status = self.server, await process.end()
         self.assertEqual(1 if server.fails else 0, status, process.stdout + process.stderr)
-        secrets = (server.access_key, server.secret_key, "X-Amz-Signature")
+        secrets = (server.owner.access_key, server.owner.secret_key, "X-Amz-Signature")
         for word in (self.variants, self.sources, str(server.port), *secrets):
             self.assertNotIn(word, process.stdout)
         document = json.loads(process.stdout)

@@ -49,17 +49,6 @@ class BlockingCallsTests(SynchronousTestCase):
         self.threads.run()
         self.assertEqual(self.successResultOf(running), "next")
 
-    def test_result(self) -> None:
-        """Each caller gets the result of its call, even if it is None; several run at a time."""
-        results = ["done", None, 0, 1]
-        running = [self.run_call(lambda result=result: result) for result in results]
-        self.assertEqual(self.threads.waiting, len(results))
-        for each in running:
-            self.assertNoResult(each)
-        self.threads.run()
-        self.assertEqual([self.successResultOf(each) for each in running], results)
-        self.assertEqual(self.undone, [])
-
     def test_error(self) -> None:
         """The caller gets any error of a call, and a failed call does not count as overdue."""
         running, broken = self.run_call(fail), self.run_call(lambda: 1 // 0)
@@ -108,10 +97,7 @@ class BlockingCallsTests(SynchronousTestCase):
         self.failureResultOf(running, TimeoutError)
 
     def test_others_are_refused(self) -> None:
-        """While a call is overdue, new calls are refused at once and use no thread.
-
-        A call that started before keeps its own deadline.
-        """
+        """While a call is overdue, new calls are refused at once and use no thread."""
         other = self.run_call(lambda: "other", seconds=20)
         self.make_late()
         waiting = self.threads.waiting
@@ -123,26 +109,19 @@ class BlockingCallsTests(SynchronousTestCase):
         self.threads.run()
         self.assertEqual(self.successResultOf(other), "other")
 
-    def test_works_again(self) -> None:
-        """Calls are accepted again once all overdue calls have ended, even with an error."""
+    def test_undone(self) -> None:
+        """A result after the deadline is undone, and a late error dropped; then calls run again."""
         late = [self.run_call(work) for work in (lambda: "late", fail)]
         self.clock.advance(10)
         for each in late:
             self.failureResultOf(each, TimeoutError)
+        self.assertEqual(self.undone, [])
+        for _ in late:
             self.failureResultOf(self.run_call(lambda: "next"), TimeoutError)
             self.threads.run_next()
-        self.assert_works()
-
-    def test_undone(self) -> None:
-        """A result that arrives after the deadline is undone; a late error is dropped."""
-        self.make_late()
-        self.assertEqual(self.undone, [])
-        self.threads.run()
-        self.assertEqual(self.undone, ["late"])
-        self.make_late(fail)
-        self.threads.run()
         self.assertEqual(self.undone, ["late"])
         self.assertEqual(self.flushLoggedErrors(), [])
+        self.assert_works()
 
     def test_cancelled(self) -> None:
         """A cancelled caller returns at once; its call is never overdue, and is undone."""

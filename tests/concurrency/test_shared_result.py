@@ -1,4 +1,4 @@
-"""`SharedResult`: one result for many waiters; `SharedCalls`; `InFlightCounter`."""
+"""`SharedResult`: one result for many waiters; `InFlightCounter`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.concurrency.shared_result import InFlightCounter, SharedCalls, SharedResult
+from audioproxy.concurrency.shared_result import InFlightCounter, SharedResult
 
 
 class SharedResultTests(SynchronousTestCase):
@@ -40,21 +40,12 @@ class SharedResultTests(SynchronousTestCase):
             self.failureResultOf(each, ValueError)
         SharedResult[int]().fire(Failure(ValueError("b")))
 
-    def test_cancelled(self) -> None:
-        """A cancelled waiter does not affect the other waiters."""
-        leaver, other = self.shared.wait(), self.shared.wait()
-        leaver.cancel()
-        self.failureResultOf(leaver, CancelledError)
-        self.assertEqual([], self.abandoned)
-        self.shared.fire(5)
-        self.assertEqual(5, self.successResultOf(other))
-
     def test_abandoned(self) -> None:
         """The callback runs once: when the last waiter is cancelled before there is a result."""
-        for waiter in [self.shared.wait(), self.shared.wait()]:
+        for abandoned, waiter in ([], self.shared.wait()), ([None], self.shared.wait()):
             waiter.cancel()
             self.failureResultOf(waiter, CancelledError)
-        self.assertEqual([None], self.abandoned)
+            self.assertEqual(abandoned, self.abandoned)
         self.shared.fire(5)
         self.shared.wait().cancel()
         self.assertEqual([None], self.abandoned)
@@ -79,69 +70,6 @@ class SharedResultTests(SynchronousTestCase):
         self.failureResultOf(second, CancelledError)
         self.assertEqual(5, self.successResultOf(third))
         self.assertEqual([], self.abandoned)
-
-
-class SharedCallsTests(SynchronousTestCase):
-    """`SharedCalls`"""
-
-    def setUp(self) -> None:
-        self.calls: SharedCalls[str, int] = SharedCalls()
-        self.started: list[Deferred[int]] = []
-
-    def join(self, key: str = "a") -> Deferred[int]:
-        """Join the call of a key, or start one that ends when its Deferred fires."""
-
-        async def call() -> int:
-            self.started.append(Deferred())
-            return await self.started[-1]
-
-        return self.calls.join(key, call)
-
-    def test_shared(self) -> None:
-        """Callers with the key of a call that is in flight get its result, and start none."""
-        callers = [self.join(), self.join()]
-        other = self.join("b")
-        self.assertEqual(2, len(self.started))
-        self.started[0].callback(5)
-        self.assertEqual([5, 5], [self.successResultOf(caller) for caller in callers])
-        self.assertNoResult(other)
-
-    def test_failure(self) -> None:
-        """All callers get the exception of the call, and the next caller starts another one."""
-        callers = [self.join(), self.join()]
-        self.started[0].errback(ValueError())
-        for caller in callers:
-            self.failureResultOf(caller, ValueError)
-        for result in (5, 6):
-            caller = self.join()
-            self.started[-1].callback(result)
-            self.assertEqual(result, self.successResultOf(caller))
-
-    def test_cancelled(self) -> None:
-        """The call is cancelled with the last of its callers; the next one starts another."""
-        first, last = self.join(), self.join()
-        first.cancel()
-        self.failureResultOf(first, CancelledError)
-        self.assertFalse(self.started[0].called)
-        last.cancel()
-        self.failureResultOf(last, CancelledError)
-        self.assertTrue(self.started[0].called)
-        self.assertNoResult(self.join())
-
-    def test_detached(self) -> None:
-        """After `detach`, the next caller starts another call, which later callers share."""
-        early = self.join()
-        # Without a call in flight, `detach` has no effect.
-        for key in ("a", "b"):
-            self.calls.detach(key)
-        late = self.join()
-        self.started[0].callback(5)
-        self.assertEqual(5, self.successResultOf(early))
-        self.assertNoResult(late)
-        later = self.join()
-        self.started[1].callback(6)
-        self.assertEqual([6, 6], [self.successResultOf(caller) for caller in (late, later)])
-        self.assertEqual(2, len(self.started))
 
 
 class InFlightCounterTests(SynchronousTestCase):

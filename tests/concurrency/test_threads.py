@@ -141,16 +141,12 @@ class AwaitUncancelledTests(SynchronousTestCase):
                 self.failureResultOf(waiting, error)
 
     def test_cancelled(self) -> None:
-        """A waiter that is cancelled, even several times, fails only after the work has ended."""
-        for _ in range(5):
-            self.waiting.cancel()
-            self.assertNoResult(self.waiting)
-        self.work.callback("done")
-        self.failureResultOf(self.waiting, CancelledError)
-
-    def test_cancelled_and_failed(self) -> None:
-        """A cancelled waiter fails with CancelledError; a later error of the work is dropped."""
-        self.waiting.cancel()
-        self.work.errback(Failure(OSError()))
-        self.failureResultOf(self.waiting, CancelledError)
+        """A waiter that is cancelled fails when the work has ended, whose error is dropped."""
+        for result in ("done", Failure(OSError())):
+            self.setUp()
+            for _ in range(5):
+                self.waiting.cancel()
+                self.assertNoResult(self.waiting)
+            self.work.callback(result)
+            self.failureResultOf(self.waiting, CancelledError)
         self.assertEqual(self.flushLoggedErrors(), [])

@@ -14,8 +14,7 @@ import socket
 import ssl
 import subprocess
 import sys
-import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -73,13 +72,19 @@ def version_of(*command: str) -> tuple[int, ...]:
     return tuple(map(int, found.split(".")))
 
 
-def shipped(name: str, changes: Mapping[str, str], enabled: Collection[str] = ()) -> str:
-    """Return a file of ``deploy/`` with some of its lines replaced.
+def shipped(
+    name: str,
+    changes: Mapping[str, str],
+    enabled: Collection[str] = (),
+    nodes: Sequence[tuple[str, str, int]] = (),
+) -> str:
+    """Return a file of ``deploy/`` with some of its text replaced.
 
-    :param changes: replacements by line, without surrounding whitespace. They apply to enabled
-        lines too.
+    :param changes: replacements of text within a line. They apply to enabled lines too.
     :param enabled: lines, each of which begins a commented-out block to enable.
-    :raises AssertionError: if the file lacks one of these lines.
+    :param nodes: name, host and port of each node, in place of those of the file. Lines of further
+        nodes are left out.
+    :raises AssertionError: if the file lacks one of these texts.
     """
     lines, is_enabled, missing = [], False, {*changes, *enabled}
     for line in (PROJECT / "deploy" / name).read_text().splitlines():
@@ -89,21 +94,36 @@ def shipped(name: str, changes: Mapping[str, str], enabled: Collection[str] = ()
         is_enabled = bool(re.match(r"#(?! \S)", bare)) and (is_enabled or bare in enabled)
         if is_enabled:
             line = line.replace("#", "", 1)
-            bare = line.strip()
-            missing.discard(bare)
-        indent = line[: len(line) - len(line.lstrip())]
-        lines.append(textwrap.indent(changes.get(bare, bare), indent))
+            missing.discard(line.strip())
+        for old in [each for each in changes if each in line]:
+            missing.discard(old)
+            line = line.replace(old, changes[old])
+        found = re.search(r"10\.0\.0\.1(\d)", line)
+        if nodes and found is not None:
+            number = int(found[1])
+            if number > len(nodes):
+                continue
+            node, host, port = nodes[number - 1]
+            line = line.replace(found[0], host).replace(f"node{number}", node)
+            line = re.sub(r"\b4000\b", str(port), line)
+        lines.append(line)
     if missing:
-        raise AssertionError(f"{name} has no line {missing}")
+        raise AssertionError(f"{name} has no line with {missing}")
     return "\n".join([*lines, ""])
 
 
 B = TypeVar("B", bound="Balancer")
 
 
-async def balance(case: TestCase, kind: type[B], folder: Path, nodes: Mapping[str, int]) -> B:
+async def balance(
+    case: TestCase,
+    kind: type[B],
+    folder: Path,
+    nodes: Mapping[str, int],
+    certificate: Certificate | None = None,
+) -> B:
     """Start a balancer in front of these nodes (names and ports); it ends with the test."""
-    balancer = kind(folder, nodes)
+    balancer = kind(folder, nodes, certificate)
     case.addCleanup(balancer.stop)
     await balancer.start()
     return balancer
@@ -210,6 +230,18 @@ class Balancer:
         """Write the configuration, and return its path."""
         raise NotImplementedError
 
+    def _shipped(self, changes: Mapping[str, str], enabled: Collection[str] = ()) -> str:
+        """Return the shipped file with these changes, and with the nodes."""
+        named = zip(self._nodes.items(), self.hosts, strict=False)
+        nodes = [(name, host, port) for (name, port), host in named]
+        return shipped(self.file, changes, enabled, nodes)
+
+    def _write(self, name: str, text: str) -> str:
+        path = self._folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return str(path)
+
     def _spawn(self, *words: str, stdout: int | str = "r", **variables: str) -> Process:
         command = (*parent_death_prefix(), self._path, *words)
         process = Process()
@@ -257,43 +289,25 @@ class HAProxy(Balancer):
         return {row["svname"]: row for row in rows if row["pxname"] == "nodes"}
 
     def _configuration(self) -> str:
-        # HAProxy computes a node's place in the hash ring from its id, so every run has the same
-        # places.
-        servers = [
-            f"server {name} 127.0.0.1:{port} id {number}"
-            for number, (name, port) in enumerate(self._nodes.items(), 1)
-        ]
-        tls = "#bind :443,:::443 v6only ssl crt /etc/haproxy/audioproxy.pem alpn http/1.1"
-        condition = "{ res.hdr(X-Audio-Proxy) MISS COALESCED }"
-        cdn = f"http-response set-header Cache-Control no-store if {condition}"
         bind = f"bind 127.0.0.1:{self.port}"
         if self._certificate is not None:
             bind += f" ssl crt {self._certificate.both()} alpn {self.alpn}"
-        text = shipped(
-            self.file,
-            {
-                # The tests run HAProxy as their own user, in a folder of their own.
-                "log /dev/log len 4096 local0": "log stdout format raw local0",
-                "chroot /var/lib/haproxy": "nbthread 1",
-                "user haproxy": "",
-                "group haproxy": "",
-                "bind :80,:::80 v6only": bind,
-                tls: "",
-                "bind 127.0.0.1:8404": f"bind 127.0.0.1:{self._status_port}",
-                f"#{cdn}": cdn,
-                # Shorter intervals keep the tests fast.
-                "default-server check inter 1s fastinter 250ms downinter 500ms fall 2 rise 1": (
-                    "default-server check inter 250ms fastinter 50ms downinter 100ms fall 2 rise 1"
-                ),
-                "#http-response set-header x-node %s": f"http-response set-header {NODE} %s",
-                "server node1 10.0.0.11:4000 id 1": "\n".join(servers),
-                "server node2 10.0.0.12:4000 id 2": "",
-                "server node3 10.0.0.13:4000 id 3": "",
-            },
-        )
-        path = self._folder / "haproxy.cfg"
-        path.write_text(text)
-        return str(path)
+        changes = {
+            # The tests run HAProxy as their own user, in a folder of their own.
+            "log /dev/log len 4096 local0": "log stdout format raw local0",
+            "chroot /var/lib/haproxy": "nbthread 1",
+            "user haproxy": "",
+            "group haproxy": "",
+            "bind :80,:::80 v6only": bind,
+            "127.0.0.1:8404": f"127.0.0.1:{self._status_port}",
+            "#http-response set-header Cache-Control": "http-response set-header Cache-Control",
+            # Shorter intervals keep the tests fast.
+            "inter 1s fastinter 250ms downinter 500ms": (
+                "inter 250ms fastinter 50ms downinter 100ms"
+            ),
+            "#http-response set-header x-node": f"http-response set-header {NODE}",
+        }
+        return self._write("haproxy.cfg", self._shipped(changes))
 
 
 # Includes the shipped file, as Debian's nginx.conf does.
@@ -338,48 +352,35 @@ class Nginx(Balancer):
         return "ssl;\nhttp2 on;" if self.version() >= (1, 25, 1) else "ssl http2;"
 
     def _configuration(self) -> str:
-        servers = [f"server 127.0.0.1:{port} {self.limits};" for port in self._nodes.values()]
         names = [f'"~:{port}$" {name};' for name, port in self._nodes.items()]
         listen = f"listen 127.0.0.1:{self.port}"
         changes = {
             "listen 80;": f"{listen};",
             "listen [::]:80;": "",
-            "access_log /var/log/nginx/audioproxy.log audioproxy;": (
-                f"access_log {self.log} audioproxy;"
-            ),
-            "error_log /var/log/nginx/audioproxy.error.log emerg;": (
-                f"error_log {self._folder}/audioproxy.error.log emerg;"
-            ),
-            "server 10.0.0.11:4000 max_fails=1 fail_timeout=2s;": "\n".join(servers),
-            "server 10.0.0.12:4000 max_fails=1 fail_timeout=2s;": "",
-            "server 10.0.0.13:4000 max_fails=1 fail_timeout=2s;": "",
-            "#add_header x-node $upstream_addr always;": (
-                f"add_header {NODE} $audioproxy_node always;"
-            ),
+            "/var/log/nginx/audioproxy.log": str(self.log),
+            "/var/log/nginx/audioproxy.error.log": f"{self._folder}/audioproxy.error.log",
+            "max_fails=1 fail_timeout=2s": self.limits,
+            "#add_header x-node $upstream_addr": f"add_header {NODE} $audioproxy_node",
         }
         if self._certificate is not None:
             changes |= {
                 "listen 80;": "",
                 "#listen 443 ssl http2;": f"{listen} {self._tls_and_http2()}",
-                "#ssl_certificate /etc/nginx/audioproxy.crt;": (
-                    f"ssl_certificate {self._certificate.chain};"
+                "#ssl_certificate /etc/nginx/audioproxy.crt": (
+                    f"ssl_certificate {self._certificate.chain}"
                 ),
-                "#ssl_certificate_key /etc/nginx/audioproxy.key;": (
-                    f"ssl_certificate_key {self._certificate.key};"
+                "#ssl_certificate_key /etc/nginx/audioproxy.key": (
+                    f"ssl_certificate_key {self._certificate.key}"
                 ),
             }
-        own = self._folder / "audioproxy.conf"
-        own.write_text(shipped(self.file, changes))
-        path = self._folder / "nginx.conf"
-        path.write_text(
-            _NGINX.format(
-                folder=self._folder,
-                temporary=temporary_paths(self._folder),
-                names="\n".join(names),
-                connections=self.connections,
-            )
+        self._write("audioproxy.conf", self._shipped(changes))
+        text = _NGINX.format(
+            folder=self._folder,
+            temporary=temporary_paths(self._folder),
+            names="\n".join(names),
+            connections=self.connections,
         )
-        return str(path)
+        return self._write("nginx.conf", text)
 
 
 class NginxWithOneNode(Nginx):

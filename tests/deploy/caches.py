@@ -49,28 +49,14 @@ class NginxCache(Cache):
     running = ("-c",)
 
     def _configuration(self) -> str:
-        self._write(
-            "cache.conf",
-            shipped(
-                "caches/nginx.conf",
-                {
-                    "listen 80;": f"listen 127.0.0.1:{self.port};",
-                    "listen [::]:80;": "",
-                    "server 127.0.0.1:4000;": f"server 127.0.0.1:{self.node};",
-                    "access_log /var/log/nginx/audioproxy-cache.log audioproxy_cache;": (
-                        f"access_log {self._folder}/access.log audioproxy_cache;"
-                    ),
-                    "error_log /var/log/nginx/audioproxy-cache.error.log emerg;": (
-                        f"error_log {self._folder}/error.log emerg;"
-                    ),
-                    "proxy_cache_path /var/cache/audioproxy-nginx levels=1:2 "
-                    "keys_zone=audioproxy_cache:10m": (
-                        f"proxy_cache_path {self._folder}/cache levels=1:2 "
-                        "keys_zone=audioproxy_cache:10m"
-                    ),
-                },
-            ),
-        )
+        changes = {
+            "listen 80;": f"listen 127.0.0.1:{self.port};",
+            "listen [::]:80;": "",
+            "127.0.0.1:4000": f"127.0.0.1:{self.node}",
+            "/var/log/nginx/audioproxy-cache": f"{self._folder}/audioproxy-cache",
+            "/var/cache/audioproxy-nginx": f"{self._folder}/cache",
+        }
+        self._write("cache.conf", shipped("caches/nginx.conf", changes))
         return self._write(
             "nginx.conf",
             f"daemon off; pid {self._folder}/pid; error_log stderr;\nevents {{ }}\n"
@@ -102,21 +88,12 @@ class Squid(Cache):
 
     def _configuration(self) -> str:
         folder = self._folder
-        text = shipped(
-            "caches/squid.conf",
-            {
-                "http_port 80 accel defaultsite=audio.example.com no-vhost": (
-                    f"http_port 127.0.0.1:{self.port} accel defaultsite=audio.example.com no-vhost"
-                ),
-                "cache_peer 127.0.0.1 parent 4000 0 no-query no-digest originserver name=node": (
-                    f"cache_peer 127.0.0.1 parent {self.node} 0 no-query no-digest originserver "
-                    "name=node"
-                ),
-                "cache_dir aufs /var/spool/squid 50000 16 256": (
-                    f"cache_dir aufs {folder}/cache 64 1 1"
-                ),
-            },
-        )
+        changes = {
+            "http_port 80": f"http_port 127.0.0.1:{self.port}",
+            "127.0.0.1 parent 4000": f"127.0.0.1 parent {self.node}",
+            "/var/spool/squid 50000 16 256": f"{folder}/cache 64 1 1",
+        }
+        text = shipped("caches/squid.conf", changes)
         more = f"pid_filename {folder}/pid\ncache_log {folder}/cache.log\ncoredump_dir {folder}\n"
         more += "shutdown_lifetime 0 seconds\npinger_enable off\n"
         return self._write("squid.conf", f"{text}\n{more}")

@@ -109,17 +109,6 @@ class MoreCacheTests:
             response = await fetch(port, path, b"HEAD", x_request_id=b"mine")
             self.assertEqual((status, b"mine"), (response.status, response["x-request-id"]))
 
-    async def test_conditions(self) -> None:
-        """A client that has the variant gets a 304, from the node and from the cache."""
-        service, whole = await self.start_with_variant()
-        port = await self.put_in_front(service)
-        tag = (await fetch(service.port, PATH, b"HEAD"))["etag"]
-        for _ in range(2):
-            same = await fetch(port, PATH, if_none_match=tag)
-            self.assertEqual((304, b""), (same.status, same.body))
-            other = await fetch(port, PATH, if_none_match=b'"other"')
-            self.assert_whole(other, whole)
-
     async def test_expiry(self) -> None:
         """A URL with ``exp`` ends with that second, although the cache has its variant."""
         service, whole = await self.start_with_variant()

@@ -264,13 +264,3 @@ class MonitoringTests(SynchronousTestCase):
         port = configuration().metrics_port
         self.assertEqual([f"{name}:{port}" for name in nodes()], group["targets"])
         self.assertEqual("0.0.0.0", configuration().metrics_bind)
-
-    def test_grafana(self) -> None:
-        """Grafana finds Prometheus, and the dashboard in its folder."""
-        (source,) = yaml.safe_load((FOLDER / "grafana.yml").read_text())["datasources"]
-        self.assertEqual(
-            ("prometheus", "prometheus"), (source["type"], urlsplit(source["url"]).hostname)
-        )
-        (provider,) = yaml.safe_load((FOLDER / "dashboards.yml").read_text())["providers"]
-        dashboards = mounts("grafana")[provider["options"]["path"]]
-        self.assertEqual(["audioproxy.json"], [path.name for path in dashboards.iterdir()])

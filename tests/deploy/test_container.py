@@ -25,6 +25,7 @@ from tests.support.service import (
     short_flac,
     signed,
 )
+from tests.test_install_live import requirements
 
 FOLDER = PROJECT / "deploy/container"
 CONSTRAINTS = (FOLDER / "constraints.txt").read_text()
@@ -144,29 +145,32 @@ class ImageTests(SynchronousTestCase):
         lines = [line for line in CONSTRAINTS.splitlines() if not line.startswith("#")]
         self.assertEqual(len(pins), len(lines))
         pins = {canonicalize_name(name): version for name, version in pins.items()}
-        needed = requirements("audioproxy")
-        self.assertEqual(
-            pins.keys() - {"setuptools"}, {canonicalize_name(need.name) for need in needed}
-        )
-        for need in needed:
-            self.assertTrue(need.specifier.contains(pins[canonicalize_name(need.name)]), str(need))
-
-    def test_no_settings(self) -> None:
-        """The image has no setting of the service: the configuration is given at run time."""
-        self.assertEqual(set(), (environment().keys() | defaults().keys()) & set(VARIABLES))
+        package = distribution("audioproxy")
+        needed = {canonicalize_name(name): one for (name, _), one in requirements(package).items()}
+        self.assertEqual(pins.keys() - {"setuptools"}, needed.keys())
+        for need in [
+            Requirement(text) for one in (package, *needed.values()) for text in one.requires or ()
+        ]:
+            version = pins.get(canonicalize_name(need.name))
+            if version is not None and (need.marker is None or need.marker.evaluate({"extra": ""})):
+                self.assertTrue(need.specifier.contains(version), str(need))
 
 
 class RunningTests(SynchronousTestCase):
     """How the image runs."""
 
-    def test_unprivileged_user(self) -> None:
-        """The image's user and group are numbers of at least 1000, so neither is root."""
-        self.assertRegex(final("USER")[-1], r"^[1-9]\d{3,}:[1-9]\d{3,}$")
+    def test_interface(self) -> None:
+        """The image has a user that is not root, a volume, the service's ports, and no setting.
 
-    def test_writable_volume(self) -> None:
-        """Temporary files are on a volume, so the rest can be read-only (D46)."""
-        (volumes,) = final("VOLUME")
+        Temporary files are on the volume, so the rest can be read-only (D46). The ports are the
+        default ones (D30), and the configuration is given at run time.
+        """
+        self.assertRegex(final("USER")[-1], r"^[1-9]\d{3,}:[1-9]\d{3,}$")
+        (volumes,), (ports,) = final("VOLUME"), final("EXPOSE")
         self.assertEqual([environment()["TMPDIR"]], json.loads(volumes))
+        usual = Config(allow_insecure=True)
+        self.assertEqual(f"{usual.port} {usual.metrics_port}", ports)
+        self.assertEqual(set(), (environment().keys() | defaults().keys()) & set(VARIABLES))
 
     def test_command(self) -> None:
         """The service runs under tini, so early and repeated signals reach it (D39)."""
@@ -175,13 +179,6 @@ class RunningTests(SynchronousTestCase):
         self.assertEqual(["tini", "--"], json.loads(first))
         self.assertIn(" tini ", " ".join(final("RUN")))
         self.assertEqual(["SIGTERM"], final("STOPSIGNAL"))
-
-    def test_ports(self) -> None:
-        """The image declares the default ports of the service (D30)."""
-        (ports,) = final("EXPOSE")
-        self.assertEqual(
-            f"{Config(allow_insecure=True).port} {Config(allow_insecure=True).metrics_port}", ports
-        )
 
 
 #: Makes the import of packages fail, and imports all modules of the service.
@@ -229,21 +226,3 @@ class HealthCheckTests(ServiceCase):
         port = service.port
         await service.stopService()
         self.assertNotEqual(0, await self.check(port))
-
-
-def requirements(package: str) -> list[Requirement]:
-    """Return the direct and indirect requirements of a package, as installed here."""
-    found: dict[str, Requirement] = {}
-    waiting = [Requirement(package)]
-    while waiting:
-        wanted = waiting.pop()
-        for text in distribution(wanted.name).requires or ():
-            need = Requirement(text)
-            extras = wanted.extras or {""}
-            applies = need.marker is None or any(
-                need.marker.evaluate({"extra": extra}) for extra in extras
-            )
-            if applies and str(need) not in found:
-                found[str(need)] = need
-                waiting.append(need)
-    return list(found.values())

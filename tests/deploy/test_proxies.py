@@ -4,16 +4,13 @@ has the others.
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from bench.blocks import BLOCK
 from tests.deploy.balancer import (
     Balancer,
     HAProxy,
@@ -21,12 +18,11 @@ from tests.deploy.balancer import (
     NginxWithOneNode,
     balance,
     installed,
-    shipped,
 )
 from tests.deploy.nodes import HALF, Connection, Node, echo, start_stream
 from tests.deploy.proxies import PROXIES, Envoy
-from tests.deploy.torn_streams import COMPLETE, PAGE, ROWS, SCRIPTS
-from tests.render.test_failures_live import ScriptedEncoderCase, target, until_stopped
+from tests.deploy.torn_streams import COMPLETE, OURS, PAGE, TornStreamTests
+from tests.render.test_failures_live import ScriptedEncoderCase, target
 from tests.support.authority import Authority
 from tests.support.service import PROJECT, Client, fetch, send, signed, until
 from tests.support.wire import chunk, reply
@@ -50,6 +46,7 @@ SPELLINGS = {
 KINDS = (HAProxy, Nginx, *PROXIES)
 STATED = {what: dict(zip(KINDS, cells, strict=True)) for what, *cells in rows("proxies", "What")}
 
+HERE = Path(__file__).parent
 STATUSES = (429, 500, 502, 503, 504)
 PATH = signed("/f:mp3/enc/a")
 
@@ -61,7 +58,6 @@ class ProxyCase(ScriptedEncoderCase):
     """
 
     kind: ClassVar[type[Balancer]]
-    encoder_scripts: ClassVar[dict[str, str]] = {"torn": "write_64k; stop_self; exit 1"}
 
     def setUp(self) -> None:
         """Create a folder for the proxy."""
@@ -104,7 +100,7 @@ class ProxyCase(ScriptedEncoderCase):
                 self.assertNotIn(path.decode().split("/")[1], output)
 
 
-class ProxyTests:
+class ProxyTests(TornStreamTests):
     """What a proxy does with its shipped file."""
 
     def states(self, what: str) -> str:
@@ -235,18 +231,6 @@ class ProxyTests:
         self.assertEqual((200, True), (response.status, response.complete))
         self.assertEqual(2 * HALF, len(response.body))
 
-    async def test_torn_stream(self) -> None:
-        """The stream of a render that fails also breaks off for the client."""
-        services = [self.start() for _ in range(2)]
-        ports = {"one": services[0].port, "two": services[1].port}
-        proxy = await balance(self, self.kind, self.folder, ports)
-        client = await send(proxy.port, target("torn", "mp3"))
-        encoder = await until_stopped()
-        await until(lambda: client.response, "the headers")
-        os.kill(encoder, signal.SIGCONT)
-        response = await client.end()
-        self.assertEqual((200, False), (response.status, response.complete))
-
     async def test_request_ids(self) -> None:
         """A client's x-request-id and traceparent reach the node, and the id wins (D67).
 
@@ -311,7 +295,7 @@ class ProxyTests:
 class HAProxyTests(ProxyTests, ProxyCase):
     """HAProxy"""
 
-    kind = HAProxy
+    kind, name = HAProxy, "HAProxy"
 
     async def test_shipped_file(self) -> None:
         """HAProxy accepts the file unchanged, without a warning."""
@@ -330,20 +314,6 @@ class HAProxyTests(ProxyTests, ProxyCase):
             await proxy.until_state(**{node.name: state})
             self.assertEqual(is_ready, owner == (await fetch(proxy.port, PATH))["x-name"])
 
-    async def test_killed(self) -> None:
-        """Requests of a node that is killed before its responses go to another one."""
-        proxy = await self.put_in_front(lambda connection: None)
-        clients = [await send(proxy.port, PATH) for _ in range(3)]
-        await until(lambda: len(self.connections) == 3, "the requests")
-        (killed,) = [node for node in self.nodes if node.connections]
-        for node in self.nodes:
-            node.respond = echo
-        await killed.stop()
-        for client in clients:
-            response = await client.end()
-            self.assertEqual((200, True), (response.status, response.complete))
-            self.assertNotEqual(killed.name.encode(), response["x-name"])
-
     async def test_cdn(self) -> None:
         """The line for CDNs keeps them from storing the stream of a render (D62)."""
         proxy = await balance(self, HAProxy, self.folder, {"one": self.start().port})
@@ -360,7 +330,7 @@ class NginxOutOfConnections(Nginx):
 class NginxTests(ProxyTests, ProxyCase):
     """nginx"""
 
-    kind = Nginx
+    kind, name = Nginx, "nginx"
 
     async def test_out_of_connections(self) -> None:
         """If connections run out, nginx writes no signature: such messages have a higher level."""
@@ -371,13 +341,7 @@ class NginxTests(ProxyTests, ProxyCase):
         self.assertIn(" 500 ", proxy.log.read_text())
         self.assert_unsigned(proxy, path)
 
-
-class NginxWithOneNodeTests(ProxyCase):
-    """nginx in front of one node"""
-
-    kind = NginxWithOneNode
-
-    async def test_closed_requests(self) -> None:
+    async def test_one_node_twice(self) -> None:
         """A node that is written twice gets each request again that it has closed, and stays up."""
         closed: set[str] = set()
 
@@ -388,14 +352,14 @@ class NginxWithOneNodeTests(ProxyCase):
         node = Node("one", "127.0.0.1", close_first)
         self.addCleanup(node.stop)
         port = node.port.getHost().port
-        nginx = await balance(self, self.kind, self.folder, {"one": port, "again": port})
+        nginx = await balance(self, NginxWithOneNode, self.folder, {"one": port, "again": port})
         for number in range(4):
             self.assertEqual(200, (await fetch(nginx.port, b"/%d" % number)).status)
         self.assertEqual(4, len(closed))
 
 
 class FileTests(SynchronousTestCase):
-    """The shipped files, and how the tests change them"""
+    """The shipped files"""
 
     def test_deadlines(self) -> None:
         """Each file outlives a render and names three nodes, and the page links to it."""
@@ -411,25 +375,8 @@ class FileTests(SynchronousTestCase):
 
     def test_page(self) -> None:
         """With our files, torn streams break off; the page shows the handlers that are tested."""
-        blocks = {name: text for _, name, text, _ in BLOCK.findall(PAGE.read_text())}
-        lines = blocks["torn streams"].splitlines()
-        for row in ROWS:
-            names = {f"| {row.name} |", f"| {row.setting} |"}
-            (line,) = [each for each in lines if all(name in each for name in names)]
-            self.assertFalse(row.is_ours and COMPLETE in line, line)
-        scripts = "".join(path.read_text() for path in SCRIPTS.glob("*.mjs"))
+        for row in rows("proxies", "Proxy"):
+            self.assertFalse(row[2] in OURS and COMPLETE in row, row)
+        scripts = "".join(path.read_text() for path in (HERE / "node_proxies").glob("*.mjs"))
         for handler in re.findall(r"```js\n(.*?)```", PAGE.read_text(), re.DOTALL):
             self.assertIn(handler, scripts)
-
-    def test_shipped(self) -> None:
-        """`shipped` replaces and enables lines of a file, and fails if the file lacks one."""
-        text = shipped("haproxy/haproxy.cfg", {"maxconn 4000": "maxconn 81"})
-        self.assertIn("\n    maxconn 81\n", text)
-        self.assertNotIn("maxconn 4000", text)
-        key = {"keyFile: /etc/traefik/audioproxy.key": "keyFile: own"}
-        text = shipped("traefik/audioproxy.yml", key, ["#tls:"])
-        self.assertIn("\ntls:\n  certificates:\n", text)
-        self.assertIn("\n      keyFile: own\n", text)
-        for changes, enabled in (({"maxconn 81": "maxconn 82"}, ()), ({}, ["#maxconn 82"])):
-            with self.assertRaises(AssertionError):
-                shipped("haproxy/haproxy.cfg", changes, enabled)

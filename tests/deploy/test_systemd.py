@@ -119,12 +119,24 @@ class UnitTests(SynchronousTestCase):
         shared = (*rights, "User", "DynamicUser", "UMask", "StateDirectory", "EnvironmentFile")
         self.assertEqual({each: service[each] for each in shared}, {e: check[e] for e in shared})
 
-    def test_wrong_settings(self) -> None:
-        """Any number of restarts is allowed, except with wrong settings."""
-        settings = unit("audioproxy.service")
-        self.assertEqual(["0"], settings["StartLimitIntervalSec"])
-        self.assertEqual([str(tap.WRONG_SETTINGS)], settings["RestartPreventExitStatus"])
-        self.assertEqual(["on-failure"], settings["Restart"])
+    def test_numbers(self) -> None:
+        """The units agree with the service about its port, descriptors, exit status and drain.
+
+        A stop may take 10 seconds longer than the drain, for children and the store, and SIGTERM is
+        for the service alone (D39). Any number of restarts is allowed, except with wrong settings.
+        """
+        service, defaults = unit("audioproxy.service"), Config(allow_insecure=True)
+        self.assertEqual([str(defaults.port)], unit("audioproxy.socket")["ListenStream"])
+        for setting, value in (
+            ("LimitNOFILE", tap.MAX_DESCRIPTORS),
+            ("RestartPreventExitStatus", tap.WRONG_SETTINGS),
+            ("Restart", "on-failure"),
+            ("StartLimitIntervalSec", 0),
+            ("KillMode", "mixed"),
+        ):
+            self.assertEqual([str(value)], service[setting])
+        (seconds,) = service["TimeoutStopSec"]
+        self.assertGreaterEqual(int(seconds), defaults.drain_timeout + 10)
 
     def test_store_elsewhere(self) -> None:
         """The unit is valid with its commented-out setting for a store in another folder.
@@ -158,25 +170,6 @@ class UnitTests(SynchronousTestCase):
         assert documented is not None
         if self.analyze("--version")[1].startswith(f"systemd {documented[1]} "):
             self.assertEqual(documented[2], found[1])
-
-    def test_stop_outlasts_the_drain(self) -> None:
-        """A stop may take 10 seconds longer than the drain, for children and the store (D39).
-
-        systemd sends SIGTERM only to the service, not to its children.
-        """
-        (seconds,) = unit("audioproxy.service")["TimeoutStopSec"]
-        self.assertGreaterEqual(int(seconds), Config(allow_insecure=True).drain_timeout + 10)
-        self.assertEqual(["mixed"], unit("audioproxy.service")["KillMode"])
-
-    def test_descriptors(self) -> None:
-        """The unit allows as many descriptors as the service requests."""
-        self.assertEqual([str(tap.MAX_DESCRIPTORS)], unit("audioproxy.service")["LimitNOFILE"])
-
-    def test_port(self) -> None:
-        """The socket unit and the service have the same port."""
-        self.assertEqual(
-            [str(Config(allow_insecure=True).port)], unit("audioproxy.socket")["ListenStream"]
-        )
 
 
 #: A systemctl that runs no unit. The files in its folder are units with their states, and `broken`

@@ -59,11 +59,3 @@ class EmbedTests(ServiceCase):
         process.signal(signal.SIGTERM)
         self.assertEqual(0, await process.end(), process.stderr)
         self.assertNotIn("Traceback", process.stderr)
-
-    async def test_missing_store(self) -> None:
-        """If its store is missing, the example prints one line and exits."""
-        (self.folder / "variants").rmdir()
-        process = self.start("embed.py")
-        await process.end()
-        self.assertEqual(1, process.stdout.count("\n"), process.stdout)
-        self.assertIn("AP_VARIANT_STORE: not writable", process.stdout)

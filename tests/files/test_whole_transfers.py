@@ -78,10 +78,7 @@ class WholeTransferTests(SynchronousTestCase):
         self.assertEqual(errno.EIO, error.errno)
 
     def test_in_thread(self) -> None:
-        """A read in a thread gets all bytes, even if its file is closed before it begins.
-
-        Where no thread can be started, it fails at once, and leaves no descriptor.
-        """
+        """A read in a thread gets all bytes, even if its file is closed before it begins."""
         self.transfers.most = 3
         before, threads, file = open_descriptors(), FakeThreads(), AnonymousFile()
         os.write(file.descriptor, b"0123456789")

@@ -18,13 +18,6 @@ def outcome(read: Callable[[], T], *refusals: type[Exception]) -> T | Exception:
         return refusal
 
 
-def check_words(words: str, longest: int = 600) -> None:
-    """Assert that a text is printable ASCII on one line and is not too long."""
-    assert words.isascii(), words
-    assert words.isprintable(), words
-    assert len(words) <= longest, words
-
-
 def check_refusal(refusal: Exception) -> None:
     """Assert that an exception is a refusal whose message is one short sentence."""
     assert isinstance(refusal, Refusal), repr(refusal)
@@ -34,5 +27,6 @@ def check_refusal(refusal: Exception) -> None:
 def check_message(message: str) -> None:
     """Assert that the message of an error document is one short sentence."""
     # A message may quote control characters of a path, which JSON escapes.
-    check_words("".join("?" if ord(c) < 0x20 or ord(c) == 0x7F else c for c in message))
-    assert message.endswith("."), message
+    shown = "".join("?" if ord(c) < 0x20 or ord(c) == 0x7F else c for c in message)
+    assert shown.isascii() and shown.isprintable(), message
+    assert message.endswith(".") and len(message) <= 600, message

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tests.fuzz import corpus
 from tests.fuzz.headers import check_conditions, check_range
 from tests.fuzz.lengths import check_length
-from tests.fuzz.paths import check_path
 from tests.fuzz.reports import check_diagnostic, check_probe
 from tests.fuzz.requests import check_server
 from tests.fuzz.stored import check_stored
@@ -48,16 +47,13 @@ class Target:
         check()
 
 
-def _each(values: tuple[bytes, ...]) -> tuple[tuple[bytes], ...]:
-    return tuple((value,) for value in values)
-
-
 TARGETS = {
-    "path": Target(check_path, _each(corpus.PATHS), st.tuples(corpus.paths())),
     "server": Target(check_server, corpus.CONVERSATIONS, corpus.conversations()),
     "range": Target(check_range, corpus.RANGES, corpus.ranges()),
     "conditions": Target(
-        check_conditions, _each(corpus.CONDITIONS), st.tuples(corpus.conditions())
+        check_conditions,
+        tuple((each,) for each in corpus.CONDITIONS),
+        st.tuples(corpus.conditions()),
     ),
     "probe": Target(check_probe, corpus.PROBES, corpus.probes()),
     "diagnostic": Target(check_diagnostic, corpus.DIAGNOSTICS, corpus.diagnostics()),

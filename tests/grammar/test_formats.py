@@ -49,17 +49,6 @@ class RatesTests(SynchronousTestCase):
             accepted = {rate for rate in tried if FORMATS[token].rates.accepts(rate)}
             self.assertEqual(accepted, set(rates), token)
 
-    def test_ranges(self) -> None:
-        """ogg, wav and flac accept a range; flac only multiples of 10 above 65534 (D8)."""
-        for token, accepted, refused in (
-            ("ogg", (1, 200_000), (0, 200_001)),
-            ("wav", (1, 65_537, 384_000), (0, 384_001)),
-            ("flac", (65_534, 65_540, 65_550, 88_200, 384_000), (65_535, 352_801, 384_010)),
-            ("peaks", (1, 384_001, 2**31 - 1), (2**31,)),
-        ):
-            for rate in (*accepted, *refused):
-                self.assertIs(FORMATS[token].rates.accepts(rate), rate in accepted, (token, rate))
-
     def test_nearest(self) -> None:
         """`nearest` is the same rate, the next higher one or the highest (D8, D20)."""
         for token, rates in (

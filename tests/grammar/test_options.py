@@ -18,22 +18,12 @@ from audioproxy.grammar.options import (
     describe_options,
     refusals,
 )
-from audioproxy.grammar.values import Fade, LoudnessTargets, Trim
+from audioproxy.grammar.values import Fade, Trim
 from tests.support.strategies import DETERMINISTIC, option_segments
 
 
 class CanonicalTests(SynchronousTestCase):
     """`VariantOptions.canonical`"""
-
-    def test_order(self) -> None:
-        """Keys are in ascending order; the format is present, but no omitted option (D4)."""
-        self.assertEqual(VariantOptions().canonical(), "f:mp3")
-        options = VariantOptions(
-            f="wav", t=Trim(Decimal(1), Decimal(9)), norm=LoudnessTargets(), cb=b"1"
-        )
-        self.assertEqual(options.canonical(), "cb:1/f:wav/norm:ebu:-16:-1.5:11/t:1:9")
-        peaks = VariantOptions(f="peaks", pts=1, pk_fmt="dat", pk_bits=8, ch=2)
-        self.assertEqual(peaks.canonical(), "ch:2/f:peaks/pk_bits:8/pk_fmt:dat/pts:1")
 
     @DETERMINISTIC
     @given(segments=option_segments(), data=st.data())
@@ -48,20 +38,6 @@ class CanonicalTests(SynchronousTestCase):
             self.assertEqual((again, exp_again), (options, exp))
             self.assertEqual(again.canonical(), canonical)
         self.assertEqual(list(refusals(options)), [])
-
-
-class FormatTests(SynchronousTestCase):
-    """`VariantOptions.content_type` and `VariantOptions.format`"""
-
-    def test_content_type(self) -> None:
-        """Audio has the type of its format, peaks that of ``pk_fmt`` (Peaks options, 4; D22)."""
-        for token, row in FORMATS.items():
-            self.assertIs(VariantOptions(f=token).format, row)
-            if token != "peaks":
-                self.assertEqual(VariantOptions(f=token).content_type, row.content_type, token)
-        for pk_fmt, kind in ((None, "json"), ("json", "json"), ("dat", "octet-stream")):
-            found = VariantOptions(f="peaks", pk_fmt=pk_fmt).content_type
-            self.assertEqual(f"application/{kind}", found)
 
 
 class RefusalsTests(SynchronousTestCase):

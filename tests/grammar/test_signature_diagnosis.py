@@ -175,14 +175,6 @@ class DiagnosisTests(SynchronousTestCase):
                 self.assertIsNone(diagnose_signature(KEY, SALT, start + rest, b"A" * 43))
             self.assertLessEqual(digests.call_count, 80)
 
-    def test_file_name(self) -> None:
-        """A file name under /media that no balancer has removed is diagnosed."""
-        signature = encode(mac(KEY, SALT + PATH))
-        path = b"/" + signature + PATH + b"/a.mp3"
-        self.assertIn("remove /media", diagnose_signature(KEY, SALT, path, b"media") or "")
-        for other in (path + b"/b", b"/x" + path, b"/", b""):
-            self.assertIsNone(diagnose_signature(KEY, SALT, other, b"media"), other)
-
     def test_long_path(self) -> None:
         """Paths of up to 1024 bytes are diagnosed: each mistake that is tried costs a digest."""
         for size, is_diagnosed in ((1024, True), (1025, False)):

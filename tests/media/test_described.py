@@ -58,10 +58,7 @@ class DescribedTests(SynchronousTestCase):
         self.assertEqual(describe_file(b"", known)[0], "0.500000")
 
     def test_wrong(self) -> None:
-        """Opus is described by its pages where the last position contradicts them.
-
-        A difference of the encoder's delay is none.
-        """
+        """Opus is described by its pages where the last position contradicts them."""
         first = page(48_000, *[PACKET] * 50)
         for granule, stated, described in (
             (48_960, "1.020000", "1.020000"),

@@ -130,17 +130,13 @@ INVALID = b"file:/dev/fd/3: Invalid data found when processing input"
 SOURCE_FAILURES = (
     INVALID,
     b"[mov,mp4,m4a,3gp,3g2,mj2 @ 0x1] moov atom not found\nfile:/dev/fd/3: Invalid data found",
-    b"[mp3 @ 0x1] Failed to read frame size: Could not seek to 1026.",
     b"Stream map '0:a:0' matches no streams.",
-    b"Decoder (codec none) not found for input stream #0:0",
-    b"file:/dev/fd/3: End of file",
     b"Output file #0 does not contain any stream",
     b"[wav @ 0x1] Could not find codec parameters for stream 0",
     b"file:/dev/fd/3: could not find codec parameters",
     b"[flac @ 0x1] invalid max blocksize: 1\nCould not open codec for input stream 0",
     b"file:/dev/fd/3: Unknown error 16763986",
     b"Cannot determine format of input stream 0:0 after EOF\nError marking filters as finished",
-    b"Error while decoding stream #0:0: Operation not permitted",
     b"Error while opening decoder for input stream #0:0 : Function not implemented",
     b"file:/dev/fd/3: Not yet implemented in FFmpeg, patches welcome",
     b"Truncating packet of size 4036 to 10\nfile:/dev/fd/3: Input/output error",
@@ -152,7 +148,6 @@ SERVICE_FAILURES = (
     b"file:/dev/fd/3: No such file or directory",
     b"file:/dev/fd/3: Too many open files",
     b"ffmpeg: error while loading shared libraries: libavdevice.so.59",
-    b"Unknown encoder 'libmp3lame'",
     b"[AVFilterGraph @ 0x1] No such filter: 'loudnorm'",
     b"Unrecognized option 'tls_verify'.",
 )
@@ -292,6 +287,11 @@ class ClassifyTests(SynchronousTestCase):
             b"av_interleaved_write_frame(): No space left on device",
             b"pipe:1: Disk quota exceeded",
         )
+        no_reader = (
+            b"av_interleaved_write_frame(): Broken pipe",
+            b"[out#0/s32le @ 0x55] Error muxing a packet: Broken pipe",
+            b"[out#0/s32le @ 0x55] Error writing trailer: Broken pipe",
+        )
         quoted = b"[mp3 @ 0x1] title: Error writing trailer of pipe:1"
         quoted_silence = b"[mp3 @ 0x1] title: " + SILENCE_LOST
         for detects, detected, others in (
@@ -300,25 +300,11 @@ class ClassifyTests(SynchronousTestCase):
             (exceeded_file_size, too_large, (b"", *SERVICE_FAILURES, *END_LOST)),
             (filled_disk, full, (b"", *too_large, *SERVICE_FAILURES[2:])),
             (lost_output, END_LOST[1:2], (b"", *full, *COMPLETE_SOURCES, *SOURCE_FAILURES)),
+            (lost_reader, no_reader, (b"", *full)),
             (lacked_memory, (b"x std::bad_alloc", b"x: Cannot allocate memory"), (b"", *full)),
         ):
             for stderr in (*detected, *others):
                 self.assertIs(detects(stderr), stderr in detected, stderr)
-
-
-class ReaderTests(SynchronousTestCase):
-    """`lost_reader`"""
-
-    def test_messages(self) -> None:
-        """Only a write to a pipe without a reader counts, in the words of ffmpeg 5 and 7."""
-        for stderr, expected in (
-            (b"av_interleaved_write_frame(): Broken pipe\n", True),
-            (b"[aost#0:0 @ 0x5] Error submitting a packet to the muxer: Broken pipe\n", True),
-            (b"[out#0/s32le @ 0x55] Error muxing a packet: Broken pipe\n", True),
-            (b"[out#0/s32le @ 0x55] Error writing trailer: Broken pipe\n", True),
-            (b"", False),
-        ):
-            self.assertIs(lost_reader(stderr), expected, stderr)
 
 
 class OneLineTests(SynchronousTestCase):

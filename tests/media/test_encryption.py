@@ -48,10 +48,7 @@ class EncryptionTests(SynchronousTestCase):
         self.assertIn("tag", error.message)
 
     def test_encrypted(self) -> None:
-        """Encrypted audio is detected by its sample entry, or the protection scheme in it.
-
-        A track of which only a part is encrypted counts as encrypted.
-        """
+        """Encrypted audio is detected by its sample entry, or the protection scheme in it."""
         self.assertTrue(detected(TYPE + movie(track(entry(b"mp4a"), entry(b"enca", PROTECTION)))))
         for sound in (
             *(entry(name) for name in (b"enca", b"drms", b"aavd")),

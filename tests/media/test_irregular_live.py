@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from collections.abc import Iterable
 from functools import cache
@@ -104,11 +103,7 @@ class IrregularCase(SynchronousTestCase):
     """Base class of tests of irregular sources"""
 
     def render_irregular(self, source: bytes, texts: Iterable[str]) -> dict[str, bytes]:
-        """Render an irregular source as the service does, and return the outputs.
-
-        Each render by itself finds that the source is irregular. The second attempts share a
-        process.
-        """
+        """Render an irregular source as the service does, and return the outputs."""
         texts = list(texts)
         for text in texts:
             self.assertRaises(IrregularSource, render_once, source, [text], irregular=False)
@@ -163,28 +158,6 @@ class ChangeTests(IrregularCase):
                 first = strength(channel[rate // 2 : 3 * rate // 2], 440, rate)
                 second = strength(channel[5 * rate // 2 : 7 * rate // 2], 1000, rate)
                 self.assertTrue(lowest < second - first < 0.5, (name, second - first))
-
-    def test_same_bytes(self) -> None:
-        """Where a node finds no change, its output is that of a node that knows of one (D63)."""
-        texts = [f"f:{form}/t:0.2:1" for form in ENCODERS]
-        texts += ["f:wav/t:0.2:1/norm:ebu/enhance:voice", "f:flac/t:0.1:0.5/sr:8000/ch:1/gain:3"]
-        floats = convert(write_wav(noise(RATE, 2 * RATE, 2)), "-c:a pcm_f64le", name="a.wav")
-        deep = convert(write_wav(noise(RATE, 2 * RATE, 2), "24"), "-c:a flac", name="a.flac")
-        compared = 0
-        for source, tried in (
-            (joined()["stereo, mono"], texts),
-            (joined()["stereo, mono"], ["f:mp3/t:3:0.5"]),
-            (joined()["44, 48"], texts[::4]),
-            (parts()["5.1"], texts[::2]),
-            (floats, texts[::2]),
-            (deep, texts[1::2]),
-        ):
-            with contextlib.suppress(IrregularSource):
-                alone = render_once(source, tried, irregular=False)
-                behind = render_once(source, tried, irregular=True)
-                self.assertEqual([text for text in tried if alone[text] != behind[text]], [])
-                compared += len(tried)
-        self.assertGreater(compared, 20)
 
 
 def with_samples(*values: float, at: int, kind: str = "f") -> bytes:
@@ -264,13 +237,6 @@ class SampleTests(IrregularCase):
         texts = ("f:wav", "f:wav/t:1:1")
         alone, behind = (render_once(source, texts, irregular=each) for each in (False, True))
         self.assertTrue(alone == behind)
-
-    def test_channels(self) -> None:
-        """Regular floats of any number of channels are rendered, with or without labels."""
-        for channels in (3, 7, 9, 16):
-            source = write_wav(noise(8000, 8000, channels), "32f")
-            sounds = render_and_decode_all(source, ("f:wav/bd:24", "f:wav/gain:-6"))
-            self.assertEqual([len(heard) for heard in sounds.values()], [8000, 8000], channels)
 
 
 class DamageTests(SynchronousTestCase):

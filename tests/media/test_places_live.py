@@ -17,7 +17,6 @@ from tests.support.audio import (
     Sound,
     convert,
     convert_all,
-    decode,
     decode_all,
     find_point,
     noise,
@@ -30,7 +29,6 @@ from tests.support.audio import (
 )
 from tests.support.mpeg import ID3
 from tests.support.ogg import damage
-from tests.support.service import ServiceCase, fetch, signed
 from tests.support.strategies import DETERMINISTIC
 
 #: The last thousandths of a second have less than a sample in none of the sources.
@@ -190,37 +188,8 @@ class JoinedTests(SynchronousTestCase):
         self.assert_exact("bare", "joint", steps=False)
 
 
-class EndTests(ServiceCase):
+class EndTests(SynchronousTestCase):
     """The end of mp3, where ffmpeg leaves out the encoder's padding"""
-
-    async def test_lengths(self) -> None:
-        """A region up to the end, or past it, is as long as that slice of the whole."""
-        kinds = {"constant.mp3": "-b:a 128k", "variable.mp3": "-q:a 3", "low.mp3": "-b:a 48k"}
-        forms = {name: f"-c:a libmp3lame {kind}" for name, kind in kinds.items()}
-        port = self.start(max_probe_concurrency=32).port
-        regions = {"t:5": 5000, "t:5:100": 5000, "t:6.3:1": 6300, "t:2.345:5": 2345}
-
-        async def body(text: str, name: str) -> bytes:
-            response = await fetch(port, signed(f"/{text}/plain/local://{name}"))
-            self.assertEqual((response.status, response.complete), (200, True), (text, name))
-            return response.body
-
-        for name, source in convert_all(write_wav(noise(44100, 307_777, 2)), forms).items():
-            self.assertTrue(seeks(source), name)
-            self.add(name, source)
-            whole = decode(source)
-            self.assertEqual(len(whole), 307_777)
-            for text, start in regions.items():
-                part = Region(start, None).part(whole)
-                self.add(f"{start}-{name}.wav", write_wav(part, "32f"))
-                for form in ("f:ogg", "f:opus", "f:wav", "f:peaks/pts:50"):
-                    heard = await body(f"{form}/{text}", name)
-                    expected = await body(form, f"{start}-{name}.wav")
-                    if form.startswith("f:peaks"):
-                        self.assertEqual(heard, expected, (name, text))
-                        continue
-                    lengths = len(decode(heard)), len(decode(expected))
-                    self.assertEqual(*lengths, (name, text, form))
 
     def test_wrong_number(self) -> None:
         """A header that states half of the frames ends no region."""

@@ -55,10 +55,7 @@ class CheckTests(SynchronousTestCase):
     """`check_samples`"""
 
     def test_plain(self) -> None:
-        """Samples that ffmpeg finds itself are opened as before, and their length is known.
-
-        The decoder is named where ffmpeg would choose another one inside the file.
-        """
+        """Samples that ffmpeg finds itself are opened as before, and their length is known."""
         found = check(stating(len(SOUND), INFO))
         stored = SourceLength(SAMPLES, data_offset=START)
         self.assertEqual(found, replace(PROBE, unchecked=False, decoder="pcm_s16le", stored=stored))
@@ -227,10 +224,7 @@ class StartTests(SynchronousTestCase):
         return search(examine_start(len(file)), file)
 
     def test_samples(self) -> None:
-        """Samples are certainly uncompressed if the form says so, and they encode nothing.
-
-        In plain AIFF and AU, ffmpeg looks for nothing else.
-        """
+        """Samples are certainly uncompressed if the form says so, and they encode nothing."""
         adpcm = chunk(b"fmt ", struct.pack("<HHIIHH", 2, 2, 8000, 4000, 1024, 4))
         data = chunk(b"data", SOUND)
         for file, expected in (

@@ -20,7 +20,6 @@ from audioproxy.media.command.decoding import open_source
 from audioproxy.media.ffprobe import probe_arguments
 from audioproxy.media.inputs import Input
 from audioproxy.media.lengths.wav import MUCH_SPACE
-from tests.media.test_tagged_live import tag
 from tests.support.audio import (
     Sound,
     convert,
@@ -28,7 +27,6 @@ from tests.support.audio import (
     decode,
     decode_all,
     input_of,
-    measure_loudness,
     noise,
     probe,
     read_wav,
@@ -79,6 +77,7 @@ def misstated() -> Iterator[tuple[str, bytes]]:
     yield "rf64", wav(sizes, form(), chunk(b"data", data, 0xFFFF_FFFF), INFO, name=b"RF64")
     for behind in (bytes(MUCH_SPACE + 8) + data, bytes(3000)):
         yield f"space {len(behind)}", wav(form(), chunk(b"data", data), behind)
+    yield "empty chunk", wav(form(), chunk(b"data", b"") + INFO, chunk(b"data", data), INFO)
     floats = chunk(b"data", stored("32f"), 1024)
     yield "floats", wav(form(32, 3), floats, INFO)
 
@@ -148,48 +147,6 @@ class WavTests(SynchronousTestCase):
         """RIFX is big-endian, with integers and floats of each depth, plain or extended."""
         self.assert_exact(dict(big_endian()))
 
-    def test_tagged(self) -> None:
-        """Behind ID3v2 tags, small, large or several, samples are what they are without."""
-        listed, rifx = dict(misstated()), dict(big_endian())
-        files = {name: listed[name] for name in ("192001, 0 behind", f"0, {2 * len(INFO)} behind")}
-        files |= {name: rifx[name] for name in ("16 bits, tag 1", "24 bits, tag 65534")}
-        padded = struct.pack("<HHI", 22, 24, 3) + bytes.fromhex("0100000000001000800000aa00389b71")
-        data = chunk(b"data", stored("32"))
-        files["24 in 32 bits"] = wav(form(32, 0xFFFE, "<", padded), data)
-        layouts = cycle((tag(5000), tag(1000) + tag(2000), tag(1_200_000)))
-        self.assert_exact({name: next(layouts) + file for name, file in files.items()})
-        for data in encoded().values():
-            source = contain(bytes(96_000) + data, CONTAINERS["wav"])
-            for tags in (tag(5000), tag(1_200_000)):
-                self.assertRaises(UndecodableSource, probe, tags + source)
-
-    def test_behind(self) -> None:
-        """What other programs append to a wav file is not played, nor an empty chunk ahead."""
-        samples = chunk(b"data", stored())
-        whole = form() + samples
-        file = b"RIFF" + struct.pack("<I", 4 + len(whole)) + b"WAVE" + whole
-        large = chunk(b"id3 ", bytes(range(256)) * 1200) + INFO
-        self.assert_exact(
-            {
-                "text": file + b"\nmade by hand in 2024\n",
-                "id3": wav(form(), chunk(b"data", stored(), 0), large),
-                "tag": wav(form(), chunk(b"data", stored(), 0xFFFF_FFFF), tag(3000)),
-                "empty": wav(form(), chunk(b"data", b"") + INFO, samples, INFO),
-            }
-        )
-
-    def test_speakers(self) -> None:
-        """The channels of RIFX are mixed as those of RIFF, from 6 speakers or 4 (D60)."""
-        for count, speakers in ((6, 0x3F), (6, 0x60F), (4, 0x33)):
-            riff = write_wav(noise(RATE, RATE, count), mask=speakers)
-            frame, rate = 2 * count, 2 * count * RATE
-            fields = struct.pack(">HHIIHH", 0xFFFE, count, RATE, rate, frame, 16)
-            fields += struct.pack(">HHII", 22, 16, speakers, 1)
-            data = chunk(b"data", swapped(riff[-frame * RATE :]), order=">I")
-            rifx = wav(chunk(b"fmt ", fields, order=">I"), data, name=b"RIFX")
-            for text in ("f:wav/bd:24", "f:wav/ch:1/t:0.2:0.5", "f:flac/norm:ebu"):
-                self.assertTrue(render(rifx, text) == render(riff, text), (speakers, text))
-
     def test_laws(self) -> None:
         """A-law and µ-law sound alike in RIFX, in NIST SPHERE and in RIFF."""
         fields = {"channel_count": "-i 2", "sample_rate": f"-i {RATE}", "sample_n_bytes": "-i 1"}
@@ -204,19 +161,6 @@ class WavTests(SynchronousTestCase):
         """NIST SPHERE is rendered, of both byte orders, up to its count of samples."""
         self.assert_exact(dict(spheres()))
 
-    def test_refused(self) -> None:
-        """What cannot be rendered right is a 415 for info and renders: two data chunks, other
-        codecs in RIFX, and compressed NIST SPHERE (Errors, 415).
-        """
-        part = chunk(b"data", stored()[:192_000])
-        for source in (
-            wav(form(), part, part),
-            wav(form(), part, INFO, chunk(b"odd ", b"x"), part),
-            wav(form(4, 2, ">"), chunk(b"data", bytes(9999), order=">I"), name=b"RIFX"),
-            sphere(sample_coding="-s30 pcm,embedded-shorten-v2.00"),
-        ):
-            self.assertRaises(UndecodableSource, probe, source)
-
     def test_other_codecs(self) -> None:
         """A wav file of another codec plays as a whole, too, whatever size it states."""
         codecs = {"adpcm": "-c:a adpcm_ms -f wav", "mp3": "-c:a libmp3lame -f wav"}
@@ -228,13 +172,6 @@ class WavTests(SynchronousTestCase):
                 for text in ("f:wav", "f:wav/t:1:1", "f:wav/fade:0:1"):
                     same = read_wav(render(source, text)) == read_wav(render(wrong, text))
                     self.assertTrue(same, (name, size, text))
-
-    def test_loudness(self) -> None:
-        """What follows the samples is not measured either."""
-        plain, listed = (
-            wav(form(), chunk(b"data", stored(), 192_000), behind) for behind in (b"", INFO)
-        )
-        self.assertEqual(measure_loudness(plain), measure_loudness(listed))
 
     def test_reserved_space(self) -> None:
         """Space behind the samples, which recorders reserve, is not read by the probe.
@@ -377,19 +314,6 @@ class EncodedTests(ServiceCase):
             texts = ("f:wav", "f:wav/t:4.5:2")
             whole, part = render_and_decode_all(source, texts).values()
             self.assertEqual(part, whole.part(216_000, 312_000), container)
-
-    async def test_service(self) -> None:
-        """Info documents and all renders are refused alike (Errors, 415)."""
-        source = contain(bytes(96_000) + encoded()["AC-3"], "-f aiff")
-        self.add("a.aiff", source)
-        self.add("two.wav", wav(form(), *[chunk(b"data", stored())] * 2))
-        self.add("a.sph", sphere(sample_coding="-s9 shortpack"))
-        self.add("rifx.wav", dict(big_endian())["24 bits, tag 65534"])
-        port = self.start().port
-        for name, status in (("a.aiff", 415), ("two.wav", 415), ("a.sph", 415), ("rifx.wav", 200)):
-            for text in ("info", "f:mp3", "f:wav/t:1:1", "f:peaks"):
-                response = await fetch(port, signed(f"/{text}/plain/local://{name}"))
-                self.assertEqual(response.status, status, (name, text))
 
     async def test_waveforms(self) -> None:
         """A waveform that needs no decoder has the same samples, and ends with them (D26)."""

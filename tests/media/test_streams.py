@@ -174,10 +174,7 @@ class DurationTests(SynchronousTestCase):
                 self.assertEqual(found, Decimal(expected))
 
     def test_matroska(self) -> None:
-        """The header of Matroska states an end, and only a tag states that of one of its streams.
-
-        Both count from the zero of its time, where audio need not start.
-        """
+        """The header of Matroska states an end, and only a tag states that of one stream."""
         for tag, start, others, expected in (
             (None, "0.000000", [], "20"),
             (None, "5.000000", [], "15"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import struct
 from typing import Any
 
@@ -11,14 +10,12 @@ import numpy as np
 from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SkipTest
 
-from tests.media.lengths.test_headers_live import stated_samples
 from tests.support.audio import (
     Sound,
     convert,
     decode,
     join,
     noise,
-    read_wav,
     run,
     tone,
     write_wav,
@@ -175,34 +172,6 @@ class TrackTests(StreamCase):
             self.assertEqual(422, past.status, name)
         self.assertNotIn("irregular", "\n".join(self.lines))
 
-    async def test_without_a_tag(self) -> None:
-        """If Matroska does not state the end of the audio, no part has a length unless measured."""
-        port = self.start().port
-        for name, first in (("short.mka", True), ("long.mka", False)):
-            source = with_tone("flac", "a.mka", first=first).replace(b"DURATION", b"XURATION")
-            self.add(name, source)
-            wav = await self.get(port, "f:wav/t:0:8", name)
-            m4a = await self.get(port, "f:m4a/t:0:8", name)
-            self.assertTrue(wav.complete and m4a.complete)
-            self.assertEqual(stated_samples(m4a.body), -1024)
-            expected = SHORT if first else 8 * RATE
-            self.assertEqual(stated_samples(wav.body), expected)
-            self.assertEqual(len(read_wav(wav.body)), expected)
-
-    async def test_marked_track(self) -> None:
-        """The first track is rendered; the log says that another one is the default (D71)."""
-        port = self.start(log_level="debug").port
-        self.add("one.mka", make("-c:a flac", "a.mka"))
-        words = "-map 0 -map 0 -c:a {} -disposition:0 0 -disposition:1 default"
-        for name, codec in (("two.mka", "flac"), ("two.m4a", "alac"), ("two.webm", "libopus")):
-            self.add(name, make(words.format(codec), name))
-        for name in ("one.mka", "two.mka", "two.m4a", "two.webm"):
-            self.lines.clear()
-            self.assertEqual(200, (await self.get(port, "f:flac", name)).status)
-            said = re.findall(r"renders (the first of .*)", "\n".join(self.lines))
-            text = "the first of 2 audio streams; the source marks number 2 as the default"
-            self.assertEqual([] if name == "one.mka" else [text], said, name)
-
     async def test_iamf(self) -> None:
         """IAMF in MP4 is a 415 that names it, for `/info` and each render alike (D71)."""
         listed = run([FFMPEG, "-hide_banner", "-muxers"]).stdout
@@ -220,14 +189,6 @@ class TrackTests(StreamCase):
             response = await self.get(port, options, "a.mp4")
             self.assertEqual((415, "undecodable_source"), (response.status, response.error))
             self.assertIn("IAMF", response.document["message"], options)
-
-    async def test_unread_iamf(self) -> None:
-        """An IAMF file of which ffmpeg knows the sample entry alone is named, too (D71)."""
-        port = self.start().port
-        self.add("a.mp4", rename_codec(make("-c:a aac", "a.m4a"), b"iamf"))
-        for options in ("info", "f:wav"):
-            response = await self.get(port, options, "a.mp4")
-            self.assertEqual((415, "undecodable_source"), (response.status, response.error))
 
 
 class PictureTests(StreamCase):
@@ -254,21 +215,11 @@ class PictureTests(StreamCase):
             self.assertEqual(whole, plain, name)
             self.assertEqual(200, (await self.get(port, "f:peaks", name)).status, name)
 
-    async def test_slow_asf(self) -> None:
-        """ASF states no number of pictures, and its audio is not exact; it plays all the same."""
-        port = self.start().port
-        self.add("a.asf", with_pictures("1/5", 20, "mjpeg", "a.asf", "-c:a wmav2"))
-        await self.assert_exact(port, "a.asf", "0:2", "7:2.5")
-
     async def test_films(self) -> None:
         """More than one picture a second, and other codecs, are 415 `video_source`."""
         port = self.start().port
         for name, source in {
             "a.mp4": with_pictures("25", 20, "mjpeg", "a.mp4"),
-            "two.mov": with_pictures("2", 20, "png", "a.mov"),
-            "frag.mp4": with_pictures(
-                "25", 2, "mjpeg", "a.mp4", "-movflags +frag_keyframe+empty_moov"
-            ),
             "two.mkv": with_pictures("2", 20, "png", "a.mkv"),
             "tiny.mkv": with_pictures("25", 0.5, "mjpeg", "a.mkv", length=RATE // 2),
             "a.asf": with_pictures("25", 20, "mjpeg", "a.asf", "-c:a wmav2"),
@@ -305,14 +256,6 @@ class UndecodableTests(StreamCase):
             "ac4.m4a": rename_codec(m4a, b"ac-4"),
             "32.wv": make("-c:a wavpack -sample_fmt s32p", "a.wv"),
         }
-        for form in ("mka", "mp4", "ogg"):
-            words = [FFMPEG, "-v", "error", "-i", "file:/dev/fd/3", "-c", "copy"]
-            path = f"32.{form}"
-            ended = run([*words, "-strict", "-2", "-y", path], sources["32.flac"])
-            # FFmpeg 5.1 finds no frame of 32 bits.
-            if not ended.returncode:
-                with open(path, "rb") as file:
-                    sources[path] = file.read()
         always |= {"mpegh.m4a": False, "ac4.m4a": False}
         for name, source in sources.items():
             self.add(name, source)

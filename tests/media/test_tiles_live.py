@@ -13,7 +13,7 @@ from tests.support.service import ServiceCase, fetch, signed
 from tests.support.waveforms import Frames, decode_frames, parse_waveform, render_waveform
 from tests.test_docs import PAGES, code
 
-RATE = 4000
+RATE = 1000
 #: Samples of a pixel of 0.6 s; those of two tiles of ten minutes, 506 pixels, and 123 samples.
 PIXEL = RATE * 6 // 10
 COUNT = RATE * 1200 + 506 * PIXEL + 123

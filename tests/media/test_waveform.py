@@ -102,16 +102,6 @@ class ReductionTests(SynchronousTestCase):
             self.assertEqual(waveform.frames_per_pixel, per_pixel)
             self.assertEqual(values(waveform), expected)
 
-    def test_mean(self) -> None:
-        """Two channels are mixed to one as their mean, truncated towards zero (Peaks options)."""
-        low, high = -32768, 32767
-        rows = (1, 0, 0), (-1, 0, 0), (3, 0, 1), (-3, 0, -1), (0, -3, -1), (-2, -3, -2)
-        extremes = (high, high, high), (high, high - 1, high - 1), (low, low, low), (low, high, 0)
-        for left, right, middle in (*rows, *extremes):
-            spec = replace(SPEC, decoded_channels=2, pixels=1)
-            waveform = reduce(frames_of([left, right], 2), spec)
-            self.assertEqual(values(waveform), [middle, middle], (left, right))
-
     def test_bytes(self) -> None:
         """Samples are little-endian on every machine; each decoded channel has two bytes."""
         reduction = Reduction(replace(SPEC, pixels=1), BytesIO())
@@ -224,20 +214,6 @@ class ReductionTests(SynchronousTestCase):
             waveform = reduction.finish()
             self.assertEqual(waveform.frames_per_pixel, len(frames))
             self.assertEqual(values(waveform), render_waveform(frames, len(frames), 1))
-
-    def test_joined_parts(self) -> None:
-        """The pixels of parts that begin with a pixel are those of the whole."""
-        frames = noisy_frames(1000, 2)
-        spec = replace(SPEC, decoded_channels=2, channels=2, pixels=50)
-        whole = reduce(frames, spec)
-        for parts in ([20, 30], [1, 2, 47], [49, 1]):
-            at, extremes = 0, []
-            for pixels in parts:
-                part = Reduction(replace(spec, pixels=pixels), BytesIO(), 20)
-                part.add(frames[20 * at : 20 * (at + pixels)].reshape(-1))
-                extremes.append(part.pixels(20))
-                at += pixels
-            self.assertEqual(values(Waveform(20, np.concatenate(extremes))), values(whole))
 
 
 class DocumentTests(SynchronousTestCase):

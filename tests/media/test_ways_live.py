@@ -160,10 +160,7 @@ class NodesTests(ServiceCase):
         }
 
     async def test_nodes(self) -> None:
-        """The bytes of a region are the same, although one node uses a decoder process for it.
-
-        Both start to decode at the same place.
-        """
+        """The bytes of a region are the same, although one node uses a decoder process for it."""
         knowing, other = (self.start(variant_store=None) for _ in range(2))
 
         async def body(node: AudioProxy, text: str, name: str) -> bytes:

@@ -13,7 +13,8 @@ from twisted.trial.unittest import TestCase
 
 from audioproxy.process.child import Child, ChildTimeout, Exit
 from audioproxy.process.spawn import Launcher, SpawnFailed
-from tests.support.processes import free_descriptors, open_descriptors, opened_since
+from tests.support.folders import free_descriptors
+from tests.support.processes import open_descriptors, opened_since
 from tests.support.service import PATIENCE, TEST_PATIENCE, until
 
 ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C"}

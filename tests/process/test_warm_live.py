@@ -18,7 +18,8 @@ from audioproxy.process.find_starter import BINARY, library_command
 from audioproxy.process.spawn import SpawnFailed
 from audioproxy.process.warm import WarmProgram
 from tests.support.far import FarSource
-from tests.support.processes import free_descriptors, open_descriptors, opened_since
+from tests.support.folders import free_descriptors
+from tests.support.processes import open_descriptors, opened_since
 from tests.support.service import (
     PATIENCE,
     Process,

@@ -34,7 +34,8 @@ from audioproxy.process.ffmpeg import Ffmpeg, open_pipe
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.testing import FakeThreads
-from tests.support.processes import FakeSpawner, free_descriptors, open_descriptors, opened_since
+from tests.support.folders import free_descriptors
+from tests.support.processes import FakeSpawner, open_descriptors, opened_since
 from tests.support.stores import FakeSourceFile
 from tests.support.waveforms import frames_of, noisy_frames, parse_waveform, render_waveform
 

@@ -14,10 +14,7 @@ class RepetitionTests(RenderCase):
     """A node on which a render has failed."""
 
     def fail(self, refusal: type[Refusal], options: str = "", *, begun: bool = False) -> None:
-        """Make a render fail; its encoder has ended afterwards.
-
-        :param begun: clients have bytes by then.
-        """
+        """Make a render fail, before or after clients have bytes; its encoder has ended."""
         _, encoder = self.harness.render(options)
         self.end(refusal, begun=begun)
         encoder.exit_and_end(signal=15)
@@ -38,10 +35,7 @@ class RepetitionTests(RenderCase):
         return self.harness.start_client(options, is_low=is_low)
 
     def test_refused_at_once(self) -> None:
-        """A repetition gets the same error at once: no probe, no slot, no byte, no render counted.
-
-        That is so for both lanes, and whether the first listener had bytes or not.
-        """
+        """A repetition gets the same error at once: no probe, no slot, no render counted."""
         for refusal, options, begun in (
             (RenderTimeout, "", False),
             (RenderTimeout, "", True),
@@ -62,10 +56,7 @@ class RepetitionTests(RenderCase):
             self.assertEqual((self.harness.slots.held, self.harness.sources.held), (0, 0))
 
     def test_found_irregular(self) -> None:
-        """A time-out after a source was found irregular is not remembered: the next render is less.
-
-        It starts with two processes. If it takes too long, too, that is remembered.
-        """
+        """A time-out after a source was found irregular is not remembered."""
         self.make(timeout=100)
         _, encoder = self.harness.render()
         encoder.exit_and_end(1, stderr=b"Changing audio frame properties on the fly")
@@ -79,10 +70,7 @@ class RepetitionTests(RenderCase):
         self.assertIn("less than a minute ago", str(client.outcome))
 
     def test_while_the_child_dies(self) -> None:
-        """A request that arrives between the deadline and the end of the encoder is refused, too.
-
-        It does not wait for the slot of the render that has failed.
-        """
+        """A request between the deadline and the end of the encoder is refused, too."""
         for refusal in (RenderTimeout, OutputTooLarge):
             self.make()
             _, dying = self.harness.render()

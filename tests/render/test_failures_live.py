@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -14,14 +13,12 @@ from typing import Any, ClassVar, NamedTuple
 
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import LogLevel, formatEvent
-from twisted.trial.unittest import SkipTest
 
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR
 from audioproxy.service import AudioProxy
 from tests.support.http import Log
 from tests.support.processes import open_descriptors
 from tests.support.service import (
-    PATIENCE,
     Client,
     ServiceCase,
     children,
@@ -41,7 +38,7 @@ from tests.support.service import (
 # Script in place of ffmpeg. For a source in `encoder_scripts`, an encoder runs the shell commands
 # of that source, and then the real ffmpeg unless they exit. Other sources and other calls run the
 # real ffmpeg. `write_64k` writes 64 KiB, `stop_self` suspends the script until the test continues
-# it, and `fill_disk` fills the disk of the store, which has two megabytes at most, with a file.
+# it.
 ENCODER = f"""#!/bin/sh
 case " $* " in
 *" pipe:1 "*) ;;
@@ -49,7 +46,6 @@ case " $* " in
 esac
 write_64k() {{ head -c 65536 /dev/zero; }}
 stop_self() {{ kill -STOP $$; }}
-fill_disk() {{ head -c 2M /dev/zero 2> /dev/null > "${{0%%/*}}/../store/filler"; }}
 source=$(readlink /proc/$$/fd/{SOURCE_DESCRIPTOR})
 case ${{source##*/}} in
 %s
@@ -255,11 +251,7 @@ class FailureTests(ScriptedEncoderCase):
         self.assertEqual(len([end for end in ends if end.code is None]), len(new))
 
     async def test_failures(self) -> None:
-        """Every failure of an encoder is reported to the client, and frees the render slot.
-
-        A child that does not exit is terminated. A render succeeds even if its encoder leaves a
-        process that holds the pipes open. No descriptor leaks, and the service renders again.
-        """
+        """Every failure of an encoder is reported to the client, and frees the render slot."""
         service = await self.start_service(
             max_concurrency=len(TIMEOUTS),
             max_variant_bytes=1_000_000,
@@ -274,59 +266,3 @@ class FailureTests(ScriptedEncoderCase):
         # What an encoder leaves behind ends with it.
         orphans = (self.programs / "orphans").read_text().split()
         await until(lambda: not any(is_running(int(pid)) for pid in orphans), "the orphans to end")
-
-
-class FullDiskTests(ScriptedEncoderCase):
-    """A store whose disk another program fills while a real ffmpeg encodes"""
-
-    encoder_scripts: ClassVar[dict[str, str]] = {
-        "midway": "write_64k; stop_self; fill_disk",
-    }
-
-    def setUp(self) -> None:
-        super().setUp()
-        mount(self, "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(self.store))
-        self.log = Log(self)
-
-    async def ends(self, service: AudioProxy, before: dict[str, float]) -> list[str]:
-        """Return the outcomes of the renders since a scrape, after their end."""
-        counted = counter_increases(before, await self.until_idle(service))
-        return [series for series in counted if series.startswith("renders_total")]
-
-    async def test_midway(self) -> None:
-        """A client that has bytes gets the rest of a render in TMPDIR, in the same response."""
-        service = await self.start_service()
-        before, free_blocks = await self.until_idle(service), os.statvfs(self.store).f_bfree
-        self.log.events.clear()
-        client: Client = await send(service.port, target("midway", "aac"))
-        encoder = await until_stopped()
-        await until(lambda: client.response, "the headers")
-        os.kill(encoder, signal.SIGCONT)
-        os.kill(await until_stopped(but=(encoder,)), signal.SIGCONT)
-        response = await client.end()
-        self.assertEqual((200, True), (response.status, response.complete))
-        renders = await self.ends(service, before)
-        self.assertEqual(['renders_total{format="aac",outcome="success"}'], renders)
-        (self.store / "filler").unlink()
-        await until(
-            lambda: os.statvfs(self.store).f_bfree == free_blocks, "the disk to be free again"
-        )
-
-
-def mount(case: ServiceCase, *words: str) -> None:
-    """Mount a file system for the duration of a test.
-
-    :raises SkipTest: if file systems cannot be mounted here.
-    """
-    command = ["mount", *words]
-    try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE)
-    except (OSError, subprocess.SubprocessError) as error:
-        reason = getattr(error, "stderr", "") or error
-        raise SkipTest(f"File systems cannot be mounted here: {reason}") from error
-    mount_point = words[-1]
-
-    def unmount() -> None:
-        subprocess.run(["umount", "--lazy", mount_point], check=True, timeout=PATIENCE)
-
-    case.addCleanup(unmount)

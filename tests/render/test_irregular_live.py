@@ -15,10 +15,7 @@ class IrregularTests(ServiceCase):
     """Sources that change inside, or hold samples that are no audio (D63)."""
 
     async def fetch_twice(self, port: int, path: bytes) -> Response:
-        """Request a variant on a node without a store, which then knows the source.
-
-        Both responses are whole, and the same (D78).
-        """
+        """Request a variant twice without a store; both responses are whole, and the same (D78)."""
         first, again = [await fetch(port, path) for _ in range(2)]
         self.assertEqual((True, True), (first.complete, again.complete), path)
         self.assertTrue(first.body == again.body, path)
@@ -43,10 +40,7 @@ class IrregularTests(ServiceCase):
         }
 
     async def test_first_listener(self) -> None:
-        """The first listener gets all of a source that changes inside, in one response (D63).
-
-        What the node then knows changes no byte, and neither does the store (D78).
-        """
+        """The first listener gets all of a changing source (D63), and later ones the same (D78)."""
         parts = self.join(f"{MP3} -ac 1", f"{MP3} -ac 2", f"{MP3} -ar 48000")
         sources = {
             "a.mp3": parts,

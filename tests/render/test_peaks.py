@@ -17,10 +17,7 @@ class PeaksTests(RenderCase):
     """A node that renders waveforms."""
 
     def test_whole(self) -> None:
-        """Clients receive no byte of a waveform, which holds its slot, before it is complete.
-
-        The client and the variant store receive the same document (Peaks options, 6).
-        """
+        """Client and store get the same waveform, once it is complete (Peaks options, 6)."""
         client, encoder = self.harness.render(PEAKS)
         self.assertTrue(client.started)
         self.assertEqual(encoder.arguments[-3:], ["-f", "s16le", "pipe:1"])
@@ -40,10 +37,7 @@ class PeaksTests(RenderCase):
         self.assertEqual(self.harness.store.variants, {key: (client.data, headers)})
 
     def test_cap(self) -> None:
-        """A waveform past AP_MAX_VARIANT_BYTES is a 500 before its first byte (Errors, 10).
-
-        A document of exactly that size is served and stored.
-        """
+        """A waveform past AP_MAX_VARIANT_BYTES is a 500 before its first byte (Errors, 10)."""
         for cap in (32, 31):
             self.make(max_variant=cap)
             client, encoder = self.harness.render("f:peaks/pts:2/pk_fmt:dat")

@@ -11,11 +11,7 @@ class ReadinessTests(SynchronousTestCase):
     """`Readiness`"""
 
     def test_thresholds(self) -> None:
-        """A node is ready at first, not from the threshold on, and again at half of it.
-
-        A threshold of 1 recovers only at 0, and a threshold of 0 disables the check (Health and
-        readiness).
-        """
+        """A node is ready below the threshold, and again at half of it (Health and readiness)."""
         for threshold, depths, expected in (
             (5, (4, 5, 6, 5, 4, 3, 2, 3, 4, 5), "+ - - - - - + + + -"),
             (2, (1, 2, 1, 2, 1), "+ - + - +"),

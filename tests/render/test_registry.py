@@ -29,10 +29,7 @@ class DrainTests(RenderCase):
         )
 
     def test_finishes(self) -> None:
-        """A shutdown ends only after all renders with a slot are complete and stored (D39).
-
-        It does not wait for finished renders that can still be joined (D37).
-        """
+        """A shutdown waits for renders with a slot (D39), and not for those that can be joined."""
         self.harness.store.slow = True
         client, encoder = self.harness.render()
         draining = self.drain()
@@ -51,10 +48,7 @@ class DrainTests(RenderCase):
         self.assert_released()
 
     def test_no_new_ones(self) -> None:
-        """During a shutdown, clients can join running renders but cannot start new ones (D39).
-
-        After a shutdown, an embedded proxy that is started again starts renders.
-        """
+        """During a shutdown, clients can join running renders but cannot start new ones (D39)."""
         _, encoder = self.harness.render()
         draining = self.drain()
         self.assertFalse(self.harness.start_client().started)
@@ -65,10 +59,7 @@ class DrainTests(RenderCase):
         self.assertTrue(self.harness.start_client("f:flac").started)
 
     def test_without_a_slot(self) -> None:
-        """A shutdown stops renders that are probed or wait for a slot at once (D39).
-
-        Other renders with the same probe, and the slot's holder, are not affected.
-        """
+        """A shutdown stops renders that are probed or wait for a slot at once (D39)."""
         client, encoder = self.harness.render()
         queued = self.harness.start_probed("f:flac")
         probed = self.harness.start_client("f:wav")
@@ -84,10 +75,7 @@ class DrainTests(RenderCase):
         self.successResultOf(draining)
 
     def test_cancels(self) -> None:
-        """At its time limit, a shutdown ends renders and child processes; clients fail (D39).
-
-        A warning says how many renders and write-backs it ends.
-        """
+        """At its time limit, a shutdown ends renders and child processes; clients fail (D39)."""
         client, encoder = self.harness.render()
         encoder.write_stdout(b"abc")
         self.harness.advance_to_size_check()

@@ -1,40 +1,13 @@
-"""Metrics of renders, and of requests that end before a render runs."""
+"""Metrics of renders: durations and gauges."""
 
 from __future__ import annotations
 
 from audioproxy.media.command.encoders import ENCODERS
-from tests.observe.test_metrics import FORMATS
 from tests.render.test_render import RenderCase
 
 
-class OutcomeTests(RenderCase):
-    """Renders that had a slot; `RenderCase.assert_refused` counts those that fail."""
-
-    def test_success(self) -> None:
-        """A successful render in any audio format is counted as ``success`` (Metrics, 1).
-
-        It is counted once, however many clients share it (Metrics, 3).
-        """
-        families = ("renders_", "render_slots", "render_duration")
-        for form in FORMATS:
-            if form == "peaks":
-                continue
-            self.make()
-            _, encoder = self.harness.render(f"f:{form}")
-            self.harness.clock.advance(2.5)
-            self.harness.start_client(f"f:{form}")
-            held = {"renders_running": 1, "render_slots_held": 1}
-            self.assertEqual(held, self.counts.of(*families))
-            encoder.exit_and_end(stdout=b"x" * (ENCODERS[form].header_bytes + 1))
-            # A client that joins the finished output starts no render.
-            self.harness.start_client(f"f:{form}")
-            self.shut_down()
-            expected = {
-                f"renders_total {form} success": 1,
-                f"render_duration_seconds_count {form} success": 1,
-                f"render_duration_seconds_sum {form} success": 2.5,
-            }
-            self.assertEqual(expected, self.counts.of(*families))
+class MetricsTests(RenderCase):
+    """Durations and gauges; `RenderCase.assert_refused` counts renders that fail."""
 
     def test_time_in_the_slot(self) -> None:
         """A render's duration excludes the probe, the queue and the write-back."""
@@ -54,10 +27,6 @@ class OutcomeTests(RenderCase):
             "render_duration_seconds_sum ogg success": 6,
         }
         self.assertEqual(expected, self.counts.of("render_duration_seconds_sum"))
-
-
-class SlotTests(RenderCase):
-    """The gauges of running and waiting renders."""
 
     def gauges(self) -> tuple[float, ...]:
         """Return the changes of renders running, slots held and queue depth since the start."""

@@ -7,7 +7,6 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from audioproxy.errors import (
-    InvalidOptions,
     NoSuchSource,
     NotFound,
     RenderFailed,
@@ -16,7 +15,6 @@ from audioproxy.errors import (
     UpstreamUnavailable,
 )
 from tests.render.test_render import PEAKS, RenderCase
-from tests.support.audio import silence, write_wav
 from tests.support.stores import FakeSource
 
 
@@ -49,10 +47,7 @@ class FetchTests(SourceCase):
     """Fetches of a render's source."""
 
     def test_order(self) -> None:
-        """A render probes its source, fetches it completely in the slot, and then encodes.
-
-        A source of unknown size passes the size check.
-        """
+        """A render probes its source, fetches it completely in the slot, and then encodes."""
         for size in (1000, None):
             self.make()
             self.harness.sources.sizes[b"a.wav"] = size
@@ -68,16 +63,6 @@ class FetchTests(SourceCase):
             self.harness.encoder().exit_and_end(stdout=b"abc")
             self.assertEqual((client.outcome, client.data), ("whole", b"abc"))
             self.assertEqual({"success": 1}, self.outcomes())
-
-    def test_not_fetched(self) -> None:
-        """A source is not fetched for impossible options (D11), or while a render is queued."""
-        self.harness.sources.content = write_wav(silence(44100, 239, 2))
-        client = self.harness.start_probed("t:11")
-        self.assertIsInstance(client.outcome, InvalidOptions)
-        self.assertFalse(any(whole for _, whole in self.source.input_calls))
-        self.harness.start_probed()
-        self.harness.start_probed(path=b"b.wav")
-        self.assertFalse(any(whole for _, whole in self.source.input_calls))
 
     def test_time_left(self) -> None:
         """Fetches, the measuring pass and the encoder share one AP_RENDER_TIMEOUT."""
@@ -132,8 +117,10 @@ class AnewTests(RenderCase):
     """Sources that fail, which are opened anew once"""
 
     def lose(self) -> None:
-        """Let the most recent source fail; its child ends as if that was the end of it."""
-        self.harness.sources.opened[-1].failure = UpstreamUnavailable(LOST)
+        """Let the source ``a.wav`` fail; its child ends as if that was the end of it."""
+        for opened in self.harness.sources.opened:
+            if b"a.wav" in opened.identity:
+                opened.failure = UpstreamUnavailable(LOST)
 
     def test_during_probe(self) -> None:
         """A source that fails during its probe is opened and probed anew."""
@@ -146,10 +133,7 @@ class AnewTests(RenderCase):
         self.assertEqual(len(self.harness.sources.opened), 2)
 
     def test_before_the_first_byte(self) -> None:
-        """A source that fails before any client has a byte is rendered anew, in the same slot.
-
-        Its new probe needs no slot of its own. The bytes are those of the new source alone.
-        """
+        """A source that fails before any client has a byte is rendered anew, in the same slot."""
         for options, written, whole in (
             ("f:wav", b"", b"new" * 99),
             ("f:wav", b"RIFF", b"new" * 99),
@@ -163,7 +147,7 @@ class AnewTests(RenderCase):
             other = self.harness.start_client(path=b"b.wav")
             first.write_stdout(written)
             self.harness.clock.advance(0.002)
-            self.lose_source(b"a.wav")
+            self.lose()
             first.exit_and_end()
             self.harness.threads.run()
             self.assertEqual(self.harness.slots.held, 1)
@@ -179,12 +163,6 @@ class AnewTests(RenderCase):
                 self.assertEqual(client.data, whole)
             self.assertIsNone(other.outcome)
             self.assertEqual({"success": 1}, self.outcomes())
-
-    def lose_source(self, path: bytes) -> None:
-        """Let the source of a path fail."""
-        for opened in self.harness.sources.opened:
-            if path in opened.identity:
-                opened.failure = UpstreamUnavailable(LOST)
 
     def test_after_the_first_byte(self) -> None:
         """Once a client has bytes, the failure of the source breaks the stream."""

@@ -29,13 +29,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import Stopping, UpstreamUnavailable
-from tests.render.harness import (
-    ENCODED,
-    NOTHING_UNRELEASED,
-    Client,
-    DiskHarness,
-    answer_probe,
-)
+from tests.render.harness import ENCODED, NOTHING_UNRELEASED, Client, DiskHarness, answer_probe
 from tests.support.http import Log
 from tests.support.processes import FakeChild, open_descriptors, opened_since
 from tests.support.strategies import DETERMINISTIC
@@ -131,10 +125,7 @@ class Schedule(RuleBasedStateMachine):
     def request(
         self, form: str, path: bytes, window: int | None, is_low: bool, is_probed: bool
     ) -> None:
-        """A client requests a variant: a HIT, or a render that it starts or joins.
-
-        Its source may be probed, and a file for it created, before anything else happens.
-        """
+        """A client requests a variant: a HIT, or a render that it starts or joins."""
         found = self.find(form, path)
         if found is not None:
             assert found in self.whole[form], "the store has a torn variant"
@@ -172,10 +163,7 @@ class Schedule(RuleBasedStateMachine):
         failure=st.none() | st.sampled_from(_FAILURES),
     )
     def work(self, place: int, count: int, seconds: float, failure: _Failure | None) -> None:
-        """A child does some of its work, the size of its output may be checked, and it may fail.
-
-        If that is all of its work, it ends, even if it was asked to stop.
-        """
+        """A child does some of its work, the size of its output may be checked, and it may fail."""
         child = self.child(place)
         data = self.left.setdefault(child, self.output(child))
         if failure is None and count >= len(data):
@@ -256,10 +244,7 @@ class Schedule(RuleBasedStateMachine):
 
     @invariant()
     def slots_are_counted(self) -> None:
-        """Each encoder has a slot, and each render that waits for one has a client (D36).
-
-        None waits once the service stops (D39).
-        """
+        """Each encoder has a slot; what waits has a client (D36), and no node that stops (D39)."""
         encoders = [each for each in self.node.spawner.alive if self.output(each)]
         wanted = {key for client, key in self.connected if client.outcome is None}
         slots, (with_slot, _) = self.node.slots, self.node.renders.count()

@@ -18,7 +18,7 @@ from audioproxy.testing import FakeThreads
 from tests.support.audio import options_of
 from tests.support.http import Log
 from tests.support.lossless import wavpack
-from tests.support.mpeg import MPEG_1, ac3, adts, counted, eac3, frames, mp3, tagged
+from tests.support.mpeg import MPEG_1, adts, counted, frames, mp3, tagged
 from tests.support.probes import Probe
 from tests.support.stores import FakeSource
 
@@ -28,6 +28,7 @@ FRAME = adts(400)
 LONG, SHORT = FRAME * 8000, FRAME * 300
 ADTS = Probe("aac", "aac", None, exact=False, sample_rate=44100)
 MP3 = Probe("mp3", "mp3", None, exact=False, sample_rate=44100)
+FLAC = Probe("flac", "flac", None, exact=False, sample_rate=44100)
 #: Samples that a decoder leaves out at both ends of `counted` frames.
 DELAY, PADDING = 576 + 529, 1000 - 529
 T = TypeVar("T")
@@ -136,16 +137,6 @@ class FindTests(SeekPointsCase):
             self.assertEqual(self.find(source), self.place(100))
         self.assertEqual(sources[0].reads, sources[1].reads)
 
-    def test_bounded(self) -> None:
-        """The indexes of the sources that were used last are kept, a bounded number."""
-        for number in range(65):
-            self.find(self.source(SHORT, b"%d" % number), "t:4")
-        oldest, second = self.source(SHORT, b"0"), self.source(SHORT, b"1")
-        latest = self.source(SHORT, b"64")
-        for source, is_kept in ((latest, True), (second, True), (oldest, False)):
-            self.assertEqual(self.find(source, "t:4"), self.place(4))
-            self.assertEqual(source.reads == [], is_kept, source.identity)
-
     def test_shared(self) -> None:
         """Two renders of a source read each piece once, and take turns."""
         one, two = self.source(), self.source()
@@ -156,12 +147,6 @@ class FindTests(SeekPointsCase):
         reads = sorted(one.reads + two.reads)
         self.assertTrue(one.reads and two.reads)
         self.assertEqual(len(reads), len({offset for offset, _ in reads}))
-        # What another render has read meanwhile is enough.
-        same = [self.source(identity=b"b") for _ in range(2)]
-        finding = [self.begin(source, "t:8") for source in same]
-        self.threads.run()
-        self.assertEqual([self.successResultOf(each) for each in finding], [self.place(8)] * 2)
-        self.assertEqual([source.pieces for source in same], [[128 * KIB], []])
 
     def test_cancelled(self) -> None:
         """A render that is cancelled leaves its index usable, for those that wait for it, too."""
@@ -179,32 +164,15 @@ class FindTests(SeekPointsCase):
         self.assertEqual(two.reads, [])
         self.assertEqual(self.find(self.source()), self.place(100))
 
-    def test_cancelled_read(self) -> None:
-        """A read that is cancelled leaves the index as it was."""
-        source = self.source()
-        source.waiting = Deferred()
-        finding = self.begin(source)
-        finding.cancel()
-        self.failureResultOf(finding, CancelledError)
-        self.assertEqual(self.find(self.source()), self.place(100))
-
     def test_failed_read(self) -> None:
-        """A source that cannot be read refuses the render; a later one reads the same piece."""
+        """Without a source, or a thread, a render fails; a later one reads the same piece."""
         source = self.source()
         source.waiting = Deferred()
         finding = self.begin(source)
         source.waiting.errback(LOST)
         self.assertIs(self.failureResultOf(finding).value, LOST)
-        again = self.source()
-        self.assertEqual(self.find(again), self.place(100))
-        self.assertEqual(again.reads[0], source.reads[0])
-
-    def test_failed_thread(self) -> None:
-        """If no thread can be started, the render fails; a later one reads the same piece."""
-        source = self.source()
         self.error = OSError("no more threads")
-        failure = self.failureResultOf(self.begin(source), RenderFailed)
-        self.assertIs(failure.value.__cause__, self.error)
+        self.failureResultOf(self.begin(self.source()), RenderFailed)
         self.error = None
         again = self.source()
         self.assertEqual(self.find(again), self.place(100))
@@ -224,10 +192,7 @@ class FindTests(SeekPointsCase):
         self.assertEqual(self.find(self.source(broken, b"b"), "t:50:1"), self.place(50))
 
     def test_one_rate(self) -> None:
-        """No index is read of mp3 with one bit rate whose frames an encoder has counted.
-
-        One of joined streams is.
-        """
+        """No index is read of mp3 with one bit rate whose frames an encoder has counted."""
         whole = counted(MPEG_1, 8000)
         source = self.source(whole)
         point = self.find(source, probe=MP3)
@@ -242,25 +207,6 @@ class FindTests(SeekPointsCase):
         changed = self.source(whole[:offset] + bytes(4) + whole[offset + 4 :], b"b")
         self.assertIsNone(self.find(changed, probe=MP3))
         self.assertIn(128 * KIB, changed.pieces)
-
-    def test_uncounted(self) -> None:
-        """All other streams of frames are indexed, since nothing states how many there are."""
-        for number, (container, frame, count, rate, samples) in enumerate(
-            (
-                ("aac", adts(400), 8000, 44100, 1024),
-                ("ac3", ac3(768), 4000, 48000, 1536),
-                ("eac3", eac3(), 4000, 48000, 1536),
-                ("mp3", frames(MPEG_1, 1), 5000, 44100, 1152),
-            )
-        ):
-            probe = Probe(container, container, None, exact=False, sample_rate=rate)
-            source = self.source(frame * count, b"%d" % number)
-            point = self.find(source, probe=probe)
-            place = 100 * rate // samples - -(-rate // samples)
-            assert point is not None
-            self.assertEqual((point.sample, point.stop), (place * samples, None), container)
-            self.assertEqual(point.offset, place * len(frame), container)
-            self.assertEqual(source.pieces[:1], [128 * KIB], container)
 
     def test_padding(self) -> None:
         """The padding that a decode of the whole leaves out is cut behind a place, too.
@@ -321,14 +267,10 @@ class FindTests(SeekPointsCase):
         source.size = None
         self.assertIsNone(self.find(source))
         self.assertIsNone(self.find(self.source(bytes(10_000))))
-        flac = Probe("flac", "flac", None, exact=False, sample_rate=44100)
-        self.assertIsNone(self.find(self.source(), probe=flac))
+        self.assertIsNone(self.find(self.source(), probe=FLAC))
 
     def test_positions(self) -> None:
-        """In containers that state positions, no index is read.
-
-        A length that a decode pass has found is none that the file states.
-        """
+        """In containers that state positions, no index is read."""
         file = wavpack(400)
         expected = SeekPoint(220_000, 220 * 232, "wv")
         probe = Probe("wv", "wavpack", None, exact=False, sample_rate=44100)
@@ -367,35 +309,13 @@ class SamplesTests(SeekPointsCase):
             self.assertIs(self.has(source, samples, MP3), has, samples)
         self.assertEqual((source.reads, self.threads.waiting), ([], 0))
 
-    def test_uncounted(self) -> None:
-        """Frames that nothing counts are read one by one."""
-        probe = Probe("mp3", "mp3", None, exact=False, sample_rate=48000)
-        quiet, loud = FrameHeader(64, 48000, 2), FrameHeader(320, 48000, 2)
-        # As many bytes as 325 quiet frames have.
-        source = self.source(frames(quiet, 50) + frames(loud, 55))
-        for samples, has in (
-            (103 * 1152, True),
-            (103 * 1152 + 1, False),
-            (300 * 1152, False),
-            (590 * 1152, False),
-        ):
-            self.assertIs(self.has(source, samples, probe), has, samples)
-
     def test_unknown(self) -> None:
         """Nothing shows that of other sources, of other bytes, and of a source still arriving."""
-        flac = Probe("flac", "flac", None, exact=False, sample_rate=44100)
-        self.assertFalse(self.has(self.source(), 1, flac))
+        self.assertFalse(self.has(self.source(), 1, FLAC))
         self.assertFalse(self.has(self.source(bytes(9000)), 1))
         source = self.source()
         source.size = None
         self.assertFalse(self.has(source, 1))
-
-    def test_refused(self) -> None:
-        """A source that cannot be read refuses the render."""
-        source = self.source()
-        source.content = LOST
-        having = Deferred.fromCoroutine(self.points.has_samples(source, ADTS, 1))
-        self.assertIs(self.failureResultOf(having).value, LOST)
 
 
 class IndexTests(SeekPointsCase):
@@ -445,20 +365,8 @@ class IndexTests(SeekPointsCase):
         self.assert_indexed(indexed=False)
         self.assertEqual(self.log.errors, [])
 
-    def test_failed_render(self) -> None:
-        """The failure of a render is raised, and ends the indexing."""
-        rendering, ended = self.render(self.source())
-        rendering.errback(LOST)
-        self.assertIs(self.failureResultOf(ended).value, LOST)
-        self.threads.run()
-        self.assert_indexed(indexed=False)
-
     def test_other_renders(self) -> None:
-        """No other source is read: a part, one that may lack blocks, or one with one bit rate.
-
-        Neither is one whose identity is uncertain, as another request would not find its index.
-        """
-        flac = Probe("flac", "flac", None, exact=False, sample_rate=44100)
+        """No other source is read: a part, one that may lack blocks, or one with one bit rate."""
         far = self.source()
         far.is_far = True
         uncertain = self.source()
@@ -467,7 +375,7 @@ class IndexTests(SeekPointsCase):
             (self.source(), "t:100:1", ADTS),
             (far, "f:mp3", ADTS),
             (uncertain, "f:mp3", ADTS),
-            (self.source(), "f:mp3", flac),
+            (self.source(), "f:mp3", FLAC),
             (self.source(counted(MPEG_1, 4000)), "f:mp3", MP3),
             (self.source(bytes(100_000)), "f:mp3", MP3),
         )

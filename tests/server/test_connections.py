@@ -118,22 +118,6 @@ class ConnectionLimitTests(ConnectionCase):
         self.assertEqual((True, False, False), (first.closed, second.closed, third.closed))
         self.assertEqual(b"sound", first.response.body)
 
-    def test_stalled(self) -> None:
-        """A client that receives nothing for a second is evicted, if no connection is idle."""
-        for target in (b"/health", self.harness.path(HIT)):
-            for headers in ({}, {"connection": b"close"}):
-                self.limit(2)
-                first = self.connect(window=1)
-                first.send(target, **headers)
-                self.elapse(1)
-                second = self.connect()
-                self.elapse(1)
-                third = self.connect()
-                self.assertEqual((False, True), (first.closed, second.closed))
-                self.connect()
-                self.assertEqual((True, False), (first.aborted, third.closed))
-                self.assertEqual(2, self.evictions)
-
     def test_waiting_clients_are_logged_once_a_minute(self) -> None:
         """The lack of room for connections is logged at most once a minute."""
         self.limit(1)

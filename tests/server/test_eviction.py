@@ -125,8 +125,10 @@ class EvictionTests(SynchronousTestCase):
             {**stalled, "stalled_since": 9.0},
             {"all_sent": False, "seconds_stalled": 5.0},
             {**stalled, "stalled_since": 8.0},
+            # An idle one, which a full transport has paused
+            {"all_sent": False, "seconds_stalled": 5.0, "stalled_since": 7.0},
         )
-        for evicted in (2, 0, 1):
+        for evicted in (3, 2, 0, 1):
             self.evict()
             self.assertEqual(["aborted"], opened[evicted].ended)
 

@@ -203,14 +203,6 @@ class OrdinaryPathTests(FastPathCase):
             responses.append((comparable(connection.received), connection.closed))
         self.assertEqual(*responses, request)
 
-    def test_unknown(self) -> None:
-        """If one byte of a verified path is changed, the response is a 401 (Authentication)."""
-        _, fast = self.harnesses
-        path = bytearray(fast.path(PATH))
-        path[-1] ^= 1
-        self.assertEqual(fast.fetch(bytes(path)).status, 401)
-        self.assertEqual(fast.called_methods(), [])
-
     def test_expired(self) -> None:
         """An expired URL is a 410, even if it was served on the fast path before (D14)."""
         path = b"/exp:%d" % (NOW + 1) + PATH

@@ -15,7 +15,6 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.task import react
 
-from tests.soak.report import write_report
 from tests.soak.rig import Rig, RunParameters
 from tests.soak.run import Run
 
@@ -40,17 +39,16 @@ async def main(given: argparse.Namespace) -> None:
     try:
         rig = Rig.build(RunParameters.of(given.seconds, given.seed), base)
         outcome = await Run(rig).run()
-        report = write_report(outcome)
-        print(report, flush=True)
+        print(outcome.report, flush=True)
         if given.report is not None:
-            given.report.write_text(report, encoding="utf-8")
+            given.report.write_text(outcome.report, encoding="utf-8")
         if given.keep is not None:
             for node in (rig.a, rig.b):
                 (base / f"{node.name}.log").write_text(node.log + node.said, encoding="utf-8")
     finally:
         if given.keep is None:
             shutil.rmtree(base, ignore_errors=True)
-    if not outcome.good:
+    if outcome.problems:
         raise SystemExit(1)
 
 

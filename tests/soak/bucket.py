@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 
-from tests.soak.checks import Check, Level, check_leaks
+from tests.soak.checks import Level, check_leaks
 from tests.soak.good_clients import conditional_on, gather, random_variant, status_only, with_range
 from tests.soak.lines import PATIENCE, pause, wait_for
 from tests.soak.nodes import Node
@@ -44,8 +44,8 @@ class BucketNode:
             "AP_VARIANT_STORE": f"s3://{self._variants}",
             "AP_SOURCE_ALLOWLIST": self._sources,
             "AP_S3_ENDPOINT": f"http://127.0.0.1:{self._relay.port}",
-            "AWS_ACCESS_KEY_ID": server.access_key,
-            "AWS_SECRET_ACCESS_KEY": server.secret_key,
+            "AWS_ACCESS_KEY_ID": server.owner.access_key,
+            "AWS_SECRET_ACCESS_KEY": server.owner.secret_key,
             "AWS_REGION": server.region,
         }
         self.environment = {**rig.environment, **variables}
@@ -66,20 +66,14 @@ class BucketNode:
         clients = (self._client(over, self._rig.random(f"bucket {n}")) for n in range(_CLIENTS))
         await gather(*clients, self._disturb(over, self._rig.random("outage")))
 
-    async def check(self) -> Check:
+    async def check(self) -> list[str]:
         """Check that the bucket has right variants only, and that the node holds nothing more."""
-        rig = self._rig
-        after = await self._level_when_idle()
-        leaks = check_leaks(self.node, self._before, after, after.descriptors.total())
-        check = Check("bucket", problems=leaks.problems)
-        keys = [key.decode() for key in self._server.keys(self._variants)]
-        for key in keys:
+        wrong = [*check_leaks(self.node, self._before, await self._level_when_idle())]
+        for key in self._server.keys(self._variants):
             body = self._server.get(self._variants, key).body
-            if body != rig.journal.bodies.get(key):
-                check.problems.append(f"a wrong or unknown variant of {len(body)} bytes, {key}")
-        outages = rig.journal.faults["bucket: outage"]
-        check.figures = f"{len(keys)} variants in the bucket, {outages} outages"
-        return check
+            if body != self._rig.journal.bodies.get(key.decode()):
+                wrong.append(f"a wrong or unknown variant of {len(body)} bytes, {key!r}")
+        return wrong
 
     async def _level_when_idle(self) -> Level:
         """Measure the node without its sockets: connections to the server stay open for reuse."""
@@ -110,7 +104,6 @@ class BucketNode:
         rig, node = self._rig, self.node
         while not over:
             await wait_for(lambda: over, chance.uniform(1.5, 3))
-            rig.journal.faults["bucket: outage"] += 1
             for record in rig.in_flight(node):
                 record.causes.add("bucket away")
             self._is_out = True

@@ -65,7 +65,6 @@ class Faults:
         rig, node = self._rig, self._rig.b
         # Start a long render, so that at least one encoder runs for a while.
         (arriving,) = await self._have_arriving("before SIGKILL")
-        rig.journal.faults["node: kill -9"] += 1
         for record in rig.in_flight(node):
             record.causes.add("node killed")
         # Stop the encoders, so that only the parent-death signal ends them. It is set before
@@ -88,7 +87,6 @@ class Faults:
         rig, node = self._rig, self._rig.b
         # Start a long render, so that at least one response is being sent.
         (arriving,) = await self._have_arriving("before SIGTERM")
-        rig.journal.faults["node: SIGTERM under load"] += 1
         for record in rig.in_flight(node):
             if not record.begun:
                 record.causes.add("node drained")
@@ -112,8 +110,7 @@ class Faults:
             if not await wait_for(lambda: len(fork_servers(rig.a.pid)) == 2, PATIENCE):
                 rig.journal.errors.append("node A had no fork server for each program")
                 return
-            name, number = chance.choice([("killed", signal.SIGKILL), ("stopped", signal.SIGSTOP)])
-            rig.journal.faults[f"fork server: {name}"] += 1
+            number = chance.choice([signal.SIGKILL, signal.SIGSTOP])
             send_signal(chance.choice(fork_servers(rig.a.pid)), number)
             await wait_for(lambda: over, _PROVEN)
 
@@ -137,7 +134,6 @@ class Faults:
         rig = self._rig
         async with rig.restarts:
             rig.journal.disturbed += 1
-            rig.journal.faults["store: moved away"] += 1
             os.rename(rig.store, self._away)
             await pause(seconds)
             if rig.store.exists():
@@ -146,7 +142,6 @@ class Faults:
             os.rename(self._away, rig.store)
 
     def _clear(self) -> None:
-        self._rig.journal.faults["store: cleared"] += 1
         self._rig.journal.disturbed += 1
         for path in self._rig.store.iterdir():
             shutil.rmtree(path, ignore_errors=True)

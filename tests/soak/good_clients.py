@@ -1,8 +1,7 @@
-"""Well-behaved clients and their requests: hits, misses, joins, ranges, documents, mistakes."""
+"""Well-behaved clients and their requests: hits, misses, joins, ranges, documents."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable
 from dataclasses import replace
 from random import Random
@@ -14,9 +13,7 @@ import audioproxy
 from tests.soak.lines import leaving, read_to_end
 from tests.soak.records import ExpectedRequest, ExpectedResponse, RequestRecord
 from tests.soak.rig import LONG_RENDER, Rig
-from tests.soak.sounds import MISSING, NOISE, SPEECH, TONE
-from tests.support.http import Malformed, read_response
-from tests.support.service import signed
+from tests.soak.sounds import SPEECH, TONE
 
 HEALTH = ExpectedRequest(
     b"/health",
@@ -44,12 +41,6 @@ def status_only(
     """Return a copy of a request that expects other statuses."""
     expected = replace(request.expected, statuses=frozenset(statuses), code=code)
     return replace(request, expected=expected, **changes)
-
-
-def refused(rest: str, status: int, code: str, reads_store: bool = False) -> ExpectedRequest:
-    """Return a signed GET that the service refuses."""
-    expected = ExpectedResponse(frozenset({status}), code=code, reads_store=reads_store)
-    return ExpectedRequest(signed(rest), expected)
 
 
 def random_variant(rig: Rig, chance: Random, cold: bool) -> ExpectedRequest:
@@ -183,56 +174,6 @@ async def state(rig: Rig, chance: Random) -> None:
         await rig.request(rig.node(chance), request, request.endpoint)
 
 
-def mistakes() -> dict[str, ExpectedRequest]:
-    """Return requests that the service refuses, by names of their mistakes."""
-    past = int(time.time()) - 10
-    return {
-        "missing source": refused(f"/f:mp3/plain/local://{MISSING}", 404, "not_found", True),
-        "no audio": refused(f"/f:mp3/plain/local://{NOISE}", 415, "undecodable_source", True),
-        "bad option": refused(f"/f:mp3/q:99/plain/local://{TONE}", 422, "invalid_options"),
-        "expired": refused(f"/f:mp3/exp:{past}/plain/local://{TONE}", 410, "expired"),
-        "no such route": ExpectedRequest(
-            b"/nowhere", ExpectedResponse(frozenset({404}), code="not_found"), "unknown"
-        ),
-    }
-
-
-async def mistake(rig: Rig, chance: Random) -> None:
-    """Send a request that the service refuses."""
-    name, request = chance.choice([*mistakes().items()])
-    rig.journal.faults[f"input: {name}"] += 1
-    await rig.request(rig.node(chance), request, f"refused: {name}")
-
-
-async def pipeline(rig: Rig, chance: Random) -> None:
-    """Send several requests at once on one connection, and read the responses in order."""
-    requests = [random_variant(rig, chance, cold=False) for _ in range(2)]
-    requests += [
-        rig.info(TONE),
-        HEALTH,
-        mistakes()["bad option"],
-        random_variant(rig, chance, True),
-    ]
-    chance.shuffle(requests)
-    rig.journal.faults["client: pipelined requests"] += len(requests)
-    connection = await rig.connect(rig.a)
-    records = [rig.journal.begin("a", request, "pipelined") for request in requests]
-    if connection is not None:
-        last = records[-1]
-        connection.write(b"".join(v.request.head(v.request_id, last=v is last) for v in records))
-        last.hung = not await connection.read()
-        connection.reset()
-    data = bytes(connection.received) if connection is not None else b""
-    for record in records:
-        try:
-            response = read_response(data, record.request.method)
-        except (Malformed, ValueError) as error:
-            record.problems.append(f"not a valid HTTP response: {error}")
-            response = None
-        data = response.rest if response is not None else b""
-        rig.journal.judge(record, response)
-
-
 #: Actions of well-behaved clients, and their relative frequencies.
 WEIGHTED_ACTIONS = [
     (hit, 12),
@@ -245,6 +186,4 @@ WEIGHTED_ACTIONS = [
     (keep_alive, 4),
     (info, 4),
     (state, 3),
-    (mistake, 6),
-    (pipeline, 1.5),
 ]

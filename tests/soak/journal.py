@@ -1,8 +1,7 @@
-"""Journal of a run: the requests, the injected faults, and their counts."""
+"""Journal of a run: the requests, and what is known of the store."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
@@ -15,23 +14,17 @@ from tests.support.service import Client
 
 @dataclass
 class Journal:
-    """The requests (without their bodies), the injected faults and the measurements of a run.
+    """The requests of a run, without the bodies of their responses.
 
     :ivar bodies: right bodies by cache key, to compare with the contents of the store.
-    :ivar faults: how many faults of each kind were injected.
-    :ivar compared: total size in bytes of the bodies that were compared.
     :ivar disturbed: a counter that rises whenever the store is taken away, returned or cleared.
-    :ivar health: response times of ``/health`` under load, in seconds.
     :ivar errors: errors that belong to no record.
     """
 
     records: list[RequestRecord] = field(default_factory=list)
     running: set[RequestRecord] = field(default_factory=set)
     bodies: dict[str, bytes] = field(default_factory=dict)
-    faults: Counter[str] = field(default_factory=Counter)
-    compared: int = 0
     disturbed: int = 0
-    health: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     _numbers: count[int] = field(default_factory=lambda: count(1))
 
@@ -61,10 +54,8 @@ class Journal:
         """Judge a request by its response; None stands for no response."""
         self.running.discard(record)
         if response is not None:
-            record.status, record.complete = response.status, response.complete
+            record.status = response.status
             record.state = (response["x-audio-proxy"] or b"").decode() or None
-            if response.status < 400 and record.request.expected.body:
-                self.compared += len(response.body)
         record.problems.extend(problems(record, response))
         return response
 

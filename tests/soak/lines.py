@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from twisted.internet.defer import Deferred
-from twisted.internet.defer import TimeoutError as TooLate
 from twisted.internet.task import deferLater
-from twisted.python.failure import Failure
 
 from tests.soak.records import RequestRecord
 from tests.support.service import Client, reactor
@@ -44,20 +41,12 @@ class ClientConnection(Client):
     def __init__(self, method: bytes = b"GET") -> None:
         super().__init__(method)
         self.on_success_begun: Callable[[], object] = lambda: None
-        self._watches: list[tuple[Callable[[], object], Deferred[None]]] = []
 
     def dataReceived(self, data: bytes) -> None:
         """Keep the received bytes."""
-        first = not self.received
         super().dataReceived(data)
-        if first and data[:12] in (b"HTTP/1.1 200", b"HTTP/1.1 206"):
+        if self.received[:12] in (b"HTTP/1.1 200", b"HTTP/1.1 206"):
             self.on_success_begun()
-        self._check_watches()
-
-    def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
-        """Record how the connection ended."""
-        super().connectionLost(reason)
-        self._check_watches()
 
     def write(self, data: bytes) -> None:
         """Send bytes, unless the connection is closed."""
@@ -66,16 +55,7 @@ class ClientConnection(Client):
 
     async def wait(self, condition: Callable[[], object], seconds: float = PATIENCE) -> bool:
         """Wait for a condition or the end of the connection; return False past the deadline."""
-        if condition() or self.closed is not None:
-            return True
-        waiter: Deferred[None] = Deferred()
-        self._watches.append((condition, waiter))
-        try:
-            await waiter.addTimeout(seconds, reactor)
-        except TooLate:
-            self._watches = [watch for watch in self._watches if watch[1] is not waiter]
-            return False
-        return True
+        return await wait_for(lambda: condition() or self.closed is not None, seconds)
 
     async def read(self) -> bool:
         """Read until the connection is closed; return False past the deadline."""
@@ -90,18 +70,6 @@ class ClientConnection(Client):
         """Close the connection cleanly."""
         if self.closed is None:
             self.transport.loseConnection()
-
-    def half_close(self) -> None:
-        """Close the sending side, and keep reading."""
-        if self.closed is None:
-            self.transport.loseWriteConnection()
-
-    def _check_watches(self) -> None:
-        ended = self.closed is not None
-        due = [watch for watch in self._watches if ended or watch[0]()]
-        self._watches = [watch for watch in self._watches if watch not in due]
-        for _, waiter in due:
-            waiter.callback(None)
 
 
 ClientBehavior = Callable[[ClientConnection, RequestRecord], Awaitable[None]]
@@ -141,19 +109,6 @@ def stalling(size: int, seconds: float) -> ClientBehavior:
         connection.pause()
         await pause(seconds)
         connection.resume()
-        await read_to_end(connection, record)
-
-    return behave
-
-
-def half_closing(seconds: float) -> ClientBehavior:
-    """Return a behavior: half-close after a time; a response that has not begun may not come."""
-
-    async def behave(connection: ClientConnection, record: RequestRecord) -> None:
-        await connection.wait(lambda: False, seconds)
-        if connection.closed is None:
-            record.causes.add("client left")
-            connection.half_close()
         await read_to_end(connection, record)
 
     return behave

@@ -38,14 +38,12 @@ class Node:
 
     :ivar name: a letter.
     :ivar up: whether the node has started to listen, and the run has not ended it since.
-    :ivar scraped: how often the metrics of the current process were read.
     """
 
     def __init__(self, name: str, base: Path, environment: dict[str, str]) -> None:
         self.name = name
         self.up = False
         self.port = 0
-        self.scraped = 0
         self.temporary = base / f"tmp-{name}"
         self.temporary.mkdir()
         self.process = Process()
@@ -73,7 +71,6 @@ class Node:
         """Start a process, and wait until it listens."""
         self._past = self.log
         self.process = Process()
-        self.scraped = 0
         # A check of ffmpeg takes as long as several renders.
         program = WITHOUT_FFMPEG_CHECK + _IDLE_SOON + TWISTD
         command = (sys.executable, "-c", program, "--nodaemon", "--pidfile=", "audioproxy")
@@ -113,7 +110,6 @@ class Node:
 
     async def metrics(self) -> Metrics:
         """Read the metrics."""
-        self.scraped += 1
         return Metrics((await fetch(self._metrics_port, b"/metrics")).body)
 
     def descriptors(self) -> Counter[str]:
@@ -149,15 +145,9 @@ class Metrics:
 
     def sum(self, name: str, **labels: str) -> float:
         """Return the sum of all samples with this name and these labels."""
-        return sum(self.each(name, **labels).values())
-
-    def each(self, name: str, **labels: str) -> dict[tuple[tuple[str, str], ...], float]:
-        """Return the samples with this name and these labels.
-
-        Each key holds all labels of a sample.
-        """
         expected = set(labels.items())
-        return {k: v for (n, k), v in self.values.items() if n == name and expected <= set(k)}
+        found = self.values.items()
+        return sum(value for (each, own), value in found if each == name and expected <= set(own))
 
 
 def send_signal(pid: int, number: int) -> None:

@@ -17,7 +17,6 @@ class ExpectedResponse:
     :ivar code: the error code of a refusal.
     :ivar byte_range: the requested bytes as (start, stop); None if no satisfiable range is
         requested.
-    :ivar reads_store: whether a GET reaches the store lookup.
     :ivar etag: ETag of every response that is not an error.
     """
 
@@ -27,7 +26,6 @@ class ExpectedResponse:
     code: str | None = None
     content_type: str | None = None
     byte_range: tuple[int, int] | None = None
-    reads_store: bool = False
     etag: str | None = None
 
 
@@ -80,7 +78,6 @@ EXCUSES = {
     "node killed": Excuse(may_break_off=True, may_be_missing=True),
     # The cause is set only for responses that had not begun when SIGTERM was sent.
     "node drained": Excuse(may_break_off=True, may_be_missing=True),
-    "body without end": Excuse(frozenset({(400, "bad_request")})),
 }
 
 
@@ -91,10 +88,8 @@ class RequestRecord:
     :ivar kind: what kind of request this is, for the report.
     :ivar causes: names in `EXCUSES`; one set is shared by all records that an attack affects.
     :ivar certain: whether the node certainly read the headers, and therefore logs the request.
-    :ivar unsent: whether the headers were never complete.
     :ivar begun: whether a successful response has begun to arrive.
     :ivar hung: whether the response did not end within the deadline.
-    :ivar logged_as: the request id in the log, if it is not the one the client sent.
     """
 
     request_id: str
@@ -103,13 +98,10 @@ class RequestRecord:
     request: ExpectedRequest
     causes: set[str]
     certain: bool = True
-    unsent: bool = False
     begun: bool = False
     hung: bool = False
-    logged_as: str | None = None
     status: int | None = None
     state: str | None = None
-    complete: bool = False
     problems: list[str] = field(default_factory=list)
 
     def excuses(self) -> list[Excuse]:

@@ -12,12 +12,11 @@ from twisted.internet.defer import DeferredLock
 from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 
 from audioproxy.grammar.formats import FORMATS
-from tests.soak import references
 from tests.soak.journal import Journal
 from tests.soak.lines import PATIENCE, ClientBehavior, ClientConnection, read_to_end
 from tests.soak.nodes import Node
 from tests.soak.records import ExpectedRequest, ExpectedResponse, RequestRecord
-from tests.soak.sounds import LONG, SPEECH, TONE, Sounds
+from tests.soak.sounds import LONG, SPEECH, TONE, Sounds, document, render
 from tests.soak.verdicts import RENDER_TIMEOUT
 from tests.support.audio import options_of
 from tests.support.http import key_of
@@ -163,8 +162,8 @@ class Rig:
         """
         where = ("info", source)
         if where not in self._expected:
-            document = references.document(self.sounds.path(source))
-            self._expected[where] = ExpectedResponse(frozenset({200}), document=document)
+            right = document(self.sounds.path(source))
+            self._expected[where] = ExpectedResponse(frozenset({200}), document=right)
         target = signed(f"/info/plain/{place or f'local://{source}'}")
         return ExpectedRequest(target, self._expected[where], "info")
 
@@ -175,11 +174,9 @@ class Rig:
         """
         where = (options, source)
         if where not in self._expected:
-            body = references.render(self.sounds.path(source), options)
+            body = render(self.sounds.path(source), options)
             kind = options_of(options).content_type
-            self._expected[where] = ExpectedResponse(
-                frozenset({200}), body, content_type=kind, reads_store=True
-            )
+            self._expected[where] = ExpectedResponse(frozenset({200}), body, content_type=kind)
         return self._expected[where]
 
     async def request(

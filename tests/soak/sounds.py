@@ -1,16 +1,20 @@
-"""Sources of a run: valid ones, broken ones, and copies for attacks."""
+"""Sources of a run, copies of them for attacks, and their references."""
 
 from __future__ import annotations
 
-import random
 import shutil
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryFile
 
+import numpy as np
+
+from audioproxy.media.waveform import SAMPLE, Reduction, serialize
+from audioproxy.media.waveform_spec import WaveformSpec
+from tests.support import audio
 from tests.support.service import generate_audio
 
 TONE, SPEECH, LONG = "tone.flac", "speech.wav", "long.flac"
-NOISE, MISSING = "noise.mp3", "missing.flac"
 
 _WARBLE = "aevalsrc='{}':s={}:d={}"
 
@@ -30,7 +34,6 @@ class Sounds:
         # The left tone is frequency-modulated. The right tone is constant, so the source is never
         # silent.
         _make(root / LONG, "0.3*sin(300*2*PI*t+9*sin(5*t))|0.3*sin(2111*2*PI*t)", 44100, long)
-        (root / NOISE).write_bytes(random.Random(7).randbytes(50_000))
 
     def path(self, source: str) -> Path:
         """Return the path of a source."""
@@ -53,3 +56,28 @@ class Sounds:
 
 def _make(path: Path, formula: str, rate: int, seconds: float) -> None:
     generate_audio(path, "-f", "lavfi", "-i", _WARBLE.format(formula, rate, seconds))
+
+
+# References: made with the service's ffmpeg arguments, but not its pipeline
+
+
+def render(source: Path, segments: str) -> bytes:
+    """Render a source with ffmpeg.
+
+    :param segments: options as a URL spells them.
+    """
+    data, options = source.read_bytes(), audio.options_of(segments)
+    output = audio.render(data, segments)
+    if options.f != "peaks":
+        return output
+    spec = WaveformSpec.of(options, audio.probe(data))
+    with TemporaryFile() as spool:
+        reduction = Reduction(spec, spool)
+        reduction.add(np.frombuffer(output, SAMPLE))
+        return b"".join(serialize(reduction.finish(), spec))
+
+
+def document(source: Path) -> dict[str, object]:
+    """Return the info document of a source."""
+    data = source.read_bytes()
+    return audio.probe(data).description.document(len(data))

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from twisted.trial.unittest import TestCase
 
-from tests.soak.report import write_report
 from tests.soak.rig import Rig, RunParameters
 from tests.soak.run import Run
 from tests.support.service import TEST_PATIENCE
@@ -23,4 +22,4 @@ class SoakTests(TestCase):
         """Under load and faults every byte is right, nothing leaks, and all counters agree."""
         rig = Rig.build(RunParameters.of(SECONDS, SEED), Path(self.mktemp()).resolve())
         outcome = await Run(rig).run()
-        self.assertTrue(outcome.good, write_report(outcome))
+        self.assertEqual([], outcome.problems, outcome.report)

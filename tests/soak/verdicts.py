@@ -26,7 +26,7 @@ def problems(record: RequestRecord, response: Response | None) -> Iterator[str]:
         return
     expected = record.request.expected
     echo = response["x-request-id"] or b""
-    if record.logged_as is None and echo != record.request_id.encode():
+    if echo != record.request_id.encode():
         yield f"the request id in the response is {echo!r}"
     if response["cache-control"] is None:
         yield "no Cache-Control"
@@ -97,14 +97,10 @@ def _variant(record: RequestRecord, response: Response) -> Iterator[str]:
     state = response["x-audio-proxy"]
     if state not in _STATES:
         yield f"X-Audio-Proxy is {state!r}"
-    elif (state == b"HIT") != (response["accept-ranges"] == b"bytes"):
-        yield f"a {state.decode()} with Accept-Ranges {response['accept-ranges']!r}"
     if record.request.method == b"HEAD":
         if state == b"HIT" and response["content-length"] != b"%d" % len(expected.body):
             yield f"HEAD says Content-Length {response['content-length']!r}"
         return
-    if (state == b"HIT") != (response["content-length"] is not None):
-        yield f"a {state!r} with Content-Length {response['content-length']!r}"
     right = expected.body
     if response.status == 206:
         assert expected.byte_range is not None

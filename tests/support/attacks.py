@@ -14,6 +14,7 @@ from twisted.internet import reactor as _reactor
 from twisted.internet.inotify import IN_OPEN, INotify
 from twisted.python.filepath import FilePath
 
+from tests.support.mp4 import box, full_box
 from tests.support.programs import FFMPEG
 from tests.support.service import Process, until
 
@@ -55,13 +56,8 @@ def after_id3_tag(content: bytes) -> bytes:
     return b"ID3\x03\0\0\0\0\0\x0a" + bytes(10) + content
 
 
-def _atom(kind: bytes, *parts: bytes) -> bytes:
-    body = b"".join(parts)
-    return struct.pack(">I4s", len(body) + 8, kind) + body
-
-
-def _full_atom(kind: bytes, layout: str, *fields: int | bytes, rest: bytes = b"") -> bytes:
-    return _atom(kind, bytes(4), struct.pack(f">{layout}", *fields), rest)
+def _full(kind: bytes, layout: str, *fields: int | bytes, rest: bytes = b"") -> bytes:
+    return full_box(kind, struct.pack(f">{layout}", *fields) + rest)
 
 
 def movie_with_external_data(path: str, length: int) -> bytes:
@@ -73,26 +69,26 @@ def movie_with_external_data(path: str, length: int) -> bytes:
     name = path.encode()
     name += bytes(len(name) % 2)
     alias = bytes(150) + struct.pack(">HH", 2, len(name)) + name + struct.pack(">HH", 0xFFFF, 0)
-    reference = _full_atom(b"dref", "I", 1, rest=_full_atom(b"alis", "", rest=alias))
-    sound = _atom(b"sowt", struct.pack(">6xH8xHHHHI", 1, 1, 16, 0, 0, 44100 << 16))
-    table = _atom(
+    reference = _full(b"dref", "I", 1, rest=_full(b"alis", "", rest=alias))
+    sound = box(b"sowt", struct.pack(">6xH8xHHHHI", 1, 1, 16, 0, 0, 44100 << 16))
+    table = box(
         b"stbl",
-        _full_atom(b"stsd", "I", 1, rest=sound),
-        _full_atom(b"stts", "III", 1, length, 1),
-        _full_atom(b"stsc", "IIII", 1, 1, length, 1),
-        _full_atom(b"stsz", "II", 2, length),
-        _full_atom(b"stco", "II", 1, 44),  # offset of the wav's first sample
+        _full(b"stsd", "I", 1, rest=sound),
+        _full(b"stts", "III", 1, length, 1),
+        _full(b"stsc", "IIII", 1, 1, length, 1),
+        _full(b"stsz", "II", 2, length),
+        _full(b"stco", "II", 1, 44),  # offset of the wav's first sample
     )
-    media = _atom(
+    media = box(
         b"mdia",
-        _full_atom(b"mdhd", "8xII4x", 44100, length),
-        _full_atom(b"hdlr", "4s4s13x", b"mhlr", b"soun"),
-        _atom(b"minf", _full_atom(b"smhd", "4x"), _atom(b"dinf", reference), table),
+        _full(b"mdhd", "8xII4x", 44100, length),
+        _full(b"hdlr", "4s4s13x", b"mhlr", b"soun"),
+        box(b"minf", _full(b"smhd", "4x"), box(b"dinf", reference), table),
     )
-    header = _full_atom(b"mvhd", "8xII80x", 44100, length)
-    track = _full_atom(b"tkhd", "8xI4xI60x", 1, length)
-    kind = _atom(b"ftyp", b"qt  ", bytes(4), b"qt  ")
-    return kind + _atom(b"moov", header, _atom(b"trak", track, media))
+    header = _full(b"mvhd", "8xII80x", 44100, length)
+    track = _full(b"tkhd", "8xI4xI60x", 1, length)
+    kind = box(b"ftyp", b"qt  ", bytes(4), b"qt  ")
+    return kind + box(b"moov", header, box(b"trak", track, media))
 
 
 # Recorders

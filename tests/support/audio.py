@@ -72,9 +72,9 @@ from audioproxy.media.streams import COUNTED_SECONDS
 from audioproxy.render.encoded_file import EncodedFile
 from audioproxy.render.seek_points import SeekPoints
 from audioproxy.sources.excerpt import open_excerpt
-from tests.support.linked_programs import start_linked, wait
+from tests.support.linked_programs import start_linked
 from tests.support.programs import FFMPEG, FFPROBE
-from tests.support.service import PATIENCE
+from tests.support.servers import PATIENCE, wait
 from tests.support.sounds import keep
 from tests.support.stores import FakeSource
 

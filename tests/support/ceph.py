@@ -17,7 +17,6 @@ from typing import Any, cast
 from urllib.parse import urlencode
 from uuid import uuid4
 
-from tests.support.authority import Authority, Certificate
 from tests.support.s3 import Gateway, Identity, Rights, S3Response, policy
 from tests.support.servers import Server, free_port
 from tests.support.service import PATIENCE
@@ -74,7 +73,7 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.owner = Identity(f"owner-{token_hex(4)}", token_hex(20))
+        self.owner = Identity.new("owner")
         self._servers: list[Server] = []
 
     def start(self) -> None:
@@ -156,13 +155,8 @@ class Ceph(Gateway):
 
     def __init__(self, folder: Path, tls: bool) -> None:
         self._cluster = _cluster(folder.parent / "cluster")
-        self.access_key = self._cluster.owner.access_key
-        self.secret_key = self._cluster.owner.secret_key
-        self._certificate: Certificate | None = None
-        if tls:
-            authority = Authority(folder)
-            self._certificate = authority.issue(*self.names)
-            self.ca_bundle = str(authority.bundle)
+        self.owner = self._cluster.owner
+        self._certificate = self.certify(folder) if tls else None
 
     def serve(self, port: int) -> Server:
         """Start the gateway; start the cluster first if it does not run yet."""
@@ -176,7 +170,7 @@ class Ceph(Gateway):
 
     def add_user(self, rights: Rights) -> Identity:
         """Create a user with the given rights to all existing buckets."""
-        user = Identity(f"{rights}-{token_hex(4)}", token_hex(20))
+        user = Identity.new(rights)
         self._cluster.add_user(user)
         if rights != "nothing":
             self._act(

@@ -20,7 +20,8 @@ from audioproxy.media.inputs import (
 )
 from audioproxy.process.cell import CellStarter
 from audioproxy.process.child_limits import Limits
-from tests.support.linked_programs import LinkedServer, wait
+from tests.support.linked_programs import LinkedServer
+from tests.support.servers import wait
 
 BLOCK = 1 << 16
 _LIBC = ctypes.CDLL(None, use_errno=True)

@@ -134,14 +134,13 @@ def _head(reply: Reply, *lines: str, version: str = "1.1") -> bytes:
     return text.encode("latin-1")
 
 
-def _sized(reply: Reply, *lines: str, version: str = "1.1") -> bytes:
+def _sized(reply: Reply, *lines: str, version: str = "1.1", stop: int | None = None) -> bytes:
     length = f"Content-Length: {len(reply.body)}"
-    return _head(reply, length, *lines, version=version) + reply.body
+    return _head(reply, length, *lines, version=version) + reply.body[:stop]
 
 
 def _cut(reply: Reply, stop: int = -1) -> bytes:
-    body = reply.body or b" "
-    return _head(reply, f"Content-Length: {len(body)}") + body[:stop]
+    return _sized(replace(reply, body=reply.body or b" "), stop=stop)
 
 
 def _chunked(reply: Reply, *lines: str, end: bytes = chunk(b"")) -> bytes:

@@ -1,12 +1,13 @@
-"""Folders outside trial's, and a limit of files."""
+"""Folders outside trial's, and limits of this process."""
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -24,11 +25,22 @@ def short_folder(case: SynchronousTestCase) -> Path:
 
 
 @contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    """Let this process write no byte beyond this offset of a file, as on a full disk."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+def _limit(kind: int, most: int) -> Iterator[None]:
+    limits = resource.getrlimit(kind)
+    resource.setrlimit(kind, (most, limits[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        resource.setrlimit(kind, limits)
+
+
+def file_size_limit(size: int) -> AbstractContextManager[None]:
+    """Let this process write no byte beyond this offset of a file, as on a full disk."""
+    return _limit(resource.RLIMIT_FSIZE, size)
+
+
+def free_descriptors(number: int) -> AbstractContextManager[None]:
+    """Let this process open so many more descriptors at most, for the length of a block."""
+    free = os.dup(0)
+    os.close(free)
+    return _limit(resource.RLIMIT_NOFILE, free + number)

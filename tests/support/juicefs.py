@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from secrets import token_hex
 
 from minio import MinioAdmin
 from minio.credentials import AssumeRoleProvider, StaticProvider
@@ -17,7 +16,6 @@ from minio.error import MinioAdminException
 from urllib3 import PoolManager
 from urllib3.exceptions import HTTPError
 
-from tests.support.authority import Authority
 from tests.support.s3 import Gateway, Identity, Rights, policy
 from tests.support.servers import Server
 from tests.support.service import PATIENCE
@@ -29,7 +27,7 @@ class JuiceFS(Gateway):
     checks = frozenset({"region", "session token"})
 
     def __init__(self, folder: Path, tls: bool) -> None:
-        self.access_key, self.secret_key = f"owner-{token_hex(4)}", token_hex(20)
+        self.owner = Identity.new("owner")
         self._folder = folder
         self._meta = f"sqlite3://{folder}/meta.db"
         self._users: set[str] = set()
@@ -37,15 +35,31 @@ class JuiceFS(Gateway):
         certificates = folder / "home/.minio/certs"
         certificates.mkdir(parents=True)
         if tls:
-            authority = Authority(folder / "authority")
-            authority.issue(*self.names, folder=certificates)
-            self.ca_bundle = str(authority.bundle)
+            self.certify(folder / "authority", certificates)
 
     def serve(self, port: int) -> Server:
         """Start the gateway."""
+        environment = self._environment()
+        program = (str(Path(sys.executable).parent / "juicefs"), "--no-agent")
         if not (self._folder / "meta.db").exists():
-            self._format()
-        return Server(self._gateway(port), self._environment(), self._folder / "gateway.log")
+            data = ("--storage", "file", "--bucket", f"{self._folder}/data/")
+            subprocess.run(
+                [*program, "format", "--no-update", *data, self._meta, "tests"],
+                env=environment,
+                check=True,
+                capture_output=True,
+                timeout=PATIENCE,
+            )
+        command = (
+            *(*program, "gateway", "--no-banner", "--multi-buckets", "--keep-etag"),
+            *("--object-meta", "--hide-dir-object", "--domain", self.domain),
+            # S3 only: no usage reports, no background jobs, no metrics on a fixed port.
+            *("--no-usage-report", "--no-bgjob", "--backup-meta", "0"),
+            *("--cache-size", "0", "--cache-dir", f"{self._folder}/cache"),
+            *("--log", f"{self._folder}/juicefs.log", "--metrics", "127.0.0.1:0"),
+            *(self._meta, f"127.0.0.1:{port}"),
+        )
+        return Server(command, environment, self._folder / "gateway.log")
 
     def ready(self) -> bool:
         """Return whether the gateway knows its users; it accepts requests a little earlier."""
@@ -55,7 +69,7 @@ class JuiceFS(Gateway):
 
     def add_user(self, rights: Rights) -> Identity:
         """Create a user with the given rights to all existing buckets."""
-        user = Identity(f"{rights}-{token_hex(4)}", token_hex(20))
+        user = Identity.new(rights)
         with self._admin() as admin:
             admin.user_add(user.access_key, user.secret_key)
             if rights != "nothing":
@@ -81,7 +95,7 @@ class JuiceFS(Gateway):
         with self._pool() as pool:
             yield MinioAdmin(
                 endpoint=self.endpoint.partition("//")[2],
-                credentials=StaticProvider(self.access_key, self.secret_key),
+                credentials=StaticProvider(self.owner.access_key, self.owner.secret_key),
                 region=self.region,
                 secure=self.ca_bundle is not None,
                 http_client=pool,
@@ -97,33 +111,7 @@ class JuiceFS(Gateway):
             # The gateway serves one test at a time; with one thread it starts in a third of the
             # time.
             "GOMAXPROCS": "1",
-            "MINIO_ROOT_USER": self.access_key,
-            "MINIO_ROOT_PASSWORD": self.secret_key,
+            "MINIO_ROOT_USER": self.owner.access_key,
+            "MINIO_ROOT_PASSWORD": self.owner.secret_key,
             "MINIO_REGION_NAME": self.region,
         }
-
-    def _command(self, *words: str) -> list[str]:
-        return [str(Path(sys.executable).parent / "juicefs"), "--no-agent", *words]
-
-    def _format(self) -> None:
-        data = f"{self._folder}/data/"
-        subprocess.run(
-            self._command(
-                *("format", "--no-update", "--storage", "file", "--bucket", data),
-                *(self._meta, "tests"),
-            ),
-            env=self._environment(),
-            check=True,
-            capture_output=True,
-            timeout=PATIENCE,
-        )
-
-    def _gateway(self, port: int) -> list[str]:
-        return self._command(
-            *("gateway", "--no-banner", "--multi-buckets", "--keep-etag", "--object-meta"),
-            *("--hide-dir-object", "--domain", self.domain, "--log", f"{self._folder}/juicefs.log"),
-            # S3 only: no usage reports, no background jobs, no metrics on a fixed port.
-            *("--no-usage-report", "--no-bgjob", "--backup-meta", "0"),
-            *("--cache-size", "0", "--cache-dir", f"{self._folder}/cache"),
-            *("--metrics", "127.0.0.1:0", self._meta, f"127.0.0.1:{port}"),
-        )

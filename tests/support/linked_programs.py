@@ -6,7 +6,6 @@ import errno
 import fcntl
 import os
 import re
-import select
 import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -76,16 +75,6 @@ class LinkedServer:
         reason = Failure(ProcessTerminated(signal=signal.SIGKILL))
         self._server.processExited(reason)
         self._server.processEnded(reason)
-
-
-def wait(pid: int) -> int:
-    """Wait for a child, and return its exit status; a negative number is a signal."""
-    descriptor = os.pidfd_open(pid)
-    has_ended, _, _ = select.select([descriptor], [], [], PATIENCE)
-    os.close(descriptor)
-    if not has_ended:
-        os.kill(pid, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def start_linked(

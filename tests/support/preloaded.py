@@ -17,7 +17,6 @@ import json
 import os
 import platform
 import secrets
-import select
 import signal
 import socket
 import struct
@@ -31,7 +30,7 @@ from pathlib import Path
 from pkgutil import walk_packages
 from typing import Any
 
-from tests.support.servers import Server
+from tests.support.servers import Server, wait
 
 PROJECT = Path(__file__).parents[2]
 
@@ -106,9 +105,7 @@ def fork(
     return int(_PID.unpack(answer)[0])
 
 
-def run(
-    command: Sequence[str], variables: Mapping[str, str], seconds: float
-) -> tuple[int, str, str]:
+def run(command: Sequence[str], variables: Mapping[str, str]) -> tuple[int, str, str]:
     """Run a child to its end, without input; return its exit status, stdout and stderr."""
     with (
         open(os.devnull) as null,
@@ -116,19 +113,10 @@ def run(
         tempfile.TemporaryFile("w+") as err,
     ):
         numbers = {number: each.fileno() for number, each in enumerate((null, out, err))}
-        pid = fork(command, variables, None, numbers)
-        ended = os.pidfd_open(pid)
-        try:
-            if not select.select([ended], [], [], seconds)[0]:
-                os.kill(pid, signal.SIGKILL)
-            _, status = os.waitpid(pid, 0)
-        finally:
-            os.close(ended)
-        texts = []
-        for each in (out, err):
-            each.seek(0)
-            texts.append(each.read())
-        return os.waitstatus_to_exitcode(status), *texts
+        status = wait(fork(command, variables, None, numbers))
+        out.seek(0)
+        err.seek(0)
+        return status, out.read(), err.read()
 
 
 @cache

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import resource
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from unittest import mock
 
 from twisted.internet.error import ProcessDone, ProcessExitedAlready, ProcessTerminated
@@ -39,19 +38,6 @@ def set_environment(case: SynchronousTestCase, **variables: str) -> None:
     change = mock.patch.dict(os.environ, variables)
     change.start()
     case.addCleanup(change.stop)
-
-
-@contextmanager
-def free_descriptors(number: int) -> Iterator[None]:
-    """Let this process open so many more descriptors at most, for the length of a block."""
-    free = os.dup(0)
-    os.close(free)
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free + number, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 class FakePipe:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from secrets import token_hex
 
 from twisted.trial.unittest import SkipTest
 
-from tests.support.s3 import Gateway
+from tests.support.s3 import Gateway, Identity
 from tests.support.servers import Server
 
 
@@ -21,7 +20,7 @@ class Rclone(Gateway):
     def __init__(self, folder: Path, tls: bool) -> None:
         if tls:
             raise SkipTest("This S3 server is started without TLS.")
-        self.access_key, self.secret_key = f"owner-{token_hex(4)}", token_hex(20)
+        self.owner = Identity.new("owner")
         self._folder = folder
 
     def serve(self, port: int) -> Server:
@@ -30,7 +29,7 @@ class Rclone(Gateway):
         data.mkdir(parents=True, exist_ok=True)
         environment = {"HOME": str(self._folder), "RCLONE_CONFIG": ""}
         program = str(Path(sys.executable).parent / "rclone")
-        key = f"{self.access_key},{self.secret_key}"
+        key = f"{self.owner.access_key},{self.owner.secret_key}"
         options = ("--addr", f"127.0.0.1:{port}", "--auth-key", key)
         command = [program, "serve", "s3", str(data), *options]
         return Server(command, environment, self._folder / "rclone.log")

@@ -134,12 +134,6 @@ class _ClientConnection(ProxyServer):
             if end is not None and waited:
                 end.transport.resumeProducing()  # type: ignore[union-attr]
 
-    def close(self) -> None:
-        """Close the connection cleanly, as a server does after a complete response."""
-        # A transport with unsent data forgets to close while it has a producer (Twisted 26.10).
-        self.transport.unregisterProducer()
-        self.transport.loseConnection()  # type: ignore[attr-defined]
-
 
 class Relay:
     """TCP proxy to a server, in this process, that records, holds or aborts requests.
@@ -190,11 +184,6 @@ class Relay:
         """Reset all connections."""
         for end in list(self.ends):
             end.transport.abortConnection()
-
-    def close_cleanly(self) -> None:
-        """Close all connections cleanly, as if each response were complete."""
-        for connection in self.connections:
-            connection.close()
 
     def release(self) -> None:
         """Remove the rule, and send all held bytes."""
@@ -271,8 +260,8 @@ class RemoteCase(ServiceCase):
             "AP_VARIANT_STORE": f"s3://{self.variants}",
             "AP_S3_ENDPOINT": self.server.endpoint,
             "AP_S3_CA_BUNDLE": self.server.ca_bundle or "",
-            "AWS_ACCESS_KEY_ID": self.server.access_key,
-            "AWS_SECRET_ACCESS_KEY": self.server.secret_key,
+            "AWS_ACCESS_KEY_ID": self.server.owner.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.server.owner.secret_key,
             "AWS_REGION": self.server.region,
         }
         return super().environment(**{**store, **variables})

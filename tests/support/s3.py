@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
+from pathlib import Path
+from secrets import token_hex
 from typing import Any, Literal
 from urllib.parse import quote, unquote_to_bytes, urlsplit, urlunsplit
 from uuid import uuid4
@@ -22,6 +24,7 @@ from twisted.trial.unittest import SkipTest
 from urllib3 import connection_from_url
 from urllib3.exceptions import HTTPError
 
+from tests.support.authority import Authority, Certificate
 from tests.support.servers import Server, free_port
 from tests.support.service import PATIENCE, until
 
@@ -56,6 +59,11 @@ class Identity:
     access_key: str
     secret_key: str
     session_token: str | None = None
+
+    @classmethod
+    def new(cls, name: str) -> Identity:
+        """Return new credentials, whose access key begins with a name."""
+        return cls(f"{name}-{token_hex(4)}", token_hex(20))
 
 
 def policy(rights: Rights, **statement: Any) -> dict[str, Any]:
@@ -96,6 +104,7 @@ class Gateway:
     Requests block the reactor. They take milliseconds, and the server runs in another process.
 
     :ivar domain: a request to the host ``BUCKET.domain`` is for that bucket.
+    :ivar owner: the user with all rights.
     :ivar ca_bundle: the file with the authority of its certificate; None if it has no TLS.
     :ivar checks: its checks beyond those that every server does.
     :ivar fails: the checks of ``doctor --bucket`` that it fails.
@@ -106,8 +115,7 @@ class Gateway:
     port = 0
     domain = "s3.test"
     region = "us-east-1"
-    access_key: str
-    secret_key: str
+    owner: Identity
     ca_bundle: str | None = None
     _server: Server | None = None
 
@@ -116,15 +124,12 @@ class Gateway:
         """The URL of the server."""
         return f"{'https' if self.ca_bundle else 'http'}://127.0.0.1:{self.port}"
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names and addresses in its certificate."""
-        return "127.0.0.1", "localhost", self.domain, f"*.{self.domain}"
-
-    @property
-    def owner(self) -> Identity:
-        """The user with all rights."""
-        return Identity(self.access_key, self.secret_key)
+    def certify(self, authority: Path, folder: Path | None = None) -> Certificate:
+        """Return a new certificate of this server, from a new authority in a folder."""
+        issuer = Authority(authority)
+        self.ca_bundle = str(issuer.bundle)
+        names = ("127.0.0.1", "localhost", self.domain, f"*.{self.domain}")
+        return issuer.issue(*names, folder=folder)
 
     def url(self, bucket: str = "", key: str | bytes = b"", query: str = "") -> str:
         """Return the URL of a bucket or an object with path-style addressing."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import os
+import select
+import signal
 import socket
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
@@ -22,6 +25,16 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+def wait(pid: int) -> int:
+    """Wait for a child, and return its exit status; a negative number is a signal."""
+    descriptor = os.pidfd_open(pid)
+    has_ended, _, _ = select.select([descriptor], [], [], PATIENCE)
+    os.close(descriptor)
+    if not has_ended:
+        os.kill(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 class Server:

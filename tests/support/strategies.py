@@ -28,7 +28,8 @@ DETERMINISTIC = settings(
 )
 
 _LONGEST = 999_999_999
-_FILENAME = st.text(
+#: Values of ``dl``, decoded.
+FILENAMES = st.text(
     st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"), exclude_characters="/\\"),
     min_size=1,
     max_size=60,
@@ -121,7 +122,7 @@ def option_segments(draw: st.DrawFn) -> list[bytes]:
     maybe("enhance", lambda: st.just("voice"))
     segments = [f"{key}:{value}".encode("ascii") for key, value in values.items()]
     if draw(st.booleans()):
-        segments.append(b"dl:" + draw(escaped(draw(_FILENAME).encode())))
+        segments.append(b"dl:" + draw(escaped(draw(FILENAMES).encode())))
     if draw(st.booleans()):
         # A slash would end the segment.
         spelled = draw(escaped(draw(st.binary(min_size=1, max_size=60)))).replace(b"/", b"%2F")

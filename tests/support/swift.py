@@ -15,8 +15,7 @@ from functools import cache
 from pathlib import Path
 from secrets import token_hex
 
-from tests.support.authority import Authority
-from tests.support.s3 import Gateway
+from tests.support.s3 import Gateway, Identity
 from tests.support.servers import Server, free_port
 from tests.support.service import PATIENCE
 
@@ -131,16 +130,13 @@ class Swift(Gateway):
     """Swift proxy; all proxies of a process share the buckets."""
 
     checks = frozenset({"region"})
-    access_key = "tests:owner"
 
     def __init__(self, folder: Path, tls: bool) -> None:
         self._storage = _storage(folder.parent / "swift")
-        self.secret_key = token_hex(20)
+        self.owner = Identity("tests:owner", token_hex(20))
         self._tls = ""
         if tls:
-            authority = Authority(folder)
-            certificate = authority.issue(*self.names)
-            self.ca_bundle = str(authority.bundle)
+            certificate = self.certify(folder)
             self._tls = f"cert_file = {certificate.chain}\nkey_file = {certificate.key}"
 
     def serve(self, port: int) -> Server:
@@ -151,7 +147,7 @@ class Swift(Gateway):
             cache=self._storage.cache_port,
             region=self.region,
             domain=self.domain,
-            secret=self.secret_key,
+            secret=self.owner.secret_key,
         )
         return self._storage.serve("proxy", port, configuration)
 

@@ -15,10 +15,8 @@ from tests.support.http import Response
 from tests.support.origins import (
     MODIFIED,
     Behavior,
-    BehaviorSequence,
     File,
     Origin,
-    Status,
     open_origin,
 )
 from tests.support.service import TEST_PATIENCE, fetch, reactor, send, until
@@ -60,23 +58,6 @@ class OriginTests(TestCase):
         self.assertFalse((await self.get(File(DATA, framing="chunked", sent=-9000))).complete)
         part = await self.get(File(DATA, sent=100), range=b"bytes=1000-")
         self.assertEqual((206, DATA[1000:1100]), (part.status, part.body))
-
-    async def test_changes(self) -> None:
-        """A response can depend on the number of matching requests."""
-        one, two, other = File(b"one"), File(b"two", etag='"2"'), Status(500, body=b"other")
-
-        def is_counted(request: Any) -> bool:
-            return "x-counted" in request.headers
-
-        for behavior, expected in (
-            (BehaviorSequence(one, two), "one two two two"),
-            (BehaviorSequence(one, two, matches=is_counted), "one one one two"),
-            (BehaviorSequence(one, two, matches=is_counted, others=other), "other one other two"),
-        ):
-            self.origin.put("/it", behavior)
-            sent: tuple[dict[str, bytes], ...] = ({}, {"x_counted": b"1"}) * 2
-            bodies = [(await fetch(self.origin.port, b"/it", **more)).body for more in sent]
-            self.assertEqual(expected, b" ".join(bodies).decode())
 
 
 class SecureTests(TestCase):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import sys
 
-from tests.support.preloaded import COMMAND, run
-from tests.support.service import PATIENCE, ServiceCase
+from tests.support.service import ServiceCase
 
 #: Python code that prints all that a process is given.
 REPORT = """\
@@ -49,24 +47,3 @@ class ForkTests(ServiceCase):
             seen.append((await process.end(), process.stdout.splitlines(), process.stderr))
         self.assertEqual((3, ""), seen[0][::2])
         self.assertEqual(*seen)
-
-    async def test_signals(self) -> None:
-        """A fork ends by signals as a new process does, and a crash prints a traceback."""
-        for code, number, status in (("", 0, 0), ("1 / 0", 0, 1), ("input()", signal.SIGTERM, -15)):
-            code = f"import threading; print('started', flush=True); {code}"
-            process = self.spawn(sys.executable, "-c", code, **self.environment())
-            await process.printed("started", "the start")
-            if number:
-                process.signal(number)
-            self.assertEqual(status, await process.end())
-            self.assertEqual(status == 1, "ZeroDivisionError" in process.stderr, process.stderr)
-
-    def test_command(self) -> None:
-        """The command runs to its end as in a new process."""
-        environment = self.environment()
-        status, out, err = run((*COMMAND, "sign", "local://a"), environment, PATIENCE)
-        self.assertEqual((0, ""), (status, err))
-        self.assertTrue(out.endswith("/plain/local://a\n"), out)
-        status, out, err = run((*COMMAND, "sing"), environment, PATIENCE)
-        self.assertEqual((2, ""), (status, out))
-        self.assertIn("did you mean sign?", err)

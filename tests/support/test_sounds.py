@@ -53,12 +53,3 @@ class KeepTests(SynchronousTestCase):
             self.keep()
             self.assertEqual((whole, [path]), (path.read_bytes(), list(self.folder.iterdir())))
         self.assertEqual(6, self.made)
-
-    def test_unwritable(self) -> None:
-        """Where nothing can be kept, a command runs each time."""
-        file = Path(self.mktemp())
-        file.touch()
-        self.folder = file / "sounds"
-        self.keep()
-        self.keep()
-        self.assertEqual(2, self.made)

@@ -35,10 +35,9 @@ MORE = (
     "tests.media.test_irregular_live",
     "tests.media.test_waveform_parts_live",
     "tests.media.test_tagged_live",
-    "tests.media.lengths.test_confirmed_live",
     "tests.render.test_irregular_live",
     "tests.render.test_deadline_live",
-    "tests.test_service_processes_live.TwoNodeTests",
+    "tests.test_service_live.TwoNodeTests",
     # Every answer of a server to every request.
     "tests.test_faults",
     "tests.test_upgrading_live",

@@ -73,10 +73,7 @@ class ClientTests(SynchronousTestCase):
         self.check("node", "run.mjs")
 
     def test_javascript_options(self) -> None:
-        """Options that a method does not have are refused: an expiry is never ignored.
-
-        A type checker refuses them too, but not every program has one.
-        """
+        """Options that a method does not have are refused: an expiry is never ignored."""
         module = (PROJECT / "examples/clients/javascript/index.js").as_uri()
         start = f"""
             import {{ Signer }} from "{module}";
@@ -84,18 +81,12 @@ class ClientTests(SynchronousTestCase):
         """
         for call, reason in (
             ("url('local://a', {}, 3600)", "options: 'number' is not accepted"),
-            ("url('local://a', {}, null)", "options: 'null' is not accepted"),
             ("url('local://a', {}, { expires: 1 })", "url: expires is not an option"),
             (
                 "url('local://a', {}, { expiresAt: '2030' })",
                 "use a number of Unix seconds or a Date",
             ),
-            ("audioElement('local://a', {}, 3600)", "options: 'number' is not accepted"),
-            ("audioElement('local://a', {}, { fileName: 'a' })", "audioElement: fileName is not"),
-            (
-                "audioElement('local://a', {}, { formats: 'mp3' })",
-                "formats: 'string' is not",
-            ),
+            ("audioElement('local://a', {}, { formats: 'mp3' })", "formats: 'string' is not"),
             ("infoUrl('local://a', { expiresIn: 1 })", "infoUrl: it has no options"),
         ):
             command = (installed("node", "AUDIOPROXY_LANGUAGES"), "--input-type=module", "-")
@@ -106,10 +97,7 @@ class ClientTests(SynchronousTestCase):
             self.assertIn(reason, ended.stderr, call)
 
     def test_php(self) -> None:
-        """The PHP client answers all vectors, and more calls as `audioproxy.urls` does.
-
-        The settings of PHP for numbers in text change nothing.
-        """
+        """The PHP client answers all vectors, and more calls as `audioproxy.urls` does."""
         for precision in ("17", "5"):
             self.check("php", "-d", f"precision={precision}", "run.php")
 

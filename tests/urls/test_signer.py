@@ -82,10 +82,7 @@ class SignerTests(SynchronousTestCase):
             self.assertEqual(form, take_apart(SIGNER.info_url(text)).form, text)
 
     def test_expiry(self) -> None:
-        """Expiry is in seconds from now or in Unix seconds, and may be the current second (D14).
-
-        An expiry in the past or outside of the valid range is refused.
-        """
+        """Expiry is in seconds from now or in Unix seconds, and may be the current second (D14)."""
         for values, exp in (
             ({}, None),
             ({"expires_in": 3600}, NOW + 3600),
@@ -134,10 +131,7 @@ class SignerTests(SynchronousTestCase):
         self.assertRaises(TypeError, Signer.from_hex, None, SALT.hex())
 
     def test_base(self) -> None:
-        """The base is an origin, a mount path, both or empty, with or without a trailing slash.
-
-        Without a variant, a URL names the default mp3 (D4).
-        """
+        """The base is an origin, a mount path, both or empty; the default variant is mp3 (D4)."""
         for base, shown in (
             *(("", ""), ("/", ""), ("/audio", "/audio"), ("/audio/", "/audio")),
             *((BASE, BASE), (f"{BASE}/", BASE), (f"{BASE}:8443/x/y/", f"{BASE}:8443/x/y")),
@@ -147,7 +141,6 @@ class SignerTests(SynchronousTestCase):
             self.assertTrue(url.startswith(shown + "/"), url)
             self.assertEqual((b"f:mp3",), take_apart(url, shown).options)
         for base in (
-            "audio.example",
             "audio",
             "ftp://a",
             f"{BASE}?x",
@@ -173,11 +166,7 @@ class SignerTests(SynchronousTestCase):
                 url = signer.url("local://b/", variant, file_name=name)
                 self.assertEqual(f"{base.rstrip('/')}/media{plain}/{encoded}", url)
         for name, reason in (
-            *(
-                ("a.wav", "ends in .mp3 suits audio/mpeg"),
-                (".mp3", "ends in .mp3"),
-                ("", "ends in"),
-            ),
+            *(("a.wav", "ends in .mp3 suits audio/mpeg"), (".mp3", "ends in .mp3")),
             *((f"a{c}b.mp3", "without control characters, / or") for c in "/\\\n\x7f\x85"),
             *(("a\udcff.mp3", "UTF-8"), (f"{'a' * 252}.mp3", "255 bytes"), ("a.MP3", "in .mp3")),
         ):

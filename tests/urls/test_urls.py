@@ -43,10 +43,8 @@ TYPED: tuple[tuple[dict[str, Any], str], ...] = (
     ({}, "f:mp3"),
     ({"q": "2.50", "t": (30,), "gain": "+3"}, "f:mp3/gain:3/q:2.5/t:30"),
     ({"q": Decimal("2.500"), "t": 30, "gain": -0.0}, "f:mp3/gain:0/q:2.5/t:30"),
-    ({"f": "flac", "q": Decimal("1E+1"), "bd": 24}, "bd:24/f:flac/q:10"),
     ({"t": (0.1, "0.20"), "fade": 0.1}, "f:mp3/fade:0.1/t:0.1:0.2"),
     ({"fade": (0, Decimal("1.50")), "norm": (-14,)}, "f:mp3/fade:0:1.5/norm:ebu:-14:-1.5:11"),
-    ({"norm": (-23, "-2.0", 7.5), "cb": "a/b"}, "cb:a%2Fb/f:mp3/norm:ebu:-23:-2:7.5"),
     ({"norm": -14, "gain": 1e-7}, "f:mp3/gain:0/norm:ebu:-14:-1.5:11"),
     ({"t": [0.1 + 0.2, 5.0], "fade": [1 / 3]}, "f:mp3/fade:0.333/t:0.3:5"),
     (
@@ -65,25 +63,18 @@ TYPED: tuple[tuple[dict[str, Any], str], ...] = (
 
 #: Refused arguments, and the segment that the message quotes.
 REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
-    ({"f": "MP3"}, "f:MP3"),
     ({"f": "mp3/br:96"}, "f:mp3/br:96"),
-    ({"br": 128, "q": 2}, "br:128"),
     ({"br": 96.5}, "br:96.5"),
     ({"br": float("inf")}, "br:inf"),
     ({"q": float("nan")}, "q:nan"),
     ({"q": Decimal("Infinity")}, "q:Infinity"),
     ({"t": Decimal("0.3001")}, "t:0.3001"),
-    ({"t": "0.3001"}, "t:0.3001"),
     ({"t": (float("inf"), 1)}, "t:inf:1"),
     ({"t": (1, 0.0004)}, "t:1:0.000"),
-    ({"t": (1, 2, 3)}, "t:1:2:3"),
     ({"t": ()}, "t:"),
-    ({"t": (0, 2), "fade": 3}, "fade:3"),
     ({"norm": "-14"}, "norm:-14"),
     ({"norm": (-14, 1)}, "norm:ebu:-14:1"),
-    ({"f": "peaks", "pk_bits": 32}, "pk_bits:32"),
     ({"dl": "a/b"}, "dl:a%2Fb"),
-    ({"dl": ""}, "dl:"),
     ({"dl": os.fsdecode(b"\xff.mp3")}, "dl:%FF.mp3"),
     ({"cb": ""}, "cb:"),
 )
@@ -110,10 +101,7 @@ def outcome(make: Callable[[], str]) -> tuple[str, str]:
 
 
 def climbs(source: bytes) -> bool:
-    """Return whether a local source leads out of its root.
-
-    The grammar accepts such a source; it is refused when it is opened.
-    """
+    """Return whether a local source, which the grammar accepts, leads out of its root."""
     path = source.removeprefix(b"local://")
     return path != source and grammar.leaves_root(path)
 
@@ -139,10 +127,7 @@ class VariantTests(SynchronousTestCase):
             self.assertEqual(canonical, Variant.read(canonical).canonical)
 
     def test_refused(self) -> None:
-        """A value that the service refuses is refused, and the message quotes the segment (D20).
-
-        A value of a wrong type is a TypeError that names the option and the type.
-        """
+        """A value that the service refuses is refused, and the message quotes the segment (D20)."""
         for values, segment in REFUSED:
             error = self.assertRaises(InvalidOptions, variant_of, values)
             self.assertTrue(error.message.startswith(f'"{segment}" is not accepted: '), error)
@@ -306,11 +291,7 @@ class InterfaceTests(SynchronousTestCase):
     """Exceptions and help of `audioproxy.urls`"""
 
     def test_refusals(self) -> None:
-        """Every exception for input that the service would refuse is a ValueError.
-
-        It has the status and the code of the service's error. The errors of the service are no
-        ValueErrors.
-        """
+        """A refusal of the service is a ValueError here, with the same status and code."""
         for error, raised in (
             (urls.Expired, errors.Expired),
             (urls.InvalidOptions, errors.InvalidOptions),

@@ -9,16 +9,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.urls import (
-    InvalidOptions,
-    Seconds,
-    Signer,
-    SourceLike,
-    Variant,
-    https,
-    local,
-    s3,
-)
+from audioproxy.urls import InvalidOptions, Seconds, Signer, SourceLike, Variant, https, local, s3
 
 SIGNER = Signer(bytes(32), b"\x01", "https://audio.example")
 SOURCES: list[SourceLike] = [
@@ -57,10 +48,7 @@ class TypingTests(SynchronousTestCase):
         self.assertEqual(same, SIGNER.url("local://a", expires_at=END))
 
     def test_refused(self) -> None:
-        """A wrong type is an error for a type checker, and a TypeError at run time.
-
-        A wrong value is a ValueError.
-        """
+        """A wrong type is an error for a type checker, and a TypeError at run time."""
         self.assertRaises(TypeError, next, mistakes())
         with self.assertRaises(TypeError):
             SIGNER.url(Path("a.wav"))  # type: ignore[arg-type]

@@ -12,14 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.variants.interfaces import NoRoom
 from audioproxy.variants.stored_file import StoredFile
 from audioproxy.variants.usage import StoreUsage
-from tests.support.service import (
-    ServiceCase,
-    fetch,
-    long_flac,
-    signed,
-    until,
-    until_scraped,
-)
+from tests.support.service import ServiceCase, fetch, long_flac, signed, until, until_scraped
 from tests.support.variants import StoredVariant
 
 EVICTIONS = "audio_proxy_variant_store_evictions_total"
@@ -75,10 +68,7 @@ class PruneTests(ServiceCase):
         await until((folder / "attr.py.ran").exists, "the import")
 
     async def test_prune(self) -> None:
-        """Past 95 %, the variants that were not used for longest go; what is being sent stays open.
-
-        What is no variant stays. The gauge and the ledger have the bytes that are left.
-        """
+        """Past 95 %, the least recently used variants go; what is being sent stays open."""
         self.add("long.flac", long_flac())
         victim = StoredVariant.of(data=bytes(8_000_000))
         path = victim.write(self.store)

@@ -88,10 +88,7 @@ class PagesTests(CatalogCase):
         return respond
 
     def test_names(self) -> None:
-        """Only objects that are named by a key are listed, in any number of pages.
-
-        The first digits are listed side by side, with no more requests than were allowed.
-        """
+        """Only objects that are named by a key are listed, in any number of pages."""
         keys = sorted(StoredVariant.of(f"local://{number}").key for number in range(60))
         names = [name for key in keys for name in neighbors(key)]
         first = keys[0]
@@ -119,15 +116,6 @@ class PagesTests(CatalogCase):
         self.network.scripts = [reply(403, error("AccessDenied"))]
         error_text = str(self.error_of(anext(self.catalog.pages()), CatalogError))
         self.assertIn("AccessDenied); the right ListBucket is required", error_text)
-        self.network.run()
-
-    def test_refused_meanwhile(self) -> None:
-        """A page that is refused while the caller is at another one ends the listing, too."""
-        self.network.scripts = [self.serve([]), *[reply(403, error("AccessDenied"))] * 5]
-        pages = self.catalog.pages()
-        self.result_of(anext(pages))
-        self.network.run()
-        self.error_of(anext(pages), CatalogError)
         self.network.run()
 
 
@@ -273,10 +261,7 @@ class EntryTests(CatalogCase):
         self.assertIs(Verdict.GOOD, self.successResultOf(checking).verdict)
 
     def test_removed(self) -> None:
-        """Each variant takes one DELETE, and another one if the store is busy.
-
-        One that must be unchanged is looked up first. Others go on after a failure.
-        """
+        """Each variant takes one DELETE, and another one if the store is busy."""
         removed: list[Entry] = []
 
         def remove(*entries: Entry, unchanged: bool = False) -> Any:

@@ -5,15 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-from collections.abc import Callable
 from typing import ClassVar
 
-from tests.render.test_failures_live import (
-    QUEUE_DEPTH,
-    ScriptedEncoderCase,
-    target,
-    until_stopped,
-)
+from tests.render.test_failures_live import QUEUE_DEPTH, ScriptedEncoderCase, target, until_stopped
 from tests.support.http import Log
 from tests.support.service import (
     ServiceCase,
@@ -38,10 +32,7 @@ class KillTests(ScriptedEncoderCase):
     }
 
     async def test_at_any_moment(self) -> None:
-        """A node killed at any stage of a render leaves no encoder and no truncated variant (D40).
-
-        The next boot removes its scratch files.
-        """
+        """A node killed at any stage leaves no encoder and no truncated variant (D40)."""
         node = self.twistd(AP_MAX_CONCURRENCY="2")
         port = await node.port()
         reference = await fetch(port, target("good", "mp3"))
@@ -78,43 +69,20 @@ class KillTests(ScriptedEncoderCase):
 class HungDiskTests(ServiceCase):
     """A disk that suddenly hangs on writes"""
 
-    def hang(self) -> Callable[[], None]:
-        """Let each write-back wait for the lock of the ledger; return what ends that."""
-        ledger = os.open(self.store / ".usage", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-        fcntl.flock(ledger, fcntl.LOCK_EX)
-        waiting = [ledger]
-
-        def respond() -> None:
-            while waiting:
-                os.close(waiting.pop())
-
-        self.addCleanup(respond)
-        return respond
-
     async def test_write_that_hangs(self) -> None:
-        """While a write hangs, clients are served, and a shutdown does not wait for it (D39).
-
-        Once the disk responds, the variant is stored.
-        """
+        """While a write hangs, clients are served, and a shutdown does not wait for it (D39)."""
         self.add("a.flac", short_flac())
         log = Log(self)
         service = self.start(drain_timeout=1)
-        port = service.port
-        hit, new, late = (
-            signed(f"/f:{each}/plain/local://a.flac") for each in ("mp3", "wav", "aac")
-        )
-        await fetch(port, hit)
-        await until_hit(port, hit)
-        respond = self.hang()
-        responses = [await fetch(port, new) for _ in range(2)]
-        self.assertEqual([b"MISS", b"COALESCED"], [each["x-audio-proxy"] for each in responses])
-        self.assertEqual([(200, True)] * 2, [(each.status, each.complete) for each in responses])
-        self.assertEqual(b"HIT", (await fetch(port, hit))["x-audio-proxy"])
-        for path in (b"/health", b"/ready"):
-            self.assertEqual(200, (await fetch(port, path)).status)
-        respond()
-        self.assertEqual(responses[0].body, (await until_hit(port, new)).body)
-        self.hang()
-        self.assertEqual(b"MISS", (await fetch(port, late))["x-audio-proxy"])
+        # Each write-back waits for the lock of the ledger.
+        ledger = os.open(self.store / ".usage", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        self.addCleanup(os.close, ledger)
+        fcntl.flock(ledger, fcntl.LOCK_EX)
+        path = signed("/f:wav/plain/local://a.flac")
+        for state in (b"MISS", b"COALESCED"):
+            response = await fetch(service.port, path)
+            self.assertEqual((200, True), (response.status, response.complete))
+            self.assertEqual(state, response["x-audio-proxy"])
+        self.assertEqual(200, (await fetch(service.port, b"/ready")).status)
         await service.stopService()
         self.assertEqual([], log.errors)

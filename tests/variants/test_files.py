@@ -32,6 +32,7 @@ from audioproxy.variants.interfaces import NoRoom, Unwritable
 from audioproxy.variants.record import VariantRecord
 from audioproxy.variants.response_headers import VariantHeaders
 from audioproxy.variants.scratch_folder import NamedFile
+from tests.sources.test_local import as_unprivileged_user
 from tests.support.consumers import FakeConsumer
 from tests.support.folders import file_size_limit
 from tests.support.http import Log
@@ -140,8 +141,32 @@ class StoreCase(SynchronousTestCase):
 class RoundTripTests(StoreCase):
     """Variants that are stored and read again."""
 
-    def test_headers(self) -> None:
-        """The headers are in the file too, with the file name of ``dl`` (D10)."""
+    @DETERMINISTIC
+    @given(
+        data=st.binary(max_size=200),
+        disposition=st.none() | st.text(st.characters(min_codepoint=32, max_codepoint=126)),
+        start=st.integers(0, 250),
+        limit=st.integers(0, 250),
+    )
+    def test_arbitrary_bytes(
+        self, data: bytes, disposition: str | None, start: int, limit: int
+    ) -> None:
+        """Any bytes and header text are stored; any range of them, and no more, is read again."""
+        headers = VariantHeaders(**{**FIELDS, "content_disposition": disposition})
+        for _ in range(2):
+            self.commit(data, headers=headers)
+            self.assertEqual(self.read(), data)
+            stored = self.found()
+            self.assertEqual(data[start : start + limit], stored.read(start, limit))
+            stored.close()
+            data = self.path().read_bytes()
+
+
+class TrailerTests(StoreCase):
+    """What follows the bytes of a variant in its file."""
+
+    def test_fields(self) -> None:
+        """The trailer has the headers, with the file name of ``dl`` (D10), and the record (D58)."""
         longest = f"attachment; filename=\"{'_' * 255}\"; filename*=UTF-8''{'%C3' * 255}"
         for disposition in ("attachment; filename*=UTF-8''%C3%A9", longest):
             headers = {**FIELDS, "content_disposition": disposition}
@@ -149,59 +174,11 @@ class RoundTripTests(StoreCase):
             self.assertEqual(3, self.found().size)
             fields = json.loads(self.path().read_bytes().removeprefix(b"abc")[:-16])
             self.assertLessEqual(headers.items(), fields.items())
-
-    def test_reads(self) -> None:
-        """Any range of a variant can be read, and no byte after its end; it is closed once."""
-        self.commit(b"0123456789")
-        before = open_descriptors()
-        stored = self.found()
-        ranges = {
-            (0, 4): b"0123",
-            (4, 4): b"4567",
-            (8, 4): b"89",
-            (10, 4): b"",
-            (99, 4): b"",
-            (0, 999): b"0123456789",
-            (3, 0): b"",
-        }
-        self.assertEqual(ranges, {(at, limit): stored.read(at, limit) for at, limit in ranges})
-        stored.close()
-        stored.close()
-        self.assertEqual(open_descriptors(), before)
-
-    @DETERMINISTIC
-    @given(
-        data=st.binary(max_size=200),
-        disposition=st.none() | st.text(st.characters(min_codepoint=32, max_codepoint=126)),
-    )
-    def test_arbitrary_bytes(self, data: bytes, disposition: str | None) -> None:
-        """Any bytes, including none, and any printable header text are stored and read again.
-
-        The bytes may be those of a stored file.
-        """
-        headers = VariantHeaders(**{**FIELDS, "content_disposition": disposition})
-        for _ in range(2):
-            self.commit(data, headers=headers)
-            self.assertEqual(self.read(), data)
-            data = self.path().read_bytes()
-
-
-class TrailerTests(StoreCase):
-    """What follows the bytes of a variant in its file."""
-
-    def test_record(self) -> None:
-        """The trailer has the record of the variant, with the digest of its bytes (D58)."""
-        self.commit(b"abc")
-        data = self.path().read_bytes().removeprefix(b"abc")[:-16]
-        fields = json.loads(data)
-        digest = hashlib.sha256(b"abc").hexdigest()
-        self.assertEqual(replace(RECORD, sha256=digest), VariantRecord.read(fields))
+            digest = hashlib.sha256(b"abc").hexdigest()
+            self.assertEqual(replace(RECORD, sha256=digest), VariantRecord.read(fields))
 
     def test_stored(self) -> None:
-        """The time in the record is that of the variant, not the times of its file (D58).
-
-        A copy of a store, a restored backup or a touched file changes no Last-Modified.
-        """
+        """The time in the record is that of the variant, not the times of its file (D58)."""
         for data in (b"abc", bytes(70_000)):
             self.commit(data)
             for seconds in (0, RECORD.stored + 9):
@@ -209,10 +186,7 @@ class TrailerTests(StoreCase):
                 self.assertEqual(RECORD.stored, self.found().stored)
 
     def test_other_versions(self) -> None:
-        """Variants of other versions are served: without a record, or with further fields (D58).
-
-        A damaged record is none.
-        """
+        """Variants of other versions are served: without a record, or with further fields (D58)."""
         damaged = {"sha256": "b" * 64, "stored": "soon"}
         for others, stored in (
             ({}, None),
@@ -232,11 +206,7 @@ class PlaceTests(StoreCase):
     """Files and folders of the store."""
 
     def test_shards(self) -> None:
-        """A variant is a file named by its key, in a folder of the key's first two digits (D5).
-
-        Its permissions follow the umask, so that another node can read the file. Scratch files are
-        in a hidden folder of the store, so that a commit is a rename (D46).
-        """
+        """A variant is in a folder of its first two digits (D5); scratch files are apart (D46)."""
         other = KEY[:2] + key_of("b")[2:]
         self.assertIsNone(self.lookup())
         scratch = self.create()
@@ -253,20 +223,14 @@ class PlaceTests(StoreCase):
         self.assertEqual(stat.S_IMODE(self.path().stat().st_mode), 0o666 & ~mask)
 
     def test_two_stores(self) -> None:
-        """Nodes that share a folder share its variants (Running several nodes, 2).
-
-        After a restart, the store has the variants and no scratch files. Its folder may have been
-        moved.
-        """
-        first, self.store = self.store, self.open()
+        """Nodes share a folder (Running several nodes, 2), which may be moved while they stop."""
+        other = self.open()
         self.commit(b"abc")
-        other, self.store = self.store, first
+        self.store.close_now()
+        self.store = other
         self.assertEqual(self.read(), b"abc")
         other.close_now()
-        self.commit(b"xyz", key_of("b"))
-        self.assertEqual(self.read(key_of("b")), b"xyz")
-        self.store.close_now()
-        self.assertEqual(self.files(), sorted([KEY, key_of("b")]))
+        self.assertEqual(self.files(), [KEY])
         self.root = self.root.rename(self.root.with_name(self.root.name + "-moved"))
         self.store = self.open()
         self.assertEqual(self.read(), b"abc")
@@ -292,17 +256,6 @@ class BoundTests(StoreCase):
         scratch.close()
         self.assertEqual(sorted([".usage", KEY, key_of("b")]), self.files())
 
-    def test_short_transfers(self) -> None:
-        """Short reads and writes are repeated, for variants as for the ledger."""
-        data, transfers = bytes(range(200)), Transfers(self)
-        transfers.most = 7
-        self.store = self.open(1_000_000)
-        self.commit(data)
-        self.assertEqual(self.path().stat().st_size, self.store.usage.size)
-        self.store = self.open(1_000_000)
-        self.assertEqual(self.path().stat().st_size, self.store.usage.size)
-        self.assertEqual(data, self.found().read(0, 999))
-
     def test_unusable_ledger(self) -> None:
         """A ledger that cannot be changed is refused at boot, with a bound and without one."""
         (self.root / ".usage").mkdir()
@@ -312,10 +265,7 @@ class BoundTests(StoreCase):
             self.assertIn("usage", str(self.failureResultOf(begin(store.open()), Unwritable).value))
 
     def test_uses(self) -> None:
-        """With a bound, the access time of a variant is that of its use, to within an hour.
-
-        Its modification time, which is that of its storing, is kept.
-        """
+        """With a bound, the access time of a variant is that of its use, to within an hour."""
         self.store = self.open(10_000)
         used, small, unused = KEY, key_of("b"), key_of("c")
         for key in (used, small, unused):
@@ -332,29 +282,14 @@ class BoundTests(StoreCase):
             for key, time in ((used, expected), (small, expected), (unused, last)):
                 status = self.path(key).stat()
                 self.assertEqual((time, 2000), (status.st_atime, status.st_mtime), (now, key))
+        self.read(small)
+        self.path(small).unlink()
         self.store.record_uses(99_999)
         self.assertEqual(5600, self.path(used).stat().st_atime)
-
-    def test_gone(self) -> None:
-        """Variants that were removed since their use are skipped."""
-        self.store = self.open(10_000)
-        self.commit(b"abc")
-        self.read()
-        self.path().unlink()
-        self.store.record_uses(99_999)
 
 
 class ReadSmallTests(StoreCase):
     """`FileVariantStore.read_small`"""
-
-    def test_small(self) -> None:
-        """A small variant is read at once, and no file stays open."""
-        before = open_descriptors()
-        for data in (b"", b"abc", bytes(60_000)):
-            self.commit(data)
-            self.read()
-            self.assertEqual(self.store.read_small(KEY), (RECORD.stored, data))
-        self.assertEqual(open_descriptors(), before)
 
     def test_size(self) -> None:
         """`read_small` returns None for a large variant, even if its bytes contain a footer."""
@@ -390,12 +325,7 @@ class DamageTests(StoreCase):
         return True
 
     def test_damaged(self) -> None:
-        """A file that was truncated, or changed after the variant's bytes, is no variant (D40).
-
-        Nor is a file with additional bytes at its start, in its middle or at its end, a file of
-        zeros, as a crash may leave it, or a file whose record is not a JSON object with its size.
-        The next commit replaces it.
-        """
+        """A file that was truncated, or changed after the variant's bytes, is no variant (D40)."""
         whole, cut = self.whole, len(self.DATA)
         contents = [
             whole,
@@ -411,15 +341,7 @@ class DamageTests(StoreCase):
             whole + whole,
             *(bytes(length) for length in (1, 15, 16, 100, 10_000, len(whole))),
         ]
-        for record in (
-            b"",
-            b"[]",
-            b"{",
-            b"{}",
-            b'{"size":"all"}',
-            b'{"size":39}',
-            b'{"bytes":40}',
-        ):
+        for record in (b"", b"[]", b"{", b"{}", b'{"size":"all"}', b'{"size":39}', b'{"bytes":40}'):
             footer = struct.pack(">II8s", len(record), zlib.crc32(record), whole[-8:])
             contents.append(self.DATA + record + footer)
         self.assertEqual([whole], [content for content in contents if self.verdict(content)])
@@ -457,10 +379,7 @@ class IrregularTests(StoreCase):
         self.assertEqual(open_descriptors(), before)
 
     def test_left_alone(self) -> None:
-        """A folder, a FIFO or a socket is a miss at once, and a commit leaves it where it is.
-
-        The error says what is in the way, and where. A file in place of the shard is the same.
-        """
+        """A folder, a FIFO or a socket is a miss at once, and a commit leaves it where it is."""
         path = self.path()
 
         def replace_shard() -> None:
@@ -508,14 +427,9 @@ class IrregularTests(StoreCase):
     def test_denied(self) -> None:
         """A variant that this process may not read is a miss, which the next commit replaces."""
         self.commit(b"abc")
-        for number in (errno.EACCES, errno.EPERM):
-
-            def deny(path: str, *_: object, number: int = number) -> int:
-                raise OSError(number, os.strerror(number), path)
-
-            patched = self.patch(os, "open", deny)
+        self.path().chmod(0)
+        with as_unprivileged_user():
             self.assertIsNone(self.lookup())
-            patched.restore()
         self.commit(b"xyz")
         self.assertEqual(self.read(), b"xyz")
 
@@ -528,21 +442,8 @@ class CommitTests(StoreCase):
         self.failureResultOf(begin(self.store.commit(KEY, scratch, 3, HEADERS, RECORD)), kind)
         scratch.close()
 
-    def test_replaced_while_read(self) -> None:
-        """An open variant stays readable when its file is replaced or removed."""
-        self.commit(b"abc")
-        stored = self.found()
-        self.commit(b"abcdef")
-        self.assertEqual((stored.read(0, 9), self.read()), (b"abc", b"abcdef"))
-        self.path().unlink()
-        self.assertEqual(stored.read(1, 9), b"bc")
-        self.assertIsNone(self.read())
-
     def test_failed(self) -> None:
-        """A commit that fails leaves no file, but the variant that was stored before (D35).
-
-        The rename may fail, or the disk may be full at the end.
-        """
+        """A commit that fails leaves no file, but the variant that was stored before (D35)."""
         shard = self.root / KEY[:2]
         shard.write_bytes(b"in the way")
         self.refuse(self.create(b"abc"))
@@ -557,32 +458,8 @@ class CommitTests(StoreCase):
                     self.refuse(scratch)
             self.assertEqual((self.read(), self.files()), (before, [KEY] if before else []))
 
-    def test_synced(self) -> None:
-        """A commit ends once the name of the variant is on the disk (D80).
-
-        Its folder is, too, before: each process syncs it once, since another may have created it.
-        """
-        synced: list[tuple[Path, bytes | None]] = []
-
-        def sync(path: str) -> None:
-            synced.append((Path(path), self.read()))
-
-        root, shard, other = self.root, self.path().parent, KEY[:2] + key_of("b")[2:]
-        for before in (None, b"xyz"):
-            self.store = self.open(sync=sync)
-            for data in (b"abc", b"xyz"):
-                self.commit(data)
-            self.commit(b"", other)
-            self.assertEqual(
-                [(root, before), *((shard, data) for data in (b"abc", b"xyz", b"xyz"))], synced
-            )
-            synced.clear()
-
     def test_unsynced(self) -> None:
-        """If the folder of a variant cannot be synced, it is stored all the same, with a warning.
-
-        Without a folder that is on the disk, nothing is stored.
-        """
+        """A variant whose folder cannot be synced is stored all the same, with a warning."""
         log = Log(self)
         for failing, said in (
             (str(self.path().parent), ["a power cut may undo a write-back: Input/output error"]),
@@ -627,10 +504,7 @@ class CommitTests(StoreCase):
         self.assertEqual(self.files(), [])
 
     def test_unusable_scratch(self) -> None:
-        """A scratch file that is closed, or of another store, cannot be committed.
-
-        One that was committed cannot be committed again. Closing it does not remove the variant.
-        """
+        """A scratch file that is closed, or of another store, cannot be committed."""
         closed = self.create()
         closed.close()
         self.refuse(closed)
@@ -656,15 +530,6 @@ class FailureTests(StoreCase):
         for key in (KEY, KEY * 9):
             self.failureResultOf(begin(self.store.lookup(key)), UpstreamUnavailable)
             self.assertEqual(open_descriptors(), before)
-
-    def test_folder_gone(self) -> None:
-        """A store whose folder was removed has no variants and cannot be opened again."""
-        self.store.close_now()
-        (self.root / ".scratch").rmdir()
-        self.root.rmdir()
-        self.assertIsNone(self.lookup())
-        self.failureResultOf(begin(self.store.open()), Unwritable)
-        self.assertFalse(self.root.exists())
 
 
 class SlowDiskTests(StoreCase):
@@ -709,10 +574,7 @@ class SlowDiskTests(StoreCase):
         return self.clock.seconds() + self.waited
 
     def test_first(self) -> None:
-        """The first lookup of a variant runs in a thread, and so does that of a missing one.
-
-        Until then, `read_small` reads nothing. Afterwards, both read at once for a minute.
-        """
+        """The first lookup of a variant runs in a thread, and so does that of a missing one."""
         for _ in range(2):
             self.assertIsNone(self.slow.read_small(KEY))
             self.assert_found()
@@ -724,16 +586,8 @@ class SlowDiskTests(StoreCase):
             self.clock.advance(60)
         self.assertIsNone(self.load(key_of("b")))
 
-    def test_no_disk_access_later(self) -> None:
-        """Reading a small variant that a thread has looked up does not access the disk."""
-        found = self.assert_found()
-        self.assertEqual((-1, b"abc"), (found.descriptor, found.read(0, 9)))
-
     def test_large(self) -> None:
-        """The bytes of a large variant are read in a thread before they are sent.
-
-        A variant that was just read is sent without a thread.
-        """
+        """The bytes of a large variant are read in a thread before they are sent."""
         data = os.urandom(1_500_000)
         self.commit(data)
         for threads in (1, 0):
@@ -748,16 +602,6 @@ class SlowDiskTests(StoreCase):
             self.assertEqual(bytes(consumer.data), data[1:])
             found.close()
 
-    def test_large_on_a_disk_that_hangs(self) -> None:
-        """If the bytes of a variant cannot be read within ten seconds, its stream fails."""
-        self.commit(bytes(100_000))
-        found = self.assert_found(100_000)
-        sending = self.successResultOf(begin(found.open_range(0, 9))).send(FakeConsumer())
-        self.clock.advance(10)
-        self.failureResultOf(sending, TimeoutError)
-        found.close()
-        self.threads.run()
-
     def test_truncated_meanwhile(self) -> None:
         """A small file that becomes shorter during its lookup has not all of its bytes."""
         found = StoredFile(os.open(self.path(), os.O_RDONLY), self.path().stat().st_size + 1)
@@ -765,10 +609,7 @@ class SlowDiskTests(StoreCase):
         found.close()
 
     def test_slow(self) -> None:
-        """A variant whose file takes long to open is looked up in a thread each time.
-
-        A disk that becomes slow delays the reactor thread once.
-        """
+        """A variant whose file takes long to open is looked up in a thread each time."""
         for read in (lambda: self.slow.read_small(KEY), lambda: self.assert_found(threads=0)):
             self.assert_found()
             self.read_takes = 0.2
@@ -816,10 +657,7 @@ class OpenTests(SynchronousTestCase):
         self.assertEqual((open_descriptors(), sorted(self.path.rglob("*"))), (before, files))
 
     def test_no_store(self) -> None:
-        """A missing store fails at boot, and is not created (Deployment configuration).
-
-        A store whose path is a file fails too, and one in which no scratch folder can be created.
-        """
+        """A missing store fails at boot, and is not created (Deployment configuration)."""
         self.assert_refused()
         self.assertFalse(self.path.exists())
         self.path.write_bytes(b"")
@@ -830,10 +668,7 @@ class OpenTests(SynchronousTestCase):
         self.assert_refused()
 
     def test_probe_file(self) -> None:
-        """A store that accepts no bytes fails at boot (Deployment configuration).
-
-        The file that tests whether a store is writable is removed.
-        """
+        """A store that accepts no bytes fails at boot (Deployment configuration)."""
         (self.path / ".scratch").mkdir(parents=True)
         with file_size_limit(0):
             self.assert_refused()

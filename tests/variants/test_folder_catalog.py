@@ -15,7 +15,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.testing import FakeThreads
 from audioproxy.variants.catalog import CatalogBusy, CatalogError, Entry, Pace, Verdict
 from audioproxy.variants.folder_catalog import FolderCatalog, exclusive_prune
-from audioproxy.variants.usage import StoreUsage
 from tests.sources.test_local import as_unprivileged_user
 from tests.support.folders import short_folder
 from tests.support.processes import open_descriptors
@@ -120,23 +119,6 @@ class FolderCatalogTests(CatalogCase):
         self.assertEqual([], self.result_of(covered()))
         Path(f"{self.root}.old").rename(self.root)
 
-    def test_flush(self) -> None:
-        """A flush syncs each folder that was read since the last one, once (D80).
-
-        A variant that is not found may have been removed a moment ago, by another command.
-        """
-        shards = sorted(str(path.parent) for path in self.paths.values())
-        for entry in self.entries().values():
-            self.remove(entry)
-        self.assertEqual([], self.synced)
-        self.result_of(self.catalog.flush())
-        self.assertEqual(shards, sorted(self.synced))
-        self.result_of(self.catalog.flush())
-        self.result_of(self.catalog.find(ONE.key))
-        self.result_of(self.catalog.flush())
-        self.assertEqual(str(self.paths[ONE.key].parent), self.synced[2])
-        self.assertEqual(3, len(self.synced))
-
     def test_flush_fails(self) -> None:
         """One folder that fails keeps no other one from being synced; one that is gone is fine."""
         error: OSError = OSError(errno.EIO, "Input/output error")
@@ -157,14 +139,6 @@ class FolderCatalogTests(CatalogCase):
             error = FileNotFoundError()
         self.assertEqual(4, len(self.synced))
 
-    def test_ledger(self) -> None:
-        """The bytes of a removed variant are subtracted from the ledger of the store."""
-        (self.root / ".usage").write_bytes(b"1000 0\n")
-        entry = self.entries()[ONE.key]
-        self.remove(entry)
-        self.remove(entry)
-        self.assertEqual(1000 - entry.size, StoreUsage(str(self.root)).read())
-
     def test_records(self) -> None:
         """Each record is read, which is not a use; a variant may have none, or be gone."""
         entries = self.entries()
@@ -178,13 +152,6 @@ class FolderCatalogTests(CatalogCase):
         self.assertEqual(
             {ONE.key: damaged.record, TWO.key: None}, {entry.key: record for entry, record in found}
         )
-
-    def test_last_use(self) -> None:
-        """Reading a variant, or its record, changes no time of its last use."""
-        entry = self.entries()[ONE.key]
-        self.result_of(self.catalog.read_records([entry], self.fail_with))
-        self.result_of(self.catalog.check(entry, Pace(None)))
-        self.assertEqual(entry, self.entries()[ONE.key])
 
     def test_unreadable(self) -> None:
         """A variant without the right to read or remove it is a failure of this one alone."""

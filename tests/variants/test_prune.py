@@ -59,10 +59,7 @@ class PruneTests(SynchronousTestCase):
         return pruned
 
     def test_limits(self) -> None:
-        """The least recently used variants go, and no more than needed; the old ones go first.
-
-        The ledger of the store has the bytes that remain.
-        """
+        """The least recently used variants go, and no more than needed; the old ones go first."""
         size = self.size
         for limits, kept in (
             (Limits(20 * size), 20),

@@ -7,12 +7,9 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
-
-from botocore import auth
 
 # The reactor opens descriptors when it is first imported, so import it before counting them.
 from twisted.internet import reactor  # noqa: F401
@@ -66,11 +63,7 @@ FIVE_BYTE_RANGE = {"Content-Range": "bytes 0-4/5", "ETag": '"abc"'}
 
 
 def part(
-    body: bytes = b"",
-    length: int = -1,
-    first: int = 0,
-    total: str = "5",
-    tag: str | None = '"abc"',
+    body: bytes = b"", length: int = -1, first: int = 0, total: str = "5", tag: str | None = '"abc"'
 ) -> bytes:
     """Return a 206 response with five bytes from ``first`` on, or with another body or length."""
     headers = {"Content-Range": f"bytes {first}-4/{total}"} | ({"ETag": tag} if tag else {})
@@ -133,10 +126,7 @@ class PlaceTests(VariantCase):
     """`S3VariantStore.place`"""
 
     def test_place(self) -> None:
-        """`place` names the bucket and the endpoint.
-
-        With virtual addressing, a bucket that is no valid host label is refused at once.
-        """
+        """`place` names the bucket and the endpoint."""
         self.assertEqual("s3://bucket at http://s3.test", self.variants.place)
         settings = S3Config("http://s3.test", "virtual", None, "A", SECRET, None, "us-east-1")
         store = ObjectStore(settings, self.client)
@@ -156,10 +146,7 @@ class LookupTests(VariantCase):
         self.assertEqual((asked.target, asked.headers["range"]), (f"/bucket/{KEY}", "bytes=0-0"))
 
     def test_stored(self) -> None:
-        """The time in the metadata is that of the variant, not the time of its object (D58).
-
-        A copy of a bucket changes no Last-Modified. Without a record, there is none.
-        """
+        """The time in the metadata is that of the variant, not the time of its object (D58)."""
         modified = {"Last-Modified": "Sat, 21 Nov 2026 12:00:00 GMT"}
         record = StoredVariant.of().headers
         for headers, stored in (
@@ -171,11 +158,7 @@ class LookupTests(VariantCase):
             self.assertEqual(stored, found.stored)
 
     def test_missing(self) -> None:
-        """A missing, denied, empty or foreign object is a miss, and is not logged.
-
-        Foreign are a response that is no range of the object, such as a page in HTML, one without
-        the size of the object, and one with a content coding. So is a key that the store refuses.
-        """
+        """A missing, denied, empty or foreign object is a miss, and is not logged."""
         for response in (
             reply(404),
             reply(403),
@@ -192,10 +175,7 @@ class LookupTests(VariantCase):
         self.assertEqual(self.lines(), [])
 
     def test_broken(self) -> None:
-        """A lookup in a failing store raises an error and is logged; it is not a miss.
-
-        A store that cannot be reached is a 502.
-        """
+        """A lookup in a failing store raises an error and is logged; it is not a miss."""
         self.network.refusal = ConnectionRefusedError()
         self.error_of(self.variants.lookup(KEY), UpstreamUnavailable)
         self.network.refusal = None
@@ -227,10 +207,7 @@ class OpenRangeTests(VariantCase):
         return sending
 
     def test_bytes(self) -> None:
-        """The requested range of the object that was found is fetched with If-Match and sent.
-
-        `tests.s3.test_objects` has what else a store may send.
-        """
+        """The requested range of the object that was found is fetched with If-Match and sent."""
         self.successResultOf(self.send(part(length=4, first=1), b"ello", start=1, stop=5))
         self.assertEqual(bytes(self.consumer.data), b"ello")
         asked = self.network.requests[-1]
@@ -242,12 +219,7 @@ class OpenRangeTests(VariantCase):
             self.successResultOf(self.send(part(b"hello", tag=tag), tag=tag))
 
     def test_another_version(self) -> None:
-        """A response of another object than was looked up is refused before its first byte.
-
-        The object has another ETag, or another number of bytes, or is too short for the range, or
-        was removed. The store may ignore If-Match. So is a part of the range alone, or one that
-        has a content coding.
-        """
+        """A response of another object than was looked up is refused before its first byte."""
         for tag, response in (
             ('"abc"', reply(412)),
             ('"abc"', part(b"hello", tag='"abd"')),
@@ -275,17 +247,15 @@ class OpenRangeTests(VariantCase):
             self.assertRegex(line, rf"\Aa stored variant cannot be read: .*\bstatus {status}\b")
 
     def test_breaks_off(self) -> None:
-        """A body that breaks off or stalls for 30 s is a 502, is logged, and is not complete.
-
-        So is a body that ends with another length than its range.
-        """
-        unending = reply_without_length(206, b"", FIVE_BYTE_RANGE)
-        ends = (Peer.close, Peer.reset, lambda peer: self.network.advance(30))
-        rows: list[tuple[tuple[bytes, ...], Callable[[Peer], object]]] = [
-            ((first, b"hell"), end) for first in (part(length=5), unending) for end in ends
-        ]
+        """A body that breaks off or stalls for 30 s is a 502, is logged, and is not complete."""
+        short = (reply_without_length(206, b"", FIVE_BYTE_RANGE), b"hell")
         head = reply_without_length(206, b"", FIVE_BYTE_RANGE | {"Transfer-Encoding": "chunked"})
-        rows += [((head, chunk(data), chunk(b"")), id) for data in (b"hell", b"hello, ")]
+        rows: tuple[tuple[tuple[bytes, ...], Callable[[Peer], object]], ...] = (
+            ((part(length=5), b"hell"), Peer.reset),
+            ((part(length=5), b"hell"), lambda peer: self.network.advance(30)),
+            (short, Peer.close),
+            ((head, chunk(b"hello, "), chunk(b"")), id),
+        )
         for packets, end in rows:
             self.log.events.clear()
             sending = self.send(*packets)
@@ -297,11 +267,7 @@ class OpenRangeTests(VariantCase):
             self.assertEqual(self.consumer.calls[-1], "unregistered")
 
     def test_gone(self) -> None:
-        """If the client leaves, the request to the store is aborted, and nothing is logged.
-
-        The same holds if the body is cancelled. Discarding a body that was never sent closes its
-        connection.
-        """
+        """If the client leaves, the request to the store is aborted, and nothing is logged."""
         for cancel in (False, True):
             sending = self.send(part(length=5), b"hell")
             if cancel:
@@ -319,24 +285,14 @@ class OpenRangeTests(VariantCase):
         self.assertTrue(self.network.peers[-1].closed)
 
     def test_presigned(self) -> None:
-        """A presigned URL is valid for the given seconds, and for seven days at most.
-
-        Within a second, a variant has one presigned URL.
-        """
-        now = [datetime(2026, 11, 21, 12, 0, 0)]
-        self.patch(auth, "get_current_datetime", lambda: now[0])
-        for seconds in (1, 300, MAX_PRESIGN_SECONDS, MAX_PRESIGN_SECONDS + 1):
+        """A presigned URL is valid for the given seconds, and for seven days at most."""
+        for seconds in (300, MAX_PRESIGN_SECONDS, MAX_PRESIGN_SECONDS + 1):
             url = self.variants.presign(KEY, seconds, HEADERS)
             query = parse_qs(urlsplit(url).query)
             self.assertEqual(query["X-Amz-Expires"], [str(min(seconds, MAX_PRESIGN_SECONDS))])
             self.assertEqual(query["X-Amz-Security-Token"], [TOKEN])
             self.assertTrue(url.startswith(f"http://s3.test/bucket/{KEY}?"))
             self.assertTrue(is_presigned("GET", url, SECRET))
-        url = self.variants.presign(KEY, 300, HEADERS)
-        self.assertIs(self.variants.presign(KEY, 300, HEADERS), url)
-        self.assertNotEqual(self.variants.presign(KEY, 299, HEADERS), url)
-        now[0] += timedelta(seconds=1)
-        self.assertNotEqual(self.variants.presign(KEY, 300, HEADERS), url)
 
 
 def read_metadata(headers: Mapping[str, str]) -> VariantRecord | None:
@@ -379,11 +335,7 @@ class CommitTests(CommitCase):
     """`S3VariantStore.commit`"""
 
     def test_written(self) -> None:
-        """The object has the variant's bytes, without those after its size, and its headers.
-
-        Its metadata is the record of the variant (D58). The signature covers the SHA-256 of the
-        bytes.
-        """
+        """The object has the variant's bytes and headers, and its record as metadata (D58)."""
         data = os.urandom(200_000)
         digest = hashlib.sha256(data).hexdigest()
         for kept in (HEADERS, HEADERS_WITH_DISPOSITION):
@@ -448,11 +400,7 @@ class CommitTests(CommitCase):
                 self.assertEqual(put.headers["x-amz-content-sha256"], digest)
 
     def test_not_read(self) -> None:
-        """A file that is shorter than the given size is not stored, and no request is sent.
-
-        An empty file is not stored either, since a lookup would treat the object as a miss. Nor is
-        one that cannot be created, read or hashed in a thread, or is closed without a commit.
-        """
+        """A file that is shorter than the given size is not stored, and no request is sent."""
 
         def fail(*_: object) -> Any:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -473,10 +421,7 @@ class CommitTests(CommitCase):
         self.assertEqual(self.network.requests, [])
 
     def test_cancelled(self) -> None:
-        """A cancelled commit waits for the thread that reads the file, and sends no request.
-
-        Later, it aborts its request, so that no object is created. Before a retry it ends at once.
-        """
+        """A cancelled commit waits for the thread that reads the file, and sends no request."""
         scratch = self.create(b"hello")
         committing = self.begin(self.variants.commit(KEY, scratch, 5, HEADERS, RECORD))
         committing.cancel()
@@ -513,11 +458,7 @@ class SharedLookupTests(CommitCase):
         self.network.run()
 
     def test_shared(self) -> None:
-        """Lookups of one key share one request to the bucket; other keys have their own.
-
-        A failure reaches all requests that share the lookup, and is logged once. Nothing is
-        remembered: the next lookup finds what the bucket has then.
-        """
+        """Lookups of one key share one request to the bucket; other keys have their own."""
         lookups = [self.look_up(), self.look_up()]
         other, broken = self.look_up("o" * 43), [self.look_up("b" * 43) for _ in range(2)]
         self.assertEqual(len(self.network.requests), 3)
@@ -537,10 +478,7 @@ class SharedLookupTests(CommitCase):
         self.assertIsNone(self.looked_up(reply(404)))
 
     def test_commit(self) -> None:
-        """A lookup that began before a commit is not shared with requests after the commit.
-
-        A commit that failed has the same effect, since the bucket may have the object.
-        """
+        """A lookup that began before a commit is not shared with requests after the commit."""
         for status in (200, 403):
             first = len(self.network.peers)
             self.network.requests.clear()
@@ -579,10 +517,7 @@ class RetryTests(CommitCase):
     """`S3VariantStore.commit`: one retry after a temporary failure."""
 
     def test_retried_once(self) -> None:
-        """A commit is retried after a second if the store was busy or closed the connection.
-
-        It is also retried if the store refused the connection.
-        """
+        """A commit is retried after a second if the store was busy or closed the connection."""
         self.network.refusal = ConnectionRefusedError()
         committing = self.commit()
         self.network.advance(0.5)
@@ -603,10 +538,7 @@ class RetryTests(CommitCase):
             self.assertEqual([each.body for each in self.network.requests], [b"hello"] * 2)
 
     def test_less_metadata(self) -> None:
-        """A store that refuses the metadata of a variant gets the least record of it.
-
-        A body that was damaged on its way is sent again.
-        """
+        """A store that refuses the metadata of a variant gets the least record of it."""
         for code, options, *refusals in (
             *((code, "f:mp3", (400, code)) for code in ("MetadataTooLarge", "InvalidArgument")),
             ("too many bytes", "f:mp3", (413, "EntityTooLarge")),
@@ -624,10 +556,7 @@ class RetryTests(CommitCase):
             self.assertEqual((options, RECORD.stored), (record.options, record.stored), code)
 
     def test_not_twice(self) -> None:
-        """A commit is retried only once, and not at all after a permanent error.
-
-        It fails with the last error.
-        """
+        """A commit is retried only once, and not at all after a permanent error."""
         rows: list[tuple[list[int], type[StoreError]]] = [
             ([503, 500], Busy),
             ([503, 403], Denied),
@@ -643,13 +572,3 @@ class RetryTests(CommitCase):
             self.assertEqual(str(self.exactly(committing, kind)), f"status {statuses[-1]}")
             self.network.advance(60)
             self.assertEqual(len(self.network.requests), len(statuses), statuses)
-
-    def test_parts(self) -> None:
-        """A retry of an upload in parts aborts the upload and starts again."""
-        self.variants = self.make(part_size=3)
-        self.network.scripts += [BEGUN, reply(503), reply(204), BEGUN, TAGGED, TAGGED, COMPLETED]
-        committing = self.commit()
-        self.network.advance(1)
-        self.successResultOf(committing)
-        methods = [each.method for each in self.network.requests]
-        self.assertEqual(methods, ["POST", "PUT", "DELETE", "POST", "PUT", "PUT", "POST"])

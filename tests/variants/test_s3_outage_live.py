@@ -9,13 +9,7 @@ from twisted.logger import LogLevel, formatEvent
 from audioproxy.render import registry as registry_module
 from audioproxy.s3 import objects
 from tests.support.http import Log, Response
-from tests.support.remote import (
-    HOLD,
-    PASS,
-    RemoteCase,
-    body_and_headers,
-    key_of,
-)
+from tests.support.remote import HOLD, PASS, RemoteCase, body_and_headers, key_of
 from tests.support.service import (
     counter_increases,
     fetch,

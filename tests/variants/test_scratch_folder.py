@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +69,7 @@ class NamedFileTests(DescriptorCase):
         self.path = self.parent / "a"
 
     def test_removed(self) -> None:
-        """A named file is removed when it is closed, once or twice.
-
-        After a rename, neither the new nor the old name is removed. No existing file is opened.
-        """
+        """A named file is removed when it is closed, once or twice."""
         made = NamedFile(str(self.path))
         self.assertTrue(self.path.exists())
         made.close()
@@ -110,10 +106,7 @@ class ScratchFolderTests(DescriptorCase):
         return folder
 
     def test_open_and_close(self) -> None:
-        """An open folder creates new files; closing the folder, once or twice, removes all.
-
-        Files are created in an open folder only; a closed folder can be opened again.
-        """
+        """An open folder creates new files; closing the folder, once or twice, removes all."""
         folder = ScratchFolder(str(self.parent))
         self.assertRaises(OSError, folder.create)
         folder.close()
@@ -179,10 +172,7 @@ class ScratchFolderTests(DescriptorCase):
         folder.close()
 
     def test_cannot_be_opened(self) -> None:
-        """If the folder cannot be created, no file, lock or descriptor is left.
-
-        Only the path's last folder is created, never the mount point of an unmounted disk.
-        """
+        """If the folder cannot be created, no file, lock or descriptor is left."""
         folder = ScratchFolder(str(self.parent / "b"))
         self.assertRaises(FileNotFoundError, folder.open)
         self.assertFalse(self.parent.exists())
@@ -204,21 +194,8 @@ class ScratchFolderTests(DescriptorCase):
             patched.restore()
             self.assertEqual([], os.listdir(self.parent))
 
-    def test_removed_while_open(self) -> None:
-        """A folder that is removed while it is open is created again when needed."""
-        folder = self.open()
-        shutil.rmtree(self.parent)
-        made = folder.create()
-        os.write(made.descriptor, b"bytes")
-        made.close()
-        self.assertEqual(len(os.listdir(self.parent)), 2)
-        folder.close()
-
     def test_store_missing(self) -> None:
-        """While the store's folder is missing, files cannot be created; afterwards they can.
-
-        A file that is closed meanwhile is removed afterwards.
-        """
+        """While the store's folder is missing, files cannot be created; afterwards they can."""
         store, elsewhere = self.parent / "store", self.parent / "elsewhere"
         store.mkdir(parents=True)
         folder = ScratchFolder(str(store / "scratch"))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -29,53 +27,9 @@ ACTIONS = st.lists(
         ),
         st.sampled_from(KEYS),
         st.integers(1, 6),
-        # Where the process is killed, if it is.
-        st.none() | st.tuples(st.integers(1, 9), st.booleans()),
     ),
     max_size=25,
 )
-
-
-class Killed(BaseException):
-    """The end of a process at a system call."""
-
-
-@contextlib.contextmanager
-def killed_at(moment: tuple[int, bool] | None) -> Iterator[None]:
-    """Raise `Killed` at a system call; only what the system does at an exit follows.
-
-    :param moment: the number of the call, and whether it is made.
-    """
-    if moment is None:
-        yield
-        return
-    number, is_made = moment
-    calls = count(1)
-    names = ("open", "pread", "lstat", "pwrite", "rename", "unlink")
-    real = {name: getattr(os, name) for name in names}
-
-    def replacement(name: str) -> Any:
-        def call(*words: Any) -> Any:
-            is_last = next(calls) == number
-            if is_last and not is_made:
-                raise Killed
-            result = real[name](*words)
-            if is_last:
-                if name == "open":
-                    os.close(result)
-                raise Killed
-            return result
-
-        return call
-
-    for name in names:
-        setattr(os, name, replacement(name))
-    try:
-        with contextlib.suppress(Killed):
-            yield
-    finally:
-        for name in names:
-            setattr(os, name, real[name])
 
 
 class UsageCase(SynchronousTestCase):
@@ -208,11 +162,7 @@ class LedgerTests(UsageCase):
         self.assertEqual(5, self.usage().read())
 
     def test_fault(self) -> None:
-        """A variant of a node without a bound is stored even if the ledger cannot be changed.
-
-        The ledger is removed, so that it states no number without the bytes of the variant. A node
-        with a bound stores nothing, and leaves the ledger to those without one.
-        """
+        """A variant of a node without a bound is stored even if the ledger cannot be changed."""
 
         def replace() -> None:
             (self.root / ".usage").unlink()
@@ -238,22 +188,19 @@ class LedgerTests(UsageCase):
 
 
 class InterleavingTests(UsageCase):
-    """Nodes and commands on one folder, some of which are killed"""
+    """Nodes and commands on one folder; `tests.faults.test_power_live` has those that are killed"""
 
     @settings(DETERMINISTIC, max_examples=300)
     @given(ACTIONS)
     def test_never_too_few(self, actions: list[Any]) -> None:
-        """Whatever nodes and commands do, and wherever they are killed, no byte is missing (D40).
-
-        Commits, removals and a count may overlap in any way. The next count is exact.
-        """
+        """However commits, removals and counts overlap, no byte is missing; a count is exact."""
         self.setUp()
         self.usage(BOUND).ensure()
         end_count, total, shards = None, 0, list[str]()
         counts = contextlib.ExitStack()
         self.addCleanup(counts.close)
-        for action, key, size, moment in actions:
-            with killed_at(moment), contextlib.suppress(NoRoom):
+        for action, key, size in actions:
+            with contextlib.suppress(NoRoom):
                 match action:
                     case "add":
                         self.add(key, size, BOUND if size % 2 else None)
@@ -272,7 +219,7 @@ class InterleavingTests(UsageCase):
                         end_count(total)
             known = self.usage().read()
             if known is not None:
-                self.assertLessEqual(self.total(), known, (action, moment))
+                self.assertLessEqual(self.total(), known, action)
         self.usage(BOUND).ensure()
         self.count()
         self.assertEqual(self.total(), self.usage().read())

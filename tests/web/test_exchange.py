@@ -212,35 +212,19 @@ class LineTests(ExchangeCase):
 
 
 class LookupTests(ExchangeCase):
-    """Cache lookups of each format (Metrics, 1); `line` asserts those of each request."""
+    """Cache lookups (Metrics, 1); `line` asserts those of each request."""
 
-    def assert_lookups(self, expected: dict[str, int]) -> None:
-        """Assert the counts of cache lookups by format and result."""
-        self.assertEqual(
-            {f"cache_lookups_total {name}": count for name, count in expected.items()},
-            self.counts.of("cache_lookups_total"),
-        )
-
-    def test_each_state(self) -> None:
-        """A GET counts once as miss, coalesced or hit, with its format."""
-        expected: dict[str, int] = {}
-        for form in FORMATS:
-            rest = f"/f:{form}/plain/local://a.mp3".encode()
-            for state, count in (("miss", 1), ("coalesced", 2), ("hit", 1)):
-                if state == "hit":
-                    self.harness.store_variant(rest, b"abc")
-                for _ in range(count):
-                    self.send(rest)
-                expected[f"{form} {state}"] = count
-                self.assert_lookups(expected)
-
-    def test_default_format(self) -> None:
-        """A request without ``f`` counts as mp3, even without a store."""
+    def test_formats(self) -> None:
+        """A GET counts once with its format, which is mp3 by default, even without a store."""
         self.make(has_store=False)
+        expected = {"cache_lookups_total mp3 miss": 3, "cache_lookups_total mp3 coalesced": 1}
         for rest in (b"/plain/local://a", b"/br:96/plain/local://a", b"/plain/s3://b/k"):
             self.send(rest)
         self.send(b"/exp:%d/plain/local://a" % NOW)
-        self.assert_lookups({"mp3 miss": 3, "mp3 coalesced": 1})
+        for form in FORMATS:
+            self.send(f"/f:{form}/plain/local://b".encode())
+            expected[f"cache_lookups_total {form} miss"] = 3 * (form == "mp3") + 1
+        self.assertEqual(expected, self.counts.of("cache_lookups_total"))
 
 
 class EndTests(ExchangeCase):

@@ -8,14 +8,11 @@ from typing import Any
 
 from audioproxy.errors import (
     InvalidOptions,
-    InvalidSignature,
     NotConfigured,
     NotFound,
     ProbeFailed,
     QueueFull,
-    UndecodableSource,
     UpstreamUnavailable,
-    VideoSource,
 )
 from audioproxy.grammar.cache_tag import CacheTagHeader
 from tests.support.http import NOW, Response
@@ -71,16 +68,14 @@ class InfoCase(ExchangeCase):
         """Assert that no source was opened and no probe started."""
         self.assertEqual(([], []), (self.harness.calls, self.harness.spawner.children))
 
-    def end_probe(
-        self, says: bytes = ANSWER, code: int = 0, child: FakeChild | None = None
-    ) -> None:
+    def end_probe(self, says: bytes = ANSWER, child: FakeChild | None = None) -> None:
         """Let a probe, by default the most recent one, write its output and exit."""
-        (child or self.harness.spawner.last).exit_and_end(code, stdout=says)
+        (child or self.harness.spawner.last).exit_and_end(stdout=says)
 
-    def get(self, rest: bytes = PATH, says: bytes = ANSWER, code: int = 0, **more: Any) -> Response:
+    def get(self, rest: bytes = PATH, says: bytes = ANSWER, **more: Any) -> Response:
         """Send a request, let the probe write its output, and return the response."""
         connection = self.send(rest, **more)
-        self.end_probe(says, code)
+        self.end_probe(says)
         return connection.response
 
     def head(self, rest: bytes = PATH, **headers: Any) -> Response:
@@ -94,12 +89,6 @@ class InfoCase(ExchangeCase):
 
 class OrderTests(InfoCase):
     """Order of the checks (Request handling order; Info endpoint)."""
-
-    def test_signature_covers_info(self) -> None:
-        """The signature of a variant URL is not valid for the info URL of its source."""
-        signature = self.harness.path(b"/plain/local://a.mp3").split(b"/")[1]
-        self.assert_error(self.harness.fetch(b"/" + signature + PATH), InvalidSignature)
-        self.assert_untouched()
 
     def test_options_second(self) -> None:
         """An option beside ``info`` is a 422, and the source is not opened (Info document, 5).
@@ -229,25 +218,6 @@ class DocumentTests(InfoCase):
 class RefusalTests(InfoCase):
     """Probes that refuse the source or fail."""
 
-    def test_probe_refuses(self) -> None:
-        """A video stream, undecodable data and a broken probe are refused, and not cached.
-
-        Cover art is not a video stream (Info document, 4). `tests.process.test_prober` has more
-        failures.
-        """
-        for says, code, signal, refusal in (
-            (probe_output(AUDIO, VIDEO, **CONTAINER), 0, None, VideoSource),
-            (probe_output(), 0, None, UndecodableSource),
-            (b"", 1, None, ProbeFailed),
-            (b"", 0, 11, ProbeFailed),
-        ):
-            connection = self.send(PATH)
-            self.harness.spawner.last.exit_and_end(code, signal, stdout=says)
-            self.assert_error(connection.response, refusal)
-        self.log.events.clear()
-        cover = {**VIDEO, "disposition": {"attached_pic": 1}}
-        self.assert_document(self.get(says=probe_output(cover, AUDIO, cover, **CONTAINER)))
-
     def test_written_to(self) -> None:
         """A source that changes during its probe is a 500, as no ETag fits the document.
 
@@ -321,16 +291,6 @@ class PoolTests(InfoCase):
         for connection in running:
             self.assert_document(connection.response)
 
-    def test_client_leaves(self) -> None:
-        """If the only client of a probe leaves, it is ended; its exit frees the slot."""
-        connection = self.send(PATH)
-        connection.leave()
-        child = self.harness.spawner.last
-        self.assertEqual((["TERM"], 1), (child.signals, self.harness.probe_slots.held))
-        child.exit_and_end(signal=15)
-        self.assertEqual((0, b""), (self.harness.probe_slots.held, connection.received))
-        self.assertEqual([499], [record.status for record in self.log.requests])
-
 
 class LogTests(InfoCase):
     """Access log lines and counts of info requests (Request log; Metrics, 2)."""
@@ -341,12 +301,18 @@ class LogTests(InfoCase):
         self.assertEqual(f"info {words} {len(response.body)} bytes in 0ms", line)
 
     def test_lines(self) -> None:
-        """The line has the source but no options; on 401 and 422 neither (Request log, 2)."""
+        """The line has the source but no options; on 401 and 422 neither (Request log, 2).
+
+        A refusal of a probe is not cached. Cover art is not a video stream (Info document, 4).
+        """
+        cover = {**VIDEO, "disposition": {"attached_pic": 1}}
         for says, words in (
-            (ANSWER, "200"),
-            (probe_output(VIDEO), "415 video_source"),
+            (probe_output(AUDIO, VIDEO, **CONTAINER), "415 video_source"),
             (probe_output(), "415 undecodable_source"),
             (b"{", "500 probe_failed"),
+            (b"", "500 probe_failed"),
+            (probe_output(cover, AUDIO, cover, **CONTAINER), "200"),
+            (ANSWER, "200"),
         ):
             self.assert_line(f"{words} src=local://a.mp3", self.get(says=says))
         self.assert_line("304 src=local://a.mp3", self.head(if_none_match=TAG))

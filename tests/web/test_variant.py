@@ -8,7 +8,6 @@ from unittest.mock import AsyncMock, Mock, patch
 from urllib.parse import unquote
 
 from hypothesis import given
-from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.logger import formatEvent
 from twisted.trial.unittest import SynchronousTestCase
@@ -50,7 +49,7 @@ from tests.support.http import (
     key_of,
 )
 from tests.support.stores import FakeStored
-from tests.support.strategies import DETERMINISTIC
+from tests.support.strategies import DETERMINISTIC, FILENAMES
 
 PATH = b"/f:mp3/plain/local://a.mp3"
 TAG = b'"' + key_of(PATH).encode() + b'"'
@@ -357,21 +356,6 @@ class MissTests(VariantCase):
         self.assertIsNone(connection.response["transfer-encoding"])
         self.assertEqual((200, DATA), _seen(connection.response))
 
-    def test_reader_that_pauses(self) -> None:
-        """A client that pauses receives no more bytes, and the rest when it resumes (D38)."""
-        connection = self.send(PATH)
-        render = self.harness.render(PATH)
-        render.write_output(b"one")
-        connection.pause()
-        render.write_output(b"two")
-        self.assertEqual(b"one", connection.response.body)
-        connection.resume()
-        self.assertEqual(b"onetwo", connection.response.body)
-        connection.pause()
-        render.end()
-        connection.resume()
-        self.assertTrue(connection.response.complete)
-
 
 class HitTests(VariantCase):
     """HIT in proxy mode: Content-Length, ranges, and the headers of a MISS."""
@@ -594,13 +578,7 @@ class DownloadTests(SynchronousTestCase):
             self.assertEqual(expected, _disposition(dl))
 
     @DETERMINISTIC
-    @given(
-        st.text(
-            st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"), exclude_characters="/\\"),
-            min_size=1,
-            max_size=60,
-        )
-    )
+    @given(FILENAMES)
     def test_any_name(self, name: str) -> None:
         """For any name, the header is one line from which the exact name can be decoded."""
         escaped = "".join(f"%{byte:02X}" for byte in name.encode()).encode()

@@ -219,10 +219,7 @@ class CheckTests(SynchronousTestCase):
             self.assertEqual(probe.audio.stores_floats, stored, codec)
 
     def test_reports(self) -> None:
-        """A change, a start after a change, and a sample that is no audio are irregular (D63).
-
-        So is a seek that leads past the first sample of a region.
-        """
+        """A change, a start after a change, and a sample that is no audio are irregular (D63)."""
         pipeline = Pipeline(["ffmpeg"], checked_rate=44100)
         audio = b"frame:0    pts:0       pts_time:0\nlavfi.silence_start=2.26757e-05\n"
         for stderr, expected in (

@@ -94,15 +94,6 @@ def assert_gains(found: NDArray[np.float64], expected: ArrayLike, what: object) 
 class RecommendationTests(SynchronousTestCase):
     """Layouts whose speakers are known."""
 
-    def test_text(self) -> None:
-        """The filter names channels by their numbers, and has gains with 9 digits (D60)."""
-        front, lower = f"{1 / (1 + 2 * LOWER):.9f}", f"{LOWER / (1 + 2 * LOWER):.9f}"
-        left = f"c0={front}*c0+{lower}*c2+{lower}*c4"
-        right = f"c1={front}*c1+{lower}*c2+{lower}*c5"
-        for layout in ("5.1", "5.1(side)", None):
-            mix = channel_mix(6, layout, 2)
-            self.assertEqual(mix, Mix(f"pan=stereo|{left}|{right}", computed=True))
-
     def test_all_layouts(self) -> None:
         """Each speaker has the gain of the nearest speaker of the recommendation (D60)."""
         for layout in NAMED_LAYOUTS:
@@ -161,24 +152,6 @@ class CopyTests(SynchronousTestCase):
 
 class SpeakersTests(SynchronousTestCase):
     """`speaker_names`"""
-
-    def test_known(self) -> None:
-        """Speakers are known by the layout's name, by their labels, or by their number."""
-        for channels, layout, speakers in (
-            (1, None, "FC"),
-            (1, "1 channels (BL)", "FC"),
-            (3, "3.0(back)", "FL FR BC"),
-            (3, "3 channels (FL+FR+BL)", "FL FR BL"),
-            (2, "2 channels (FL@left+FR@right)", "FL FR"),
-            *((count(name), name, text.replace("+", " ")) for name, text in NAMED_LAYOUTS.items()),
-        ):
-            self.assertEqual(speaker_names(channels, layout), speakers.split(), layout)
-
-    def test_assumed(self) -> None:
-        """Unlabeled channels have the layouts that ffmpeg assumes for their number."""
-        for channels, name in ((2, "stereo"), (4, "4.0"), (5, "5.0"), (6, "5.1"), (7, "6.1")):
-            self.assertEqual(speaker_names(channels, None), NAMED_LAYOUTS[name].split("+"))
-        self.assertEqual(speaker_names(8, None), NAMED_LAYOUTS["7.1"].split("+"))
 
     def test_unknown(self) -> None:
         """The speakers are unknown if a label is unknown, missing, or leaves a side silent."""

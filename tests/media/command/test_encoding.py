@@ -16,7 +16,6 @@ from audioproxy.media.command.encoding import (
     check_bitrate,
     encoder_arguments,
 )
-from audioproxy.media.command.stages import output_rate
 from audioproxy.media.conversion import SWRESAMPLE
 from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.inputs import local_input
@@ -105,10 +104,7 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(command("br:192"), command("f:mp3"))
 
     def test_tags(self) -> None:
-        """Tags are those of the probe, also for what a decoder outputs of a source (D61).
-
-        Their words have no other effect.
-        """
+        """Tags are those of the probe, also for what a decoder outputs of a source (D61)."""
         tags = {"title": "silencedetect", "comment": "no", "artist": "-af"}
         probe = replace(CD, description=SourceInfo(tags=tags))
         for source in (SOURCE, decoded_stream(probe)):
@@ -231,23 +227,3 @@ class QualityTests(SynchronousTestCase):
             self.assertEqual(error.message, f'"{segment}" is not accepted: {form} at {message}')
         for text in ("f:ogg/br:45", "f:opus/br:510", "f:ogg/br:240/ch:1", "f:mp3"):
             check_bitrate(options_of(text), CD)
-
-    def test_rate(self) -> None:
-        """Without ``sr``, the output has the source's sample rate if the format supports it (D8).
-
-        Otherwise it has the next higher rate that the format supports, or else the highest. The
-        limit of 48000 Hz applies to ``sr`` only (Format and encoding options, 2).
-        """
-        for text, rates in (
-            ("f:mp3", {44100: 44100, 96000: 48000, 12345: 16000}),
-            ("f:opus", {44100: 48000, 11025: 12000}),
-            ("f:aac", {96000: 96000}),
-            ("f:m4a", {192000: 96000}),
-            ("f:ogg", {384000: 200000}),
-            ("f:flac", {65537: 65540}),
-            ("f:wav", {384000: 384000}),
-            ("f:mp3/sr:22050", {44100: 22050}),
-        ):
-            for source, rate in rates.items():
-                found = output_rate(options_of(text), replace(CD, sample_rate=source))
-                self.assertEqual(found, rate, (text, source))

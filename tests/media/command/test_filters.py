@@ -189,38 +189,8 @@ class ChainTests(SynchronousTestCase):
             stages = f"{PIECES},{WORKING},{loudnorm(targets)},{WORKING}"
             self.assertEqual(chain(text), stages)
 
-    def test_length_after_rates(self) -> None:
-        """The number of samples is restored after stages with other rates, if it is certain."""
-        selected, known = trim("start_sample=44100:end_sample=88200"), exactly(44100)
-        for text, pieces, stages in (
-            ("norm:ebu", f"{PIECES},", f"{WORKING},{EBU}"),
-            ("enhance:voice", "", f"{WORKING},{voice()}"),
-            ("enhance:voice/norm:ebu", f"{PIECES},", f"{WORKING},{voice()},{WORKING},{EBU}"),
-        ):
-            # A trim of a second may be silent.
-            ends, silence = f",{WORKING}" * ("norm" in text), f",{KEEP_SILENCE}" * ("norm" in text)
-            for more, probe, first, last in (
-                ("", STEREO, "", ""),
-                ("", EXACT, "", exactly(441000)),
-                ("", counted(200_000), "", f",atrim=end_sample=200000,{WORKING}{exactly(200_000)}"),
-                ("/t:1:1", STEREO, f"{selected},", f"{silence},atrim=end_sample=44100,{WORKING}"),
-                (
-                    "/t:1:1",
-                    EXACT,
-                    f"{selected},",
-                    f"{silence},atrim=end_sample=44100,{WORKING}{known}",
-                ),
-            ):
-                # The chain ends in the working format, once.
-                between = ends if "atrim" in last[:80] else f",{WORKING}"
-                expected = f"{pieces}{first}{stages}{between}{last}"
-                self.assertEqual(chain(f"f:aac/{text}{more}", probe), expected, (text, more))
-
     def test_few_samples(self) -> None:
-        """Audio too short for a resampler is padded at the start, and cut at the end (D13).
-
-        4096 samples are enough, counted at the lower of the rates on both sides of a resampler.
-        """
+        """Audio too short for a resampler is padded at the start, and cut at the end (D13)."""
         for text, rate, enough in (
             ("f:ogg/sr:8000", 44100, 6 * FEW_SAMPLES),
             ("f:opus", 44100, FEW_SAMPLES),
@@ -249,44 +219,6 @@ class ChainTests(SynchronousTestCase):
         ):
             last = f"atrim=end_sample={samples},{exact_length_filters(samples, output)}"
             self.assertEqual(chain(text, counted(samples)), f"{stages},{ends},{last}")
-
-    def test_few_samples_of_a_region(self) -> None:
-        """A region too short for a resampler is padded after ``t``, if it is certain (D13)."""
-        selected = (
-            f"{RATE_FILTER},atrim=start_sample=44100:end_sample=44188,asetpts=PTS-STARTPTS"
-            f",apad=whole_len=49152,{RATE_FILTER},{WORKING},{volume(3)},{WORKING}"
-        )
-        text, last = "f:wav/sr:8000/t:1:0.002/gain:3", exact_length_filters(16, 8000)
-        changed = f"{resampled(8000)},{into('dblp', 8000)}"
-        whole = f"{selected},{changed},{DITHER},atrim=end_sample=16,{last}"
-        self.assertEqual(chain(text, counted(441000)), whole)
-        self.assertNotIn("apad=whole_len=49152", chain(text, EXACT))
-        for probe, last in (
-            (replace(STEREO, duration=Decimal("0.001")), resampled(8000)),
-            (STEREO.with_length(SourceLength(44)), exactly(8, 8000)[1:]),
-        ):
-            self.assertEqual(chain("f:ogg/sr:8000", probe), last)
-            self.assertFalse(Needs.of(options_of("f:ogg/sr:8000"), probe).padding)
-
-    def test_exact_length(self) -> None:
-        """The last filters give the output its exact length, if that is confirmed (D57)."""
-        ends = exact_length_filters(441000, 44100)
-        for text, samples in (
-            *(("f:wav", "s16"), ("f:wav/bd:24", "s32"), ("f:wav/bd:32f", "flt")),
-            *(("f:flac", "s16"), ("f:mp3", "fltp"), ("f:m4a", "fltp"), ("f:peaks", "s16")),
-        ):
-            self.assertEqual(chain(text, EXACT), f"{into(samples)},{ends}", text)
-            self.assertEqual(chain(text), "", text)
-        # No header can state an absurd length.
-        absurd = STEREO.with_length(SourceLength(1 << 36))
-        self.assertEqual(chain("f:mp3", absurd), "")
-        at_8000 = (
-            f"{resampled(8000)},{into('dblp', 8000)},{DITHER},{exact_length_filters(8000, 8000)}"
-        )
-        self.assertEqual(
-            chain("f:wav/sr:8000/t:1:1", EXACT),
-            f"{trim('start_sample=44100:end_sample=88200')},{at_8000}",
-        )
 
     def test_fades(self) -> None:
         """A fade-out ends where the region or the source ends (D12); one of 0 is omitted."""

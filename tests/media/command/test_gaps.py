@@ -87,10 +87,7 @@ class GapTests(SynchronousTestCase):
         self.assertEqual(keep_time(source), ["atrim=start_pts=1312"])
 
     def test_first_page(self) -> None:
-        """The first page of an excerpt of Ogg gets the time stamps of its place.
-
-        In a source without time stamps, samples alone count.
-        """
+        """The first page of an excerpt of Ogg gets the time stamps of its place."""
         point = SeekPoint(95_688, 5000, "ogg", b"head", first_stamp=96_000, unstamped=4800)
         source = replace(probe("ogg", "opus"), seek_point=point)
         stamped, *more = keep_time(source)

@@ -105,10 +105,7 @@ class NeedsTests(SynchronousTestCase):
             self.assertIs(needs("norm:ebu", probe).measure, needed, size)
 
     def test_misread_outputs(self) -> None:
-        """A small source is measured for flac, wav and mp3 of a varying bit rate.
-
-        Whether it is depends on the number of its bytes, and not on how it is read (D57).
-        """
+        """Sources of few bytes are measured for flac, wav and mp3 of a varying bit rate (D57)."""
         for size, text, needed in (
             *((2**23, text, True) for text in ("f:flac", "f:wav/t:5:7", "f:mp3/q:4")),
             *((2**23, text, False) for text in ("f:mp3", "f:opus/q:4", "f:aac", "f:m4a")),

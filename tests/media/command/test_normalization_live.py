@@ -8,9 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.support.audio import (
     Sound,
     convert,
-    decode_all,
     noise,
-    render_all,
     render_and_decode,
     render_and_decode_all,
     silence,
@@ -67,27 +65,6 @@ class BriefSoundTests(SynchronousTestCase):
         for source in (wav, convert(wav, "-c:a libopus -f webm"), convert(wav, "-f adts")):
             for trim in ("/t:0.5:0.3", "/t:1.8", "/t:1.9:5"):
                 self.assert_normalized(source, trim)
-
-    def test_containers(self) -> None:
-        """It is the same for each container, whether that states a length or not."""
-        wav = write_wav(tone(48000, 9600, 440, 700))
-        for form in ("-c:a flac -f flac", "-c:a libmp3lame -f mp3", "-c:a aac -f mp4"):
-            self.assert_normalized(convert(wav, form))
-        # From an encoder that writes to a pipe.
-        self.assert_normalized(convert(wav, "-c:a libopus -live 1 -f webm"))
-
-    def test_formats(self) -> None:
-        """All formats have this gain."""
-        source = write_wav(tone(48000, 12000, 440, amplitude=0.02))
-        texts = [
-            f"f:{name}/norm:ebu" for name in ("wav", "flac", "mp3", "ogg", "opus", "m4a", "aac")
-        ]
-        sounds = decode_all(render_all(source, texts))
-        expected = level(sounds["f:wav/norm:ebu"].part(0, 12000).channels)
-        for text, sound in sounds.items():
-            # m4a and aac have the delay of the encoder.
-            power = level(sound.channels) + 10 * np.log10(len(sound) / 12000)
-            self.assertLess(abs(power - expected), 0.5, text)
 
     def test_other_stages(self) -> None:
         """It is faded, enhanced and resampled like any other."""

@@ -12,7 +12,6 @@ from audioproxy.media.command.progress import (
     encoded_seconds,
     expected_seconds,
     read_share,
-    round_up,
 )
 from tests.support.audio import options_of
 from tests.support.probes import Probe, replace
@@ -94,15 +93,3 @@ class ProgressTests(SynchronousTestCase):
                 self.assertIsNone(found)
             else:
                 self.assertIn(text, str(found))
-
-    def test_rounding(self) -> None:
-        """Two digits are enough for a deadline, and it is never rounded down."""
-        for seconds, rounded in (
-            (0.2, 1),
-            (9, 9),
-            (98.1, 99),
-            (99.5, 100),
-            (101, 110),
-            (3001, 3100),
-        ):
-            self.assertEqual(round_up(seconds), rounded)

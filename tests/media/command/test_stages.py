@@ -7,13 +7,11 @@ from decimal import Decimal
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.media.command.stages import dither_filter, output_depth, output_sample_format
+from audioproxy.media.command.stages import output_depth, output_sample_format
 from tests.support.audio import options_of
 from tests.support.probes import Probe, replace
 
 CD = Probe("flac", "flac", Decimal(10), True, bit_depth=16)
-
-DITHERED = {"16": "osf=s16", "24": "osf=s32:output_sample_bits=24"}
 
 
 class DepthTests(SynchronousTestCase):
@@ -49,20 +47,3 @@ class DepthTests(SynchronousTestCase):
         probes = (replace(CD, bit_depth=depth) for depth in (8, 24, 32))
         names = [output_sample_format(options_of("f:wav"), probe) for probe in probes]
         self.assertEqual(names, ["s16", "s32", "flt"])
-
-
-class DitherTests(SynchronousTestCase):
-    """`dither_filter`"""
-
-    def test_depths(self) -> None:
-        """Samples with more decoded bits than the output are dithered, but no floats (D60)."""
-        for decoded in (8, 16, 20, 24, 32, 64):
-            for depth in ("16", "24", "32f"):
-                for computed in (False, True):
-                    options = options_of(f"f:wav/bd:{depth}")
-                    probe = replace(CD, decoded_bits=decoded)
-                    found = dither_filter(options, probe, computed=computed)
-                    expected = None
-                    if depth != "32f" and (computed or decoded > int(depth)):
-                        expected = f"aresample={DITHERED[depth]}:dither_method=triangular_hp"
-                    self.assertEqual(found, expected, (decoded, depth, computed))

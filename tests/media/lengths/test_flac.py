@@ -82,10 +82,7 @@ class FlacTests(SynchronousTestCase):
         self.assertEqual(found(flac(*frames, total=total, blocks=large, largest=3 * size)), total)
 
     def test_numbers(self) -> None:
-        """A file that was joined of two is found by the numbers of the frames inside.
-
-        That is if the header states no length, or no largest frame.
-        """
+        """A file that was joined of two is found by the numbers of the frames inside."""
 
         def file(count: int) -> bytes:
             return b"".join(frame(bytes((number,))) + bytes(3000) for number in range(count))

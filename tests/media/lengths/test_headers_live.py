@@ -190,26 +190,12 @@ class OutputTests(SynchronousTestCase):
                 found = stated_samples(outputs[text]), len(heard)
                 self.assertEqual(found, (texts[text],) * 2, (name, text))
 
-    def test_last_block(self) -> None:
-        """Vorbis that ends within a block has its stated length (D57)."""
-        lengths = {f"{samples}.ogg": samples for samples in (441, 2000, 30_000, RATE + 30_000)}
-        cuts = {n: f"-af atrim=end_sample={end} -c:a libvorbis" for n, end in lengths.items()}
-        texts = {"f:wav": RATE, "f:wav/sr:8000": 8000}
-        for name, source in convert_all(write_wav(noise(RATE, 2 * RATE)), cuts).items():
-            for text, output in render_all(source, texts).items():
-                count = resampled_count(0, lengths[name], RATE, texts[text])
-                found = stated_samples(output), len(decode(output))
-                self.assertEqual(found, (count, count), (name, text))
-
 
 class UnknownLengthTests(SynchronousTestCase):
     """Sources whose length is known only once they are decoded"""
 
     def test_measured(self) -> None:
-        """flac, wav and mp3 of a varying bit rate state the exact length of a small source.
-
-        Without it, many players do not seek in flac, and show wrong durations of the others.
-        """
+        """flac, wav and mp3 of a varying bit rate state the exact length of a small source."""
         small = convert_all(write_wav(noise(RATE, SAMPLES, 2)), UNKNOWN)
         forms = ("f:m4a", "f:flac", "f:wav", "f:mp3/q:4")
         texts = {t: [f"{form}{t}" for form in forms] for t in ("", "/t:0.5", "/t:0.5:9")}

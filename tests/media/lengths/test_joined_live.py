@@ -6,14 +6,12 @@ from functools import cache
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.errors import InvalidOptions, UndecodableSource
+from audioproxy.errors import InvalidOptions
 from tests.support.audio import (
     Sound,
     convert,
-    convert_all,
     join,
     noise,
-    probe,
     probe_length,
     read_wav,
     render_all,
@@ -51,10 +49,7 @@ class JoinedTests(SynchronousTestCase):
     """WavPack, TTA and Monkey's Audio"""
 
     def test_places(self) -> None:
-        """``t`` plays what the whole has at its place, and all of the whole is played (D57).
-
-        So it is for files of equal length too.
-        """
+        """``t`` plays what the whole has at its place, and all of the whole is played (D57)."""
         for names in (
             ("short", "long"),
             ("long", "short"),
@@ -73,24 +68,3 @@ class JoinedTests(SynchronousTestCase):
             faded = read_wav(render_all(source, ["f:wav/fade:0:0.1"])["f:wav/fade:0:0.1"])
             self.assertEqual(len(faded), len(expected), names)
             self.assertRaises(InvalidOptions, render_all, source, ["f:wav/t:99"])
-
-    def test_refused(self) -> None:
-        """Joined files of which ffmpeg plays the first one alone are refused (D13)."""
-        wide = convert_all(
-            write_wav(SOUNDS["short"]),
-            {
-                "bits": f"-c:a wavpack -sample_fmt s32p {BARE} wv",
-                "rate": f"-ar 48000 {BARE} wv",
-                "channels": f"-ac 1 {BARE} wv",
-            },
-        )
-        joined = {name: files("wv")["short"] + other for name, other in wide.items()}
-        joined |= {f"{name} first": other + files("wv")["short"] for name, other in wide.items()}
-        for names in (("short", "long"), ("long", "short"), ("short", "equal")):
-            tagged = files("wv", TAGGED)
-            joined[f"tagged {names}"] = b"".join(tagged[name] for name in names)
-            for more in (BARE, TAGGED):
-                joined[f"tta {names} {more}"] = b"".join(files("tta", more)[n] for n in names)
-        for name, source in joined.items():
-            error = self.assertRaises(UndecodableSource, probe, source)
-            self.assertIn("several", error.message, name)

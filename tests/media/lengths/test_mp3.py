@@ -9,7 +9,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.lengths.mp3 import (
     Stated,
-    is_header_frame,
     read_duration,
     read_encoder_header,
 )
@@ -39,16 +38,6 @@ class DurationTests(SynchronousTestCase):
         probe = Probe("mp3", "mp3", seconds, True, sample_rate=44100, description=info)
         described = search(read_duration(len(file), probe), file)
         return None if described is None else described.description
-
-    def test_padding(self) -> None:
-        """The duration is that of the audio, without delay and padding, as FFmpeg 8 has it."""
-        file = tagged(MPEG_1, 100)
-        info = self.read(file, "2.612245")
-        expected = SourceInfo(duration=Decimal("2.576508"), bitrate=8 * len(file) * 44100 // 113624)
-        self.assertEqual(info, expected)
-        behind_tag = self.read(ID3 + file, "2.612245")
-        assert behind_tag is not None
-        self.assertEqual(behind_tag.duration, Decimal("2.576508"))
 
     def test_other(self) -> None:
         """A duration that is not that of the header's frames remains."""
@@ -96,17 +85,6 @@ class EncoderHeaderTests(SynchronousTestCase):
         vbri_of_two = vbri(100, 10).replace(b"VBRI\0\1", b"VBRI\0\2")
         for file in (tagged(MPEG_1, 100, flags=1), vbri_of_two, bytes(999), b""):
             self.assertIsNone(self.read(file), file[:60])
-
-    def test_header_frames(self) -> None:
-        """ffmpeg looks for the name of a header frame in the first 192 bytes of a frame."""
-        frame = frames(MPEG_1, 1)
-        for name in (b"Xing", b"Info", b"VBRI"):
-            for at, is_header in ((4, True), (36, True), (188, True), (189, False), (300, False)):
-                named = frame[:at] + name + frame[at + 4 :]
-                self.assertIs(is_header_frame(named), is_header, (name, at))
-        self.assertTrue(is_header_frame(tagged(MPEG_1, 0)))
-        for data in (frame, b"", b"info"):
-            self.assertFalse(is_header_frame(data))
 
 
 class Mp3Tests(SynchronousTestCase):
@@ -157,10 +135,7 @@ class Mp3Tests(SynchronousTestCase):
             self.assertEqual(length.exact, is_exact, entries)
 
     def test_ends(self) -> None:
-        """No length is known where the frames at both ends are not those of one stream.
-
-        So it is in joined files whose header counts all frames.
-        """
+        """No length is known where the frames at both ends are not those of one stream."""
         faster, mono = FrameHeader(192, 44100, 2), FrameHeader(128, 44100, 1)
         other = FrameHeader(128, 48000, 2)
         self.assertTrue(self.is_exact(frames(MPEG_1, 40)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import UndecodableSource
-from audioproxy.media.lengths.containers import read_length
 from audioproxy.media.reading import SourceLength
 from tests.support.audio import find_length_of
 from tests.support.lossless import FLAGS, TAG, block, wavpack
@@ -117,19 +116,3 @@ class WavPackTests(SynchronousTestCase):
     def test_many_blocks(self) -> None:
         """Of joined files with very many blocks, the length is unknown."""
         self.assertIsNone(find(wavpack(5000, size=0) + wavpack(2, flags=FLAGS) + wavpack(9)))
-
-    def test_reads(self) -> None:
-        """Of a large file, few parts are read."""
-        counts = []
-
-        async def read(offset: int, count: int) -> bytes:
-            counts.append(count)
-            return file[offset : offset + count]
-
-        file = wavpack(60, size=90_000)
-        probe = Probe("wv", "wavpack", None, False, sample_rate=44100)
-        with self.assertRaises(StopIteration) as stopped:
-            read_length(read, len(file), probe).send(None)
-        self.assertEqual(stopped.exception.value.samples, 60_000)
-        self.assertLessEqual(len(counts), 6)
-        self.assertLessEqual(sum(counts), 640 << 10)

@@ -69,20 +69,6 @@ class FrameIndexTests(SynchronousTestCase):
                 expected = len(ID3) + offsets[number]
                 self.assertEqual(find(index, file, number), expected, number)
 
-    def test_partial(self) -> None:
-        """The frames of the pieces that were read are found already."""
-        file, offsets = stream_of(1000)
-        index = index_of(file)
-        self.assertEqual((index.offset, index.frames, index.is_over), (0, 0, False))
-        index.add(file[:20_000])
-        self.assertFalse(index.is_over)
-        known = index.frames
-        self.assertEqual(index.offset, offsets[known])
-        for number in (0, known - 1):
-            self.assertEqual(find(index, file, number), offsets[number])
-        self.assertEqual(index.left(1 << 20), len(file) - index.offset)
-        self.assertEqual(index.left(100), 100)
-
     def test_end(self) -> None:
         """The index ends where less than a header is left, also in the middle of a frame."""
         frames, _ = stream_of(20)

@@ -27,7 +27,6 @@ from tests.support.mpeg import (
     mp3,
     odd_ac3,
     tagged,
-    vbri,
 )
 from tests.support.probes import Probe
 from tests.support.strategies import DETERMINISTIC
@@ -133,21 +132,6 @@ class FormTests(SynchronousTestCase):
         ):
             self.assertIsNone(read(file, kind, rate), (kind, file[:8]))
 
-    def test_encoder_header(self) -> None:
-        """The frame of an encoder's header is none of the stream.
-
-        It states the delay and the samples up to the padding, in which LAME counts 529 of its own.
-        """
-        for file, delay, samples in (
-            (tagged(MPEG_1, 100), 576 + 529, 115200 - 576 - 1000),
-            (tagged(MPEG_1, 100, delays=b"Gogo\0\0\0\0\0"), 0, 115200),
-            (vbri(100, 10), 0, 115200),
-        ):
-            stream = read(file)
-            assert stream is not None
-            self.assertEqual((stream.first, stream.delay), (MPEG_1.length, delay))
-            self.assertEqual(stream.samples, samples)
-
     @DETERMINISTIC
     @given(
         st.lists(st.tuples(st.integers(1, 14), st.booleans()), min_size=1, max_size=20),
@@ -155,10 +139,7 @@ class FormTests(SynchronousTestCase):
         st.integers(0, 1100),
     )
     def test_follow(self, kinds: list[tuple[int, bool]], inside: list[int], missing: int) -> None:
-        """All frames that follow each other are found, whatever bytes are inside them.
-
-        The last one is that whose successor has not all of its header in the data.
-        """
+        """All frames that follow each other are found, whatever bytes are inside them."""
         stream = read(mp3(MPEG_1, 40))
         assert stream is not None
         parts = []
@@ -239,28 +220,17 @@ class PlaceTests(SynchronousTestCase):
             self.assertFalse(is_proven(400, body))
         self.assertFalse(is_proven(10))
 
-    def test_stated_number(self) -> None:
-        """Only a header that states the number of frames proves one bit rate.
-
-        Neither do frames of one length at both ends of AC-3, E-AC-3, ADTS and bare mp3, nor does
-        silence at the lowest bit rate.
-        """
+    def test_lowest_rate(self) -> None:
+        """Silence at the lowest bit rate proves no other one, but the number of frames does."""
         low = FrameHeader(32, 48000, 1)
-        for file, kind, rate, is_proven in (
-            (tagged(low, 400, flags=3), "mp3", 48000, True),
-            (tagged(low, 400, flags=3, name=b"Xing"), "mp3", 48000, True),
-            (tagged(low, 400, flags=3, stated=399), "mp3", 48000, False),
-            (tagged(low, 400, flags=3, stated=401), "mp3", 48000, False),
-            (frames(low, 400), "mp3", 48000, False),
-            (mp3(MPEG_1, 400), "mp3", 44100, False),
-            (ac3(768) * 400, "ac3", 48000, False),
-            (odd_ac3(400), "ac3", 44100, False),
-            (eac3() * 400, "eac3", 48000, False),
-            (adts() * 400, "aac", 44100, False),
+        for file, is_proven in (
+            (tagged(low, 400, flags=3), True),
+            (tagged(low, 400, flags=3, stated=401), False),
+            (frames(low, 400), False),
         ):
-            stream = read(file, kind, rate)
+            stream = read(file, rate=48000)
             assert stream is not None
-            self.assertEqual(stream.mean is not None, is_proven, (kind, file[:60]))
+            self.assertEqual(stream.mean is not None, is_proven, file[:60])
 
     def test_offsets(self) -> None:
         """The place of each frame follows from its number, also where some have more bytes."""

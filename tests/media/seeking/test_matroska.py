@@ -99,18 +99,8 @@ class PlaceTests(SynchronousTestCase):
             self.assertEqual(point.offset, PLAIN.block(*divmod(expected, 25)))
             self.assertEqual((point.demuxer, point.end), ("matroska", None))
 
-    def test_no_preroll(self) -> None:
-        """Uncompressed samples need no audio ahead of a place."""
-        file = File(clusters(stamps(500, 800, 8000), 10, bytes(800)))
-        for first, sample in ((80_000, 80_000), (79_999, 79_200), (8_000, 8_000), (7_999, None)):
-            point = find(file, PCM, first)
-            self.assertEqual(point and point.sample, sample)
-
     def test_head(self) -> None:
-        """The decoder gets the headers in a segment without a size, and then a cluster.
-
-        That has no size, either, and the time stamp of the cluster that the block is in.
-        """
+        """The decoder gets the headers in a segment without a size, and then a cluster."""
         point = find(PLAIN, AC3, 1_440_000)
         assert point is not None
         file = bytes(PLAIN)
@@ -177,33 +167,6 @@ class PlaceTests(SynchronousTestCase):
         self.assertIsNotNone(ended.exception.value)
         self.assertLessEqual(len(reads), 5)
 
-    def test_other_tracks(self) -> None:
-        """The first audio track is found beside others, and its blocks among theirs."""
-        times = stamps(1000)
-        listed = [
-            (time, cluster(time, block(0, track=1), block(0, track=2), block(32, track=2)))
-            for time in times[::2]
-        ]
-        tracks = track(kind=17) + track(at=2) + track(at=3)
-        point = find(File(listed, tracks, cue_track=2), AC3, 480_000)
-        assert point is not None
-        self.assertEqual(point.sample, 280 * 1536)
-        self.assertIsNone(find(File(listed, tracks, cue_track=1), AC3, 480_000))
-
-    def test_groups(self) -> None:
-        """Blocks may be in groups, and other elements beside them."""
-        listed = []
-        for time in stamps(1875):
-            content = block(0)[5:]
-            group = element(GROUP, number(DURATION, 32), element(BLOCK, content))
-            data = element(CLUSTER, element(VOID), number(TIMESTAMP, time), group)
-            listed.append((time, data))
-        file = File(listed)
-        point = find(file, AC3, 1_440_000)
-        assert point is not None
-        self.assertEqual(point.sample, 905 * 1536)
-        self.assertEqual(point.offset, bytes(file).index(listed[905][1]) + len(data) - len(group))
-
 
 class BlockTests(SynchronousTestCase):
     """`find_block`"""
@@ -227,12 +190,6 @@ class BlockTests(SynchronousTestCase):
             place = data.index(inner[expected])
             found = self.find(data, last, at=9)
             self.assertEqual(found, (1000 + 32 * expected, place, cluster_start(1000)))
-
-    def test_next_cluster(self) -> None:
-        """Blocks of the cluster that follows are not found."""
-        first = cluster(1000, block(0))
-        stamp, place, _ = self.find(first + cluster(1032, block(0)), 9999)
-        self.assertEqual((stamp, first[place:]), (1000, block(0)))
 
     def test_other_tracks(self) -> None:
         """Blocks of other tracks and other elements in between do not matter."""
@@ -267,14 +224,6 @@ class BlockTests(SynchronousTestCase):
         )
         start = bytes.fromhex(CLUSTER) + b"\1" + b"\xff" * 7 + element(TIMESTAMP, b"\7")
         self.assertEqual(self.find(data, 39), (39, data.index(block(32)), start))
-
-    def test_long_cluster(self) -> None:
-        """Of a cluster, one MiB is searched, and a block may be cut at its end."""
-        inner = [block(late, bytes(99_000)) for late in range(0, 480, 32)]
-        data = cluster(1000, *inner)
-        for last, expected in ((1200, 6), (1319, 9), (1320, 10), (9999, 10)):
-            stamp, place, _ = self.find(data, last)
-            self.assertEqual((stamp, place), (1000 + 32 * expected, data.index(inner[expected])))
 
     def test_end_of_search(self) -> None:
         """A block whose header is cut at the end of the search is not found."""
@@ -320,24 +269,6 @@ class BlockTests(SynchronousTestCase):
                 self.find(data, 1999)
         with self.assertRaises(Malformed):
             next(find_block(len(late) + 1, len(late), 1, 1 << 40))
-
-    @given(
-        changes=st.dictionaries(st.integers(0, 99), st.binary(min_size=1, max_size=8)),
-        count=st.integers(0, 150),
-    )
-    @DETERMINISTIC
-    def test_any_bytes(self, changes: dict[int, bytes], count: int) -> None:
-        """Whatever the bytes are, the result is a block in the data or `Malformed`."""
-        group = element(GROUP, element(BLOCK, block(32)[5:]))
-        data = bytearray(cluster(1000, block(0), group, block(64)))
-        for offset, change in changes.items():
-            data[offset : offset + len(change)] = change
-        try:
-            stamp, place, _ = self.find(bytes(data[:count]), 1040)
-        except Malformed:
-            return
-        self.assertLessEqual(stamp, 1040)
-        self.assertLess(place, count)
 
 
 class GridTests(SynchronousTestCase):
@@ -395,14 +326,6 @@ class GridTests(SynchronousTestCase):
         self.assertEqual(point.sample, expected * samples)
         offset = file.block(len(ahead) - 1, ahead[-1].index(expected), len(ahead[-1]))
         self.assertEqual(point.offset, offset)
-
-    def test_rounded_up(self) -> None:
-        """A cluster has the place of its first sample, also if its time stamp is rounded up."""
-        file = File(clusters(stamps(40, 256, 11025), 1, bytes(256)))
-        for at in range(1, 39):
-            point = find(file, replace(PCM, sample_rate=11025), 256 * at)
-            assert point is not None, at
-            self.assertEqual(point.sample, 256 * at)
 
     def test_codecs(self) -> None:
         """A frame tells how many samples it has, or its codec does, or the private data."""

@@ -42,10 +42,7 @@ class WavPackTests(SynchronousTestCase):
         st.floats(0, 1),
     )
     def test_any_stream(self, sizes: list[tuple[int, int]], parts: int, share: float) -> None:
-        """The place is the frame with the sample, whatever the sizes of frames are.
-
-        A frame of several channels has several blocks.
-        """
+        """The place is the frame with the sample, whatever the sizes of frames are."""
         total = sum(samples for samples, _ in sizes)
         flags = {1: [3], 2: [1, 2], 3: [1, 0, 2]}[parts]
         pieces, starts, at, offset = [], [], 0, 0
@@ -80,18 +77,6 @@ class WavPackTests(SynchronousTestCase):
         for first in (19_000, 19_999, 20_000, 1 << 40):
             self.assertIsNone(find(wavpack(), first), first)
         self.assertIsNone(find(wavpack(total=None), 5500))
-
-    def test_uneven(self) -> None:
-        """The search takes more steps where the bit rate changes."""
-        for sizes in ((20, 60_000), (60_000, 20)):
-            file = b"".join(
-                block(1000 * number, total=200_000, size=sizes[number >= 100])
-                for number in range(200)
-            )
-            for first in (500, 50_500, 99_500, 100_500, 150_500, 198_500):
-                point = find(file, first)
-                assert point is not None, (sizes, first)
-                self.assertEqual(point.sample, first // 1000 * 1000)
 
     def test_contradictions(self) -> None:
         """Numbers that are not those of the samples contradict the search, which ends."""
