@@ -35,6 +35,7 @@ MORE = (
     "tests.media.test_irregular_live",
     "tests.media.test_waveform_parts_live",
     "tests.media.test_tagged_live",
+    "tests.media.test_loudness_live",
     "tests.render.test_irregular_live",
     "tests.render.test_deadline_live",
     "tests.test_service_live.TwoNodeTests",
