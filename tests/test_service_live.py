@@ -63,6 +63,8 @@ class TwoNodeTests(ServiceCase):
         # ffmpeg behind a script runs without a cell.
         scripted = self.shadow_ffmpeg(f'#!/bin/sh\nexec {FFMPEG} "$@"\n')
         other = {"AP_LOCAL_ROOT": str(root), "AP_VARIANT_STORE": f"file://{store}"}
+        # Sets have another order there, which two forks of one process would share.
+        other["PYTHONHASHSEED"] = "1"
         nodes = self.twistd(), self.twistd(PATH=scripted, **other)
         ports = [await node.port() for node in nodes]
         await until_linked(nodes[0])
