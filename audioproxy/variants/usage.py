@@ -110,12 +110,16 @@ class StoreUsage:
         except LedgerFault as fault:
             if self.max_bytes is not None:
                 raise
-            # Before the rename: a ledger that remains may state too few bytes.
-            with suppress(FileNotFoundError):
-                os.unlink(f"{self._root}/{_NAME}")
+            # A ledger of before the rename may state too few bytes, and so may a count meanwhile.
+            self._remove()
             os.rename(scratch, path)
+            self._remove()
             return fault
         return None
+
+    def _remove(self) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(f"{self._root}/{_NAME}")
 
     def _add(self, scratch: str, path: str) -> None:
         with self._locked() as ledger:
