@@ -32,7 +32,6 @@ from tests.support.service import (
     signed,
     until,
     until_hit,
-    until_scraped,
 )
 
 SHORT = signed("/f:mp3/plain/local://short.flac")
@@ -191,12 +190,12 @@ class MemoryTests(ServiceCase):
 
 
 class ShutdownTests(ServiceCase):
-    """Signals and shutdown (D39)."""
+    """Signals and shutdown (D39); `tests.handover` has requests that wait for a slot."""
 
-    async def start_and_hold(self, **variables: str) -> tuple[Process, int, Client, int]:
+    async def start_and_hold(self) -> tuple[Process, int, Client, int]:
         """Start a service and a render whose encoder is stopped."""
         self.add("short.flac", short_flac())
-        node = self.twistd(PATH=self.shadow_ffmpeg(HELD_FFMPEG), **variables)
+        node = self.twistd(PATH=self.shadow_ffmpeg(HELD_FFMPEG))
         port = await node.port()
         client = await send(port, SHORT)
         (encoder,) = await until(
@@ -228,36 +227,6 @@ class ShutdownTests(ServiceCase):
         self.assertEqual([], scratch_files(self.store))
         hit = await fetch(self.start().port, SHORT)
         self.assertEqual((b"HIT", response.body), (hit["x-audio-proxy"], hit.body))
-
-    async def test_waiting_requests(self) -> None:
-        """SIGTERM closes requests that wait for a slot without a response (D39).
-
-        The requests of the running render get theirs.
-        """
-        node, port, client, encoder = await self.start_and_hold(AP_MAX_CONCURRENCY="1")
-        reused = await send(port, SHORT, connection=b"keep-alive")
-        await until_scraped(
-            await node.metrics_port(),
-            lambda it: it['audio_proxy_cache_lookups_total{format="mp3",outcome="coalesced"}'],
-            "the second request",
-        )
-        waiting = await send(port, signed("/f:flac/plain/local://short.flac"))
-        await until_scraped(
-            await node.metrics_port(), lambda it: it["audio_proxy_render_queue_depth"], "the queue"
-        )
-        node.signal(signal.SIGTERM)
-        await until(lambda: waiting.closed, "the waiting client to be closed")
-        self.assertEqual(b"", bytes(waiting.received))
-        # It has joined the running render.
-        self.assertIsNone(reused.closed)
-        os.kill(encoder, signal.SIGCONT)
-        for each in (client, reused):
-            response = await each.end()
-            self.assertEqual((200, True), (response.status, response.complete))
-        self.assertEqual(0, await node.end())
-        (line,) = [line for line in node.stdout.splitlines() if "f:flac" in line and "499" in line]
-        self.assertIn(" render 499 stopping opts=f:flac ", line)
-        self.assertNotIn("render_failed", node.stdout)
 
     async def test_second_signal(self) -> None:
         """A second SIGTERM during the shutdown ends the process at once."""

@@ -321,9 +321,10 @@ class FarFile:
             if reader.fetch is fetch:
                 reader.fetch = None
         for block in list(self._waiting):
-            if self._find(block) is None and not self.is_whole:
+            if not self.is_whole:
+                # A fetch that is found may wait for a reader ahead of the block.
                 reader = Reader()
-                reader.follow(self._begin(block, reader), block)
+                reader.follow(self._find(block) or self._begin(block, reader), block)
 
 
 def _as_refusal(failure: Failure) -> Refusal:

@@ -32,6 +32,7 @@ class FarFiles:
 
     :ivar most_unknown: bytes of a source whose size is not known.
     :ivar most_bytes: of all blocks together.
+    :ivar least_kept: bytes of one file that are not given back.
     """
 
     folder: str
@@ -39,6 +40,7 @@ class FarFiles:
     run_in_thread: ThreadRunner
     most_unknown: int
     most_bytes: int = MOST_BYTES
+    least_kept: int = LEAST_KEPT
     # From the one whose last use is longest ago, and by identity, where that is certain.
     _users: OrderedDict[FarFile, int] = field(default_factory=OrderedDict, init=False)
     _known: dict[bytes, FarFile] = field(default_factory=dict, init=False)
@@ -114,7 +116,7 @@ class FarFiles:
         others = [each for each in self._users if each is not file]
         for each in (*others, file):
             excess = -(-(self._used - most) // BLOCK)
-            spare = (each.blocks.used - LEAST_KEPT) // BLOCK
+            spare = (each.blocks.used - self.least_kept) // BLOCK
             if excess <= 0:
                 return
             if each in self._users and _gives_back(each) and spare > 0:

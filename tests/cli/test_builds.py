@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.cli.checks.builds import check_builds, check_catalog, compare_builds, sample_builds
-from audioproxy.cli.checks.results import CheckResult, Verdict
-from audioproxy.config import Config
+from audioproxy.cli.checks.builds import check_catalog, compare_builds, sample_builds
+from audioproxy.cli.checks.results import Verdict
 from audioproxy.variants.catalog import CatalogError, Entry, OnFailure, Page
 from audioproxy.variants.record import VariantRecord
-from tests.support.checks import collect
 from tests.support.stores import RECORD
 
 OWN, OTHER = "9.0.2-4:a186d3b2", "5.1.9-0+deb12u1:b6e71b83"
@@ -58,49 +55,34 @@ class FakeCatalog:
             if entry.key in self.unreadable:
                 on_failure(entry, PermissionError(13, "Permission denied"))
             elif build != "gone":
-                record = None if build is None else record_of(build)
+                record = None if build is None else replace(RECORD, build=build)
                 found.append((entry, record))
         return found
-
-
-def record_of(build: str) -> VariantRecord:
-    """Return the record of a variant that a build made."""
-    return replace(RECORD, build=build)
 
 
 class CompareTests(SynchronousTestCase):
     """`compare_builds`"""
 
-    def assert_result(
-        self, verdict: Verdict, words: str, own: str, builds: Sequence[str]
-    ) -> CheckResult:
-        """Require this verdict and text."""
-        found = compare_builds(own, builds)
-        self.assertEqual(("builds", verdict), (found.check, found.verdict))
-        self.assertIn(words, found.text)
-        return found
+    def test_texts(self) -> None:
+        """Builds are named with their numbers, the most frequent first; other ones are a note.
 
-    def test_same(self) -> None:
-        """Variants of this machine's build, and those without a recorded build, are no problem."""
-        good = Verdict.GOOD
-        self.assert_result(good, "the store has no variants yet", OWN, [])
-        words = f"of 2 stored variants, ffmpeg made 2 by the build of this machine, {OWN}"
-        self.assert_result(good, words, OWN, [OWN, OWN])
-        words = f"1 by the build of this machine, {OWN} and 2 by builds that were not recorded"
-        self.assert_result(good, words, OWN, ["unknown", OWN, "unknown"])
-        words = "of 1 stored variant, ffmpeg made 1 by builds that were not recorded"
-        self.assert_result(good, words, "", ["unknown"])
-
-    def test_other(self) -> None:
-        """Other builds are named with their numbers, the most frequent first, as a note."""
-        note = Verdict.NOTE
-        words = f"2 by {OTHER} and 1 by 7.1.5:0a0b0c0d, and this machine has {OWN}; stored variants"
-        self.assert_result(note, words, OWN, [OTHER, "7.1.5:0a0b0c0d", OTHER])
-        words = f"1 by the build of this machine, {OWN}, 1 by {OTHER} and 1 by builds that were not"
-        found = self.assert_result(note, words, OWN, [OTHER, "unknown", OWN])
-        self.assertIn("must not be resumed on another node", found.text)
-        # Without ffmpeg, another check says so.
-        self.assert_result(Verdict.GOOD, f"1 by {OTHER}", "", [OTHER])
+        Without ffmpeg, another check says so.
+        """
+        good, note, old = Verdict.GOOD, Verdict.NOTE, "7.1.5:0a0b0c0d"
+        own = f"by the build of this machine, {OWN}"
+        for this, builds, verdict, words in (
+            (OWN, [], good, "the store has no variants yet"),
+            (OWN, [OWN, OWN], good, f"of 2 stored variants, ffmpeg made 2 {own}"),
+            (OWN, ["unknown", OWN, "unknown"], good, f"1 {own} and 2 by builds that were not rec"),
+            ("", ["unknown"], good, "of 1 stored variant, ffmpeg made 1 by builds that were not"),
+            ("", [OTHER], good, f"1 by {OTHER}"),
+            (OWN, [OTHER, old, OTHER], note, f"2 by {OTHER} and 1 by {old}, and this machine has"),
+            (OWN, [OTHER, "unknown", OWN], note, f"1 {own}, 1 by {OTHER} and 1 by builds that"),
+        ):
+            found = compare_builds(this, builds)
+            self.assertEqual(("builds", verdict), (found.check, found.verdict), builds)
+            self.assertIn(words, found.text)
+            self.assertIs(verdict is note, "must not be resumed on another node" in found.text)
 
 
 class SampleTests(SynchronousTestCase):
@@ -149,11 +131,3 @@ class SampleTests(SynchronousTestCase):
         catalog = FakeCatalog([OWN] * 100)
         catalog.hangs_after = 20
         self.assertIn("of 20 stored variants, ", self.text(catalog, Verdict.GOOD, 10))
-
-    def test_no_store(self) -> None:
-        """Without a store, nothing is compared."""
-        engine: Any = SimpleNamespace(store=None)
-        checking = Deferred.fromCoroutine(
-            collect(check_builds(None, Config(allow_insecure=True), engine))
-        )
-        self.assertEqual([], self.successResultOf(checking))

@@ -41,43 +41,32 @@ class UrlTests(SynchronousTestCase):
         return parts
 
     def test_all_parts(self) -> None:
-        """`explain` shows what a URL requests and how the service would serve it.
-
-        With --json, these are data: options by key, and commands as lists of arguments.
-        """
+        """`explain` shows what a URL requests and how the service would serve it."""
         folder = Path(self.mktemp()).resolve()
         folder.mkdir()
         url = SIGNER.sign("/f:opus/br:96/t:30.0:15/plain/s3://masters/piece.wav")
         store = {"AP_VARIANT_STORE": f"file://{folder}", "AP_SERVE_MODE": "proxy"}
         parts = self.explain(url, **store)
         key = Variant(f="opus", br=96, t=(30, 15)).key("s3://masters/piece.wav")
-        for part, expected in {
-            "signature": {
-                "verdict": "good",
-                **dict.fromkeys(("reason", "expires", "previous_pair")),
-            },
+        verdict = {"verdict": "good", **dict.fromkeys(("reason", "expires", "previous_pair"))}
+        expected = {
+            "signature": verdict,
             "options": {"br": "96", "f": "opus", "t": "30:15"},
             "canonical": "br:96/f:opus/t:30:15",
             "source": "s3://masters/piece.wav",
             "cache_key": key,
             "stored_as": f"{folder}/{key[:2]}/{key}",
-        }.items():
-            self.assertEqual(expected, parts[part])
-        self.assertEqual(
-            (44100, 180.0), tuple(parts["read_as"][n] for n in ("sample_rate", "seconds"))
-        )
-        for name, option, value in (
-            ("ffprobe", "-protocol_whitelist", "file"),
-            ("ffmpeg", "-c:a", "libopus"),
-        ):
-            self.assertEqual(value, parts[name][parts[name].index(option) + 1])
+        }
+        self.assertEqual(parts, parts | expected)
+        assumed = tuple(parts["read_as"][name] for name in ("sample_rate", "seconds"))
+        self.assertEqual((44100, 180.0), assumed)
+        self.assertIn(" -protocol_whitelist file ", " ".join(parts["ffprobe"]))
+        self.assertIn(" -c:a libopus ", " ".join(parts["ffmpeg"]))
         ended = command("explain", "--no-probe", url, environment={**SECRETS, **store})
         for line in (
             "signature    good",
             "options      br:96    bit rate of 96 kbps",
-            "             f:opus   Opus in Ogg (audio/ogg)",
             "             t:30:15  15 s, from second 30 on",
-            "canonical    br:96/f:opus/t:30:15",
         ):
             self.assertIn(f"{line}\n", ended.out)
         self.assertIn(" -c:a libopus ", ended.out)
@@ -120,20 +109,8 @@ class UrlTests(SynchronousTestCase):
             self.assertRegex(ended.out, rf"(?m)^{title} +{words}")
         self.assertEqual(1, self.explain(SIGNER.sign("/exp:1/plain/local://a"), 3)["ends"])
 
-    def test_bad_source(self) -> None:
-        """`explain` shows the options of a URL even if its source is refused."""
-        parts = self.explain(SIGNER.sign("/f:opus/br:96/plain/ftp://x"), 4)
-        refused = {"status": 404, "error": "not_found"}
-        self.assertEqual(parts["refused"], parts["refused"] | refused)
-        self.assertEqual({"br": "96", "f": "opus"}, parts["options"])
-        self.assertEqual("br:96/f:opus", parts["canonical"])
-        self.assertNotIn("source", parts)
-
     def test_settings(self) -> None:
-        """Without a key, `explain` exits with 0 and reports that the signature is not checked.
-
-        It reports invalid settings, and shows the commands with assumed values.
-        """
+        """Without a key, `explain` exits with 0 and reports that the signature is not checked."""
         parts = self.explain(SIGNER.info_url("local://a"), AP_KEY="", AP_SALT="")
         self.assertEqual(
             ("info", {"verdict": "not checked"}), (parts["asks_for"], parts["signature"])
@@ -146,10 +123,7 @@ class UrlTests(SynchronousTestCase):
         self.assertIn(" 3< AP_LOCAL_ROOT/a\n", ended.out)
 
     def test_remote(self) -> None:
-        """The commands for a source that the service reads from a network read a file.
-
-        They have no URL, and nothing of the settings.
-        """
+        """The commands for a source that the service reads from a network read a file."""
         for source in ("https://h.example/a.mp3?token=hidden", "s3://hidden/a.mp3"):
             parts = self.explain(SIGNER.url(source))
             self.assertEqual({"3": "FILE"}, parts["descriptors"])
@@ -159,13 +133,6 @@ class UrlTests(SynchronousTestCase):
                 self.assertNotIn("hidden", str(parts[program]))
             ended = command("explain", "--no-probe", SIGNER.url(source))
             self.assertIn(" 3< FILE\n", ended.out)
-
-    def test_presigned(self) -> None:
-        """`explain` warns of a presigned query; the warning does not repeat it."""
-        parts = self.explain(SIGNER.url("https://h.example/a.mp3?X-Amz-Signature=hidden"))
-        self.assertRegex(parts["warning"], r"https://h.example/a.mp3\?\w+: the query seems to be")
-        self.assertNotIn("hidden", parts["warning"])
-        self.assertNotIn("warning", self.explain(SIGNER.url("https://h.example/a.mp3?v=1")))
 
     def test_unprintable(self) -> None:
         """`explain` shows a source as one line of printable text, whatever bytes it contains."""

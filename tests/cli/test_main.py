@@ -17,13 +17,6 @@ WITH_EXAMPLES = (*COMMANDS, *(f"store {name}" for name in store.COMMANDS))
 class HelpTests(SynchronousTestCase):
     """Help texts and completion scripts."""
 
-    def test_overview(self) -> None:
-        """`--help` names every command and explains the exit statuses."""
-        ended = command("--help")
-        self.assertEqual(0, ended.status)
-        for words in (*COMMANDS, "exit status", "--env-file"):
-            self.assertIn(words, ended.out)
-
     def test_examples(self) -> None:
         """Each command's help has examples, and the command accepts their arguments."""
         for name in WITH_EXAMPLES:

@@ -18,6 +18,7 @@ from audioproxy.cli.output import Form, Output, progress_bar
 from audioproxy.loudness import Measurement
 from audioproxy.urls import Signer, Variant
 from tests.cli.command import SECRETS, command
+from tests.support.service import children
 
 LOUD = Measurement((-20.0,) * 10, (-20.0,), 0.5)
 QUIET = Measurement((-30.0,) * 10, (-30.0,), 0.1)
@@ -84,7 +85,7 @@ class MeasureTests(SynchronousTestCase):
         self.assertEqual(self.yielded, [])
 
     def test_progress(self) -> None:
-        """The bar shows the audio of all sources so far."""
+        """The bar shows the audio of all sources so far, and starts no process."""
         texts: list[str] = []
         bar = progress_bar("sources", quiet=True)
         bar.set_postfix_str = texts.append
@@ -94,6 +95,7 @@ class MeasureTests(SynchronousTestCase):
         other(45)
         one(60)
         self.assertEqual(texts, ["0:30 of audio", "1:15 of audio", "1:45 of audio"])
+        self.assertEqual([], children())
 
 
 class ReportTests(SynchronousTestCase):

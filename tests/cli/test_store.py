@@ -177,10 +177,7 @@ class PurgeTests(StoreCase):
         self.assertEqual(3, len(outcome.values()["removed"]))
 
     def test_tags(self) -> None:
-        """The tags of all sources are printed, under every salt, and the calls of their caches.
-
-        A source that is given has tags, even if the store has none of its variants.
-        """
+        """The tags of all sources are printed, under every salt, and the calls of their caches."""
         salts = {"salt": b"new", "previous_key": (b"k" * 32,), "previous_salt": (b"old",)}
         config = Config(key=b"k" * 32, cache_tag_header="xkey", **salts)
         self.session = replace(self.session, config=config)
@@ -375,19 +372,3 @@ class OutputTests(SynchronousTestCase):
             self.assertIn(entry.key, "".join(lines))
             for line in lines if as_json else ():
                 json.loads(line)
-
-    def test_builds(self) -> None:
-        """`stat` counts the variants of each build of ffmpeg, in columns of their width (D78)."""
-        build = "7.1.5-0+deb13u1:0123abcd"
-        outcome = Statistics(parse_store("stat"))
-        for each in (build, build, ""):
-            outcome.add(Entry("0", 1000, NOW), StoredVariant.of(build=each).record)
-        outcome.add(Entry("0", 1000, NOW), None)
-        lines = list(outcome.lines())
-        first = next(number for number, line in enumerate(lines) if line.startswith("build"))
-        heading, *rows = lines[first : first + 3]
-        self.assertEqual([build, "2", "2", "kB"], rows[0].split())
-        self.assertEqual(["unknown", "2", "2", "kB"], rows[1].split())
-        self.assertEqual({len(heading)}, {len(row) for row in rows})
-        amounts = {name: amount["variants"] for name, amount in outcome.values()["builds"].items()}
-        self.assertEqual({build: 2, "unknown": 2}, amounts)

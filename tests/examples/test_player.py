@@ -55,8 +55,6 @@ class PlayerCase(SynchronousTestCase):
         self.env_file = self.root.parent / "its settings.env"
         #: Calls of the function that measures, each with the Deferred that it awaits.
         self.measuring: list[tuple[Source, Variant | None, Deferred[Measurement]]] = []
-        #: Measurements that were cancelled.
-        self.cancelled: list[Deferred[Measurement]] = []
 
     def add(self, *names: str | bytes) -> None:
         """Create empty files below the root."""
@@ -67,7 +65,7 @@ class PlayerCase(SynchronousTestCase):
 
     async def measure(self, source: Source, variant: Variant | None) -> Measurement:
         """Wait until the test ends the measurement."""
-        waiting: Deferred[Measurement] = Deferred(self.cancelled.append)
+        waiting: Deferred[Measurement] = Deferred()
         self.measuring.append((source, variant, waiting))
         return await waiting
 

@@ -9,10 +9,12 @@ from typing import Any
 
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IPullProducer
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.ssl import platformTrust
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
+from zope.interface import implementer
 
 from audioproxy.http_client.client import HttpClient
 from tests.support.consumers import FakeConsumer
@@ -94,21 +96,39 @@ class RealTests(TestCase):
         response = await self.client.request("GET", self.url, {})
         consumer = FakeConsumer(capacity=0)
         sending = response.stream(size).send(consumer)
-        server = self.connections[0].transport
-        server.write(bytes(size))
+        sender = Sender(self.connections[0].transport, size)
         left, idle_iterations = size, 0
         # The transfer is blocked once 200 reactor iterations have moved nothing.
         while idle_iterations < 200:
             await reactor_iteration()
-            now = len(server.dataBuffer) - server.offset + server._tempDataLen
-            idle_iterations = idle_iterations + 1 if now == left else 0
-            left = now
+            idle_iterations = idle_iterations + 1 if sender.left == left else 0
+            left = sender.left
         self.assertGreater(left, size // 2)
         self.assertLessEqual(len(consumer.data), 2 * 64 * 1024)
         consumer.on_write = consumer.drain
         consumer.drain()
         await sending
         self.assertEqual(len(consumer.data), size)
+
+
+@implementer(IPullProducer)
+class Sender:
+    """Producer of the bytes that a server sends, as fast as they are taken."""
+
+    def __init__(self, transport: Any, size: int) -> None:
+        self.left = size
+        self._transport = transport
+        transport.registerProducer(self, False)
+
+    def resumeProducing(self) -> None:
+        count = min(self.left, 64 * 1024)
+        self.left -= count
+        self._transport.write(bytes(count))
+        if not self.left:
+            self._transport.unregisterProducer()
+
+    def stopProducing(self) -> None:
+        self.left = 0
 
 
 def reactor_iteration() -> Deferred[None]:

@@ -6,11 +6,7 @@ import errno
 
 from OpenSSL.SSL import Error as TlsError
 from twisted.internet.defer import CancelledError
-from twisted.internet.error import (
-    ConnectionDone,
-    ConnectionLost,
-    ConnectionRefusedError,
-)
+from twisted.internet.error import ConnectionDone, ConnectionLost, ConnectionRefusedError
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from twisted.web._newclient import ParseError, PotentialDataLoss

@@ -8,8 +8,7 @@ from functools import cache
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import EncryptedSource
-from audioproxy.media.probe import Check
-from tests.support.audio import convert_all, noise, probe, render, write_wav
+from tests.support.audio import convert_all, noise, probe, write_wav
 from tests.support.matroska import ENCODINGS, TRACK, TRACKS, element
 
 ENCRYPTION = (
@@ -83,13 +82,3 @@ class EncryptedTests(SynchronousTestCase):
         }.items():
             error = self.assertRaises(EncryptedSource, probe, source)
             self.assertEqual(error.status, 415, name)
-
-    def test_clear(self) -> None:
-        """Clear sources render, even if their audio data has the name of a protection scheme."""
-        made = sources()
-        box = struct.pack(">I4s", 8, b"sinf")
-        for name in ("m4a", "mov"):
-            at = made[name].index(b"mdat") + 200
-            source = made[name][:at] + box + made[name][at + 8 :]
-            self.assertNotIn(Check.ENCRYPTION, probe(source).pending)
-            self.assertTrue(render(source, "f:wav"))

@@ -20,7 +20,6 @@ from audioproxy.media.command.decoding import open_source
 from audioproxy.media.ffprobe import probe_arguments
 from audioproxy.media.inputs import Input
 from audioproxy.media.lengths.wav import MUCH_SPACE
-from tests.media.test_tagged_live import tag
 from tests.support.audio import (
     Sound,
     convert,
@@ -147,21 +146,6 @@ class WavTests(SynchronousTestCase):
     def test_byte_order(self) -> None:
         """RIFX is big-endian, with integers and floats of each depth, plain or extended."""
         self.assert_exact(dict(big_endian()))
-
-    def test_tagged(self) -> None:
-        """Behind ID3v2 tags, small, large or several, samples are what they are without."""
-        listed, rifx = dict(misstated()), dict(big_endian())
-        files = {name: listed[name] for name in ("192001, 0 behind", f"0, {2 * len(INFO)} behind")}
-        files |= {name: rifx[name] for name in ("16 bits, tag 1", "24 bits, tag 65534")}
-        padded = struct.pack("<HHI", 22, 24, 3) + bytes.fromhex("0100000000001000800000aa00389b71")
-        data = chunk(b"data", stored("32"))
-        files["24 in 32 bits"] = wav(form(32, 0xFFFE, "<", padded), data)
-        layouts = cycle((tag(5000), tag(1000) + tag(2000), tag(1_200_000)))
-        self.assert_exact({name: next(layouts) + file for name, file in files.items()})
-        for data in encoded().values():
-            source = contain(bytes(96_000) + data, CONTAINERS["wav"])
-            for tags in (tag(5000), tag(1_200_000)):
-                self.assertRaises(UndecodableSource, probe, tags + source)
 
     def test_laws(self) -> None:
         """A-law and µ-law sound alike in RIFX, in NIST SPHERE and in RIFF."""

@@ -8,14 +8,12 @@ from itertools import product
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.errors import Refusal
 from tests.support.audio import (
     Sound,
     convert_all,
     noise,
     probe,
     render,
-    render_all,
     render_and_decode_all,
     write_wav,
 )
@@ -99,10 +97,3 @@ class TaggedTests(SynchronousTestCase):
             file = bare()[kind]
             sources = file, LAYOUTS["two"] + file, LAYOUTS["print size"] + file
             self.assertEqual(1, len({render(source, "f:peaks/pts:20") for source in sources}), kind)
-
-    def test_mp4(self) -> None:
-        """MP4 behind a tag is refused: ffmpeg would read other bytes of it as samples."""
-        words = {"pcm": "-c:a pcm_s16le -f mov", "aac": "-c:a aac -f mp4"}
-        for file in convert_all(write_wav(noise(44100, 44100)), words).values():
-            for tags in (LAYOUTS["usual"], LAYOUTS["two"], LAYOUTS["print size"]):
-                self.assertRaises(Refusal, render_all, tags + file, ["f:wav"])

@@ -298,10 +298,7 @@ class CellTests(CellCase):
     """What is executed by ``audioproxy-cell``"""
 
     def test_local(self) -> None:
-        """With a local source, a program can load code, and read libraries.
-
-        No other attempt succeeds, and no server receives anything.
-        """
+        """With a local source, a program can load code and read libraries, and nothing else."""
 
         def execute(output: str, words: list[str]) -> subprocess.CompletedProcess[bytes]:
             command = self.cells.command_line([*SOURCE, *words], [3], LIMITS)
@@ -384,10 +381,7 @@ class LinkedTests(CellCase):
         await self.attempt({})
 
     async def test_far(self) -> None:
-        """With a remote source, whose blocks arrive on demand, no attempt succeeds either.
-
-        Its file and its map stay as they are, and no question arrives that was not asked.
-        """
+        """With a remote source, whose blocks arrive on demand, no attempt succeeds either."""
         source = FarSource(Path(self.fixture.source).read_bytes())
         self.addCleanup(source.close)
         for block in range(source.blocks):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from unittest.mock import patch
 
 from twisted.internet import reactor
-from twisted.internet.defer import Deferred
-from twisted.internet.task import Clock, deferLater
+from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
 from audioproxy.process.child import Child, ChildTimeout, Exit
@@ -67,26 +64,6 @@ class ChildTests(RealCase):
             await self.start(["/bin/cat", "/dev/zero"], stdout_limit=1 << 40, timeout=0.01).wait()
         self.assertEqual(set(), opened_since(before))
 
-    async def test_endless_stderr(self) -> None:
-        """A child that prints megabytes to stderr waits again and again; its end is read."""
-        # Its time passes only while the child waits.
-        clock = Clock()
-        script = "exec >&2; head -c 3145728 /dev/zero; echo; echo the end"
-        launcher = Launcher(reactor, clock, ENVIRONMENT)
-        child = launcher.launch(["/bin/sh", "-c", script], {}, PATIENCE)
-        waiting, pauses = Deferred.fromCoroutine(child.wait()), 0
-        while not waiting.called:
-            if child.read_stderr() is None:
-                pauses += 1
-                clock.advance(1)
-            await deferLater(reactor, 0)
-        ended = await waiting
-        self.assertEqual(0, ended.code)
-        self.assertTrue(ended.stderr.endswith(b"\nthe end\n"))
-        # A pause follows each 64 KiB, or 72 with the rest of a read. The first megabyte is read at
-        # once, and so are the 64 KiB that the pipe holds at the end.
-        self.assertGreaterEqual(pauses, (2048 - 64) // 72)
-
     async def test_killed_while_it_waits(self) -> None:
         """A child whose stderr is not read for now is killed and reaped at once."""
         clock = Clock()
@@ -97,18 +74,6 @@ class ChildTests(RealCase):
         child.kill()
         self.assertEqual((await child.wait()).signal, signal.SIGKILL)
         self.assertEqual(clock.getDelayedCalls(), [])
-
-    async def test_environment(self) -> None:
-        """A child has exactly the given environment, without keys and credentials (D45)."""
-        secrets = {"AP_KEY": "00" * 32, "AP_SALT": "ff", "AWS_SECRET_ACCESS_KEY": "s"}
-        with patch.dict(os.environ, secrets):
-            ended = await self.start([shutil.which("env") or "env"]).wait()
-        seen = dict(line.split("=", 1) for line in ended.stdout.decode().splitlines())
-        self.assertEqual(seen, ENVIRONMENT)
-
-    async def test_stdin(self) -> None:
-        """A child that reads its stdin gets EOF."""
-        self.assertEqual(await self.start(["/bin/cat"]).wait(), Exit(0))
 
     async def test_descriptors(self) -> None:
         """A child has each file under the requested descriptor, even if two numbers are swapped."""
@@ -124,15 +89,6 @@ class ChildTests(RealCase):
             ended = await self.run_python(source, requested)
             expected = [texts[file] for file in requested.values()]
             self.assertEqual(ended.stdout.decode().split(), expected, ended)
-
-    async def test_no_other_descriptor(self) -> None:
-        """A child inherits only the requested descriptors, even if others are inheritable."""
-        inheritable = os.open(os.devnull, os.O_RDONLY)
-        self.addCleanup(os.close, inheritable)
-        os.set_inheritable(inheritable, True)
-        ended = await self.run_python("import os; print(os.listdir('/proc/self/fd'))")
-        # Descriptor 3 is that of the listed folder itself.
-        self.assertEqual(ended.stdout, b"['0', '1', '2', '3']\n")
 
     def test_refused(self) -> None:
         """A program that cannot be started is reported at once with its name; nothing leaks."""

@@ -138,55 +138,6 @@ class ReadTests(SynchronousTestCase):
         finally:
             source.close()
 
-    def test_removed_while_it_is_read(self) -> None:
-        """A block that is removed after it was found is asked for again, also if it is back."""
-        source = self.open()
-        source.put(0)
-        # In the end, it is back at once.
-        changes = [[source.punch], [source.punch], [source.punch, source.put]]
-
-        def answer(block: int) -> int:
-            if block != NO_BLOCK:
-                source.put(block)
-            elif changes:
-                for change in changes.pop(0):
-                    change(0)
-            return 0
-
-        source.answer = answer
-        found = self.follow(source, "read:3:5", program=self.interrupted())
-        self.assertEqual([(5, CONTENT[:5])], found)
-        self.assertEqual([NO_BLOCK, 0] * 2 + [NO_BLOCK] * 2, source.questions)
-
-    def test_end(self) -> None:
-        """At the end of a source, and behind it, nothing is read and nothing is asked for."""
-        source = self.open()
-        steps = [f"{way}:3:100:{len(CONTENT) + more}" for way in WAYS_AT for more in (0, 1, 10**9)]
-        self.assertEqual([(0, b"")] * len(steps), self.follow(source, *steps))
-        self.assertEqual([], source.questions)
-        (last,) = self.follow(source, f"pread:3:100:{len(CONTENT) - 7}")
-        self.assertEqual((7, CONTENT[-7:]), last)
-
-    def test_empty(self) -> None:
-        """An empty source ends at once."""
-        self.assertEqual([(0, b"")] * 2, self.follow(self.open(b""), "read:3:1", "pread:3:1:1"))
-
-    def test_unread(self) -> None:
-        """Nothing is asked for by a call that reads no byte."""
-        source = self.open()
-        steps = [f"{way}:3:0:0" for way in (*WAYS[:2], *WAYS_AT[:4])]
-        found = self.follow(source, *steps, "pread:3:1:-1", "close:3", "read:3:1")
-        errors = [(-errno.EINVAL, b""), (0, b""), (-errno.EBADF, b"")]
-        self.assertEqual([*[(0, b"")] * 6, *errors], found)
-        self.assertEqual([], source.questions)
-
-    def test_other_files(self) -> None:
-        """Other files are read as ever."""
-        source = self.open()
-        found = self.follow(source, "mmap:1", *(f"{way}:0:10" for way in (*WAYS, *WAYS_AT)))
-        self.assertEqual([(0, b"")] * 9, found[1:])
-        self.assertNotEqual(-errno.ENODEV, found[0][0])
-
     def test_size_becomes_known(self) -> None:
         """A source ends where its file ends when a block is there, not when it was opened."""
         source = self.open()

@@ -123,14 +123,12 @@ class FakeExecutables:
 
     :ivar obstacle: why it is never linked ahead.
     :ivar looked: when that was asked for.
-    :ivar version: changes when its file is replaced.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self.obstacle: str | None = None
         self.looked: list[float] = []
-        self.version = 0
 
     def find_obstacle(self, program: str) -> str | None:
         self.looked.append(self._now())
@@ -138,7 +136,7 @@ class FakeExecutables:
         return self.obstacle
 
     def identify(self, path: str) -> object:
-        return self.version
+        return 0
 
     def read_folders(self, pid: int | None) -> set[str]:
         return set()
@@ -148,11 +146,14 @@ class ServerCase(SynchronousTestCase):
     """`WarmProgram` with a clock, and servers that are no processes"""
 
     def setUp(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin with a program that has no server."""
         self.clock = Clock()
         self.clock.advance(1_000_000)
         self.servers: list[FakeServer] = []
         self.processes: list[FakeProcess] = []
-        self.refusal: OSError | None = None
         self.files = FakeExecutables(lambda: self.now)
         confined = ConfinedProgram((PROGRAM,), is_script=False)
         self.cells = CellStarter("/bin/audioproxy-cell", {PROGRAM: confined})
@@ -175,8 +176,6 @@ class ServerCase(SynchronousTestCase):
 
     def new_process(self, *arguments: Any) -> FakeProcess:
         """Return a forked child."""
-        if self.refusal is not None:
-            raise self.refusal
         process = FakeProcess(*arguments)
         self.processes.append(process)
         return process
@@ -221,41 +220,28 @@ class ScheduleTests(ServerCase):
         self.assertTrue(self.launch())
 
     def test_failures(self) -> None:
-        """A server that ends before it is ready is started again, later each time."""
-        with capturedLogs() as events:
-            self.warm.open()
-            for _ in range(5):
-                self.servers[-1].end()
-                self.run_next()
-        self.assertEqual([0, 0, 1, 3, 7, 15], [server.started for server in self.servers])
-        # One warning for all of them.
-        (event,) = events
-        self.assertIn(
-            f"{PROGRAM} is started anew for each child until it is linked again: gone",
-            formatEvent(event),
-        )
+        """A server that ends before it is ready, or soon after, is started again, later each time.
 
-    def test_proven(self) -> None:
-        """A server that ends after a minute is started at once, and the next ones with delays."""
-        self.warm.open()
-        self.make_ready()
-        self.clock.advance(61)
-        for _ in range(4):
-            self.servers[-1].end()
-            self.run_next()
-        self.assertEqual([0, 61, 62, 64, 68], [server.started for server in self.servers])
-
-    def test_short_lived(self) -> None:
-        """Servers that end right after they have become ready are started later each time."""
-        self.warm.open()
-        with capturedLogs() as events:
-            for _ in range(4):
-                self.make_ready().end()
-                self.run_next()
-        self.assertEqual([0, 0, 1, 3, 7], [server.started for server in self.servers])
+        One warning is enough. After a minute of use, it is started at once.
+        """
         ready = f"{PROGRAM} is linked once, and forked"
         lost = f"{PROGRAM} is started anew for each child until it is linked again: gone"
-        self.assertEqual([ready, lost] * 4, [formatEvent(event) for event in events])
+        for use, starts, logged in (
+            (None, [0, 0, 1, 3, 7], [lost]),
+            (0, [0, 0, 1, 3, 7], [ready, lost] * 4),
+            (61, [0, 61, 122, 183, 244], [ready, lost] * 4),
+        ):
+            self.begin()
+            with capturedLogs() as events:
+                self.warm.open()
+                for _ in range(4):
+                    if use is not None:
+                        self.make_ready()
+                        self.clock.advance(use)
+                    self.servers[-1].end()
+                    self.run_next()
+            self.assertEqual(starts, [server.started for server in self.servers], use)
+            self.assertEqual(logged, [formatEvent(event) for event in events], use)
 
     def test_slow(self) -> None:
         """A server that is not ready in time is ended; the same for its first child."""
@@ -320,45 +306,6 @@ class ScheduleTests(ServerCase):
             self.run_next()
             self.make_ready()
 
-    def test_no_descriptors_for_trial(self) -> None:
-        """A server that cannot be tried for lack of descriptors is started again."""
-        self.warm.open()
-        self.refusal = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        server = self.servers[-1]
-        server.become_ready()
-        (reason,) = server.killed
-        self.assertIn("Too many open files", reason)
-        self.refusal = None
-        server.end(reason)
-        self.assertIn("Too many open files", str(self.warm.obstacle))
-        self.run_next()
-        self.make_ready()
-        self.assertTrue(self.launch())
-
-    def test_crash_in_trial(self) -> None:
-        """A program that crashes in its trial does not replace a server for ever."""
-        self.warm.open()
-        for _ in range(3):
-            self.servers[-1].become_ready()
-            self.processes[-1].end(signal.SIGSEGV)
-            self.assertRegex(self.servers[-1].killed[0], "a child fails .* signal 11")
-            self.servers[-1].end()
-            self.run_next()
-        self.assertEqual([0, 0, 1, 3], [server.started for server in self.servers])
-
-    def test_crash_in_next_trial(self) -> None:
-        """A server stays in use when the first child of the next one crashes."""
-        self.warm.most_forks = 1
-        self.warm.open()
-        first = self.make_ready()
-        self.assertTrue(self.launch())
-        self.servers[-1].become_ready()
-        self.processes[-1].end(signal.SIGSEGV)
-        self.assertRegex(self.servers[-1].killed[0], "a child fails .* signal 11")
-        self.servers[-1].end()
-        self.assertTrue(self.launch())
-        self.assertEqual(([], None), (first.killed, self.warm.obstacle))
-
     def test_refusals(self) -> None:
         """A server that cannot fork for now stays; one that is lost is ended and started again."""
         self.warm.open()
@@ -376,31 +323,24 @@ class ScheduleTests(ServerCase):
         server.end()
         self.assertTrue(self.launch())
 
-    def test_closed(self) -> None:
-        """After the end of all processes, a closed one is closed; nothing is started again."""
-        self.warm.open()
-        server = self.servers[-1]
-        server.become_ready()
-        self.warm.close_now()
-        self.assertEqual((["closed"], ["KILL"]), (server.killed, self.processes[-1].signals))
-        closing: Any = self.warm.close()
-        self.assertIsNotNone(closing.send(None))
-        server.end()
-        self.processes[-1].end(signal.SIGKILL)
-        self.assertRaises(StopIteration, closing.send, None)
-        self.assertEqual(([], 1), (self.clock.getDelayedCalls(), len(self.servers)))
-
     def test_closed_during_a_trial(self) -> None:
-        """Nothing of a trial is open any more when the end of the servers is reported."""
+        """After the end of all processes, nothing of a trial is open, and nothing starts again."""
         before = open_descriptors()
-        self.warm.open()
-        self.servers[-1].become_ready()
-        self.processes[-1].end()
-        closing = Deferred.fromCoroutine(self.warm.close())
-        closing.addCallback(lambda _: opened_since(before))
-        self.servers[-1].end()
-        self.processes[-1].end(signal.SIGKILL)
-        self.assertEqual(set(), self.successResultOf(closing))
+        for ended in (0, 1):
+            self.begin()
+            self.warm.open()
+            (server,) = self.servers
+            server.become_ready()
+            for _ in range(ended):
+                self.processes[-1].end()
+            closing = Deferred.fromCoroutine(self.warm.close())
+            closing.addCallback(lambda _: opened_since(before))
+            self.assertEqual((["closed"], ["KILL"]), (server.killed, self.processes[-1].signals))
+            server.end()
+            self.assertNoResult(closing)
+            self.processes[-1].end()
+            self.assertEqual(set(), self.successResultOf(closing))
+            self.assertEqual(([], 1), (self.clock.getDelayedCalls(), len(self.servers)))
 
 
 class FarTests(ServerCase):
@@ -459,32 +399,6 @@ class FarTests(ServerCase):
             self.servers[-1].end()
             self.assertFalse(self.successResultOf(self.ask()))
         self.assertEqual(1, len(self.warned(events)))
-
-    def test_replaced(self) -> None:
-        """A question waits for the server that takes the place of an outdated one."""
-        self.ask()
-        self.make_ready()
-        for notices in (self.assert_refused, lambda: None):
-            self.files.version += 1
-            notices()
-            waiting = self.ask()
-            self.assertNoResult(waiting)
-            self.assertEqual(["replaced"], self.servers[-2].killed)
-            self.make_ready()
-            self.assertTrue(self.successResultOf(waiting))
-
-    def test_lost_while_next_is_linked(self) -> None:
-        """A question waits for the next server if the present one is lost meanwhile."""
-        self.warm.most_forks = 1
-        self.ask()
-        first = self.make_ready()
-        self.assertTrue(self.launch())
-        self.assertTrue(self.successResultOf(self.ask()))
-        first.end()
-        waiting = self.ask()
-        self.assertNoResult(waiting)
-        self.make_ready()
-        self.assertTrue(self.successResultOf(waiting))
 
     def test_does_not_ask(self) -> None:
         """A program that does not ask for blocks, or crashes, is linked for other sources only."""

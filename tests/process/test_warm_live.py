@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from unittest.mock import patch
@@ -23,7 +22,6 @@ from tests.support.folders import free_descriptors
 from tests.support.processes import open_descriptors, opened_since
 from tests.support.service import (
     PATIENCE,
-    PROJECT,
     Process,
     all_children,
     is_running,
@@ -31,10 +29,8 @@ from tests.support.service import (
     reactor,
     until,
 )
-from tests.support.stand_ins import ENDLESS, HARMLESS, THREADED, compile_library, compile_program
+from tests.support.stand_ins import HARMLESS, THREADED, compile_library, compile_program
 from tests.support.warm_programs import (
-    ENVIRONMENT,
-    ClockReactor,
     WarmCase,
     connect,
     launcher_of,
@@ -42,29 +38,6 @@ from tests.support.warm_programs import (
     running_server,
     warnings,
 )
-
-# A service that starts its reactor after its servers, and has a child that it has forked itself,
-# with copies of its sockets. It prints the IDs of that child and of one that waits.
-SERVICE = """
-import os, sys, time
-from twisted.internet import reactor
-from twisted.internet.defer import Deferred
-from tests.support.warm_programs import connect, launcher_of
-warm, _ = connect(sys.argv[1])
-launcher = launcher_of(warm)
-warm.open()
-
-async def launch():
-    await warm.settle()
-    child = launcher.launch([sys.argv[1], "wait"], {}, 1000, stdout_limit=100)
-    own = os.fork()
-    if not own:
-        time.sleep(1000)
-    print(own, child.protocol.pid, flush=True)
-
-Deferred.fromCoroutine(launch()).addErrback(lambda failure: print(failure, flush=True))
-reactor.run()
-"""
 
 
 class ServerTests(WarmCase):
@@ -78,10 +51,7 @@ class ServerTests(WarmCase):
         self.assertEqual(([], None), (self.cold, warm.obstacle))
 
     async def test_killed(self) -> None:
-        """The end of a server, or of its spare child, is noticed with or without a request.
-
-        A child is started in spite of it. One warning says so, and another server starts.
-        """
+        """The end of a server, or of its spare child, is noticed with or without a request."""
         for victim, is_used in (
             ("group", True),
             ("server", True),
@@ -209,17 +179,6 @@ class ServerTests(WarmCase):
             await until(lambda: warm.obstacle is None, "the server")
             await self.starter.close()
 
-    async def test_replaced_after_crash(self) -> None:
-        """A server is replaced when a child has crashed, and not when it was killed."""
-        warm = await self.open()
-        server = running_server(warm)
-        await self.run_program("raise", str(signal.SIGKILL.value))
-        self.assertEqual(server, warm.server_pid)
-        ended = await self.run_program("raise", str(signal.SIGABRT.value))
-        self.assertEqual(signal.SIGABRT, ended.signal)
-        await self.until_replaced(warm, server)
-        await self.assert_warm(warm)
-
     async def test_replaced_after_upgrade(self) -> None:
         """A server is replaced when its program or a library was, and for no other change."""
         program = compile_program(self.folder, library=HARMLESS)
@@ -230,11 +189,7 @@ class ServerTests(WarmCase):
             shutil.copy(program, copy)
             copy.rename(program)
 
-        for change in (
-            upgrade,
-            lambda: os.utime(program),
-            lambda: compile_library(self.folder, HARMLESS),
-        ):
+        for change in (upgrade, lambda: compile_library(self.folder, HARMLESS)):
             server = running_server(warm)
             with capturedLogs() as events:
                 change()
@@ -248,45 +203,6 @@ class ServerTests(WarmCase):
         program.with_name("other").write_bytes(b"")
         await self.assert_warm(warm)
         self.assertEqual(server, warm.server_pid)
-
-    async def test_removed(self) -> None:
-        """A program that was removed cannot be started, and is linked again when it is back."""
-        program = compile_program(self.folder)
-        warm = await self.open(str(program))
-        program.rename(self.folder / "away")
-        with self.assertRaises(SpawnFailed):
-            ended = await self.run_program("end", "exit")
-            self.assertTrue(ended.never_ran)
-            raise SpawnFailed
-        self.assertIn("cannot be read (No such file or directory)", str(warm.obstacle))
-        (self.folder / "away").rename(program)
-        await until(lambda: warm.obstacle is None, "the next server")
-        await self.assert_warm(warm)
-
-    async def test_service_killed(self) -> None:
-        """Nothing outlives a killed service, even if a process that it has forked does."""
-        service = Process()
-        reactor.spawnProcess(
-            service,
-            sys.executable,
-            [sys.executable, "-c", SERVICE, plain_program()],
-            {**ENVIRONMENT, "PYTHONPATH": str(PROJECT)},
-        )
-        self.addCleanup(service.signal, signal.SIGKILL)
-        found = await service.printed(r"(\d+) (\d+)\n", "the process IDs")
-        own, child = map(int, found.groups())
-        # The server, its spare child, the child, and the one that the service has forked itself.
-        started = await until(
-            lambda: len(found := all_children(service.pid)) == 4 and found, "the processes"
-        )
-        self.assertTrue({own, child} < set(started))
-        service.signal(signal.SIGKILL)
-        for pid in set(started) - {own}:
-            await until(lambda pid=pid: not is_running(pid), "the end of a process")
-        self.assertTrue(is_running(own))
-        os.kill(own, signal.SIGKILL)
-        # It has held the pipes.
-        await service.end()
 
 
 class ObstacleTests(WarmCase):
@@ -338,13 +254,6 @@ class ObstacleTests(WarmCase):
             self.assertIn(words, await self.refused(path))
             self.assertEqual([], self.warned)
 
-    async def test_never_linked(self) -> None:
-        """A program that is not linked in time is started anew."""
-        warm = self.connect(str(compile_program(self.folder, library=ENDLESS)), start_timeout=0.01)
-        self.starter.open()
-        await self.starter.settle()
-        self.assertEqual("it takes too long", warm.obstacle)
-
     async def test_fails(self) -> None:
         """A program whose main fails is started anew, and the reason has what it prints."""
         for action, reason in (
@@ -355,20 +264,6 @@ class ObstacleTests(WarmCase):
             program = compile_program(self.folder, f"-DON_VERSION={action}")
             self.assertRegex(await self.refused(program), reason)
             self.assertEqual(1, len(self.warned), self.warned)
-
-    async def test_hangs(self) -> None:
-        """A program whose main hangs is started anew, and the one that hangs is ended."""
-        program = compile_program(self.folder, "-DON_VERSION=pause()")
-        timed = ClockReactor()
-        warm = self.connect(str(program), reactor=timed)
-        self.starter.open()
-        # Not before that: the test is about the child.
-        await until(lambda: self.processes, "the first child")
-        pid = self.processes[0].pid
-        timed.clock.advance(PATIENCE)
-        await self.starter.settle()
-        self.assertEqual("it takes too long", warm.obstacle)
-        await until(lambda: not is_running(pid), "the end of the first child")
 
     async def test_streams(self) -> None:
         """A program that reads by streams of the C library gets no source that may lack blocks."""

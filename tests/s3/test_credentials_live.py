@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from twisted.protocols.portforward import ProxyFactory
 
-from audioproxy.config import load
 from audioproxy.service import BootError
-from tests.support.authority import Authority
-from tests.support.buckets import s3_server
-from tests.support.remote import (
-    HOLD,
-    RemoteCase,
-    key_of,
-)
+from tests.support.processes import set_environment
+from tests.support.remote import HOLD, RemoteCase
 from tests.support.service import fetch, reactor, short_flac, until
 
 #: Requirements that are named at the end of boot errors.
@@ -76,29 +68,16 @@ class TLSStoreCheckTests(RemoteCase):
 
     tls = True
 
-    async def refusal(self, **settings: Any) -> str:
-        """Return the boot error of a service."""
-        try:
-            await self.new_service(**settings).startService()
-        except BootError as error:
-            return str(error)
-        raise AssertionError("the service has started")
-
     async def test_not_trusted(self) -> None:
         """A store is refused at boot if its certificate is not trusted or is for another name."""
-        other = str(Authority(Path(self.mktemp()).resolve()).bundle)
         other_endpoint = f"https://127.1.1.1:{self.forward_from_another_address()}"
         for settings, fault, wanted in (
-            ({"ca_bundle": None}, "certificate is not trusted", "AP_VARIANT_S3_CA_BUNDLE with"),
-            ({"ca_bundle": other}, "certificate is not trusted", "AP_VARIANT_S3_CA_BUNDLE with"),
-            (
-                {"endpoint": other_endpoint},
-                "certificate is for another name",
-                "AP_S3_ADDRESSING=path, or",
-            ),
+            ({"ca_bundle": None}, "is not trusted", "AP_VARIANT_S3_CA_BUNDLE with"),
+            ({"endpoint": other_endpoint}, "is for another name", "AP_S3_ADDRESSING=path, or"),
         ):
-            error_text = await self.refusal(variant_s3=self.s3(**settings))
-            self.assertRegex(error_text, f"{fault}.*; .*{wanted}")
+            with self.assertRaises(BootError) as raised:
+                await self.new_service(variant_s3=self.s3(**settings)).startService()
+            self.assertRegex(str(raised.exception), f"certificate {fault}.*; .*{wanted}")
         self.assertEqual([], self.stored())
 
     def forward_from_another_address(self) -> int:
@@ -116,7 +95,7 @@ class TLSStoreCheckTests(RemoteCase):
         """
         right = str(self.server.ca_bundle)
         await self.boot(source_s3=self.s3(ca_bundle=None))
-        self.patch(os, "environ", {**os.environ, "SSL_CERT_FILE": right})
+        set_environment(self, SSL_CERT_FILE=right)
         await self.boot(variant_s3=self.s3(ca_bundle=None))
         self.assertEqual([], self.stored())
         empty = Path(self.mktemp()).resolve()
@@ -132,36 +111,6 @@ class IdentityTests(RemoteCase):
     async def setUp(self) -> None:
         await super().setUp()
         self.put("a.flac", short_flac())
-
-    async def test_two_servers(self) -> None:
-        """Sources in cleartext and variants over TLS each use their own server and credentials."""
-        other = await s3_server(tls=True)
-        bucket = other.make_bucket()
-        reader = self.server.add_user("get")
-        environment = self.environment(
-            AWS_ACCESS_KEY_ID=reader.access_key,
-            AWS_SECRET_ACCESS_KEY=reader.secret_key,
-            AP_VARIANT_STORE=f"s3://{bucket}",
-            AP_VARIANT_S3_ENDPOINT=other.endpoint,
-            AP_VARIANT_S3_CA_BUNDLE=str(other.ca_bundle),
-            AP_VARIANT_S3_ACCESS_KEY_ID=other.owner.access_key,
-            AP_VARIANT_S3_SECRET_ACCESS_KEY=other.owner.secret_key,
-            AP_VARIANT_S3_REGION=other.region,
-            AP_SERVE_MODE="redirect",
-        )
-        config, _ = load(environment)
-        names = ("source_s3", "variant_s3", "variant_store", "serve_mode")
-        service = await self.boot(**{name: getattr(config, name) for name in names})
-        miss = await fetch(service.port, self.url("a.flac"))
-        self.assertEqual((200, True), (miss.status, miss.complete))
-        await until(lambda: other.keys(bucket), "the write-back")
-        self.assertEqual([key_of(miss).encode()], other.keys(bucket))
-        hit = await fetch(service.port, self.url("a.flac"))
-        location = (hit["location"] or b"").decode()
-        self.assertTrue(location.startswith(f"{other.endpoint}/{bucket}/"), location)
-        self.assertIn(f"X-Amz-Credential={other.owner.access_key}%2F", location)
-        self.assertEqual(miss.body, other.fetch(location).require_success().body)
-        self.assertEqual([], self.stored())
 
     async def test_session_token(self) -> None:
         """Session tokens work for sources, write-backs and redirects; a forged one gives 404."""

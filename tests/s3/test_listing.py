@@ -5,11 +5,10 @@ from __future__ import annotations
 from urllib.parse import parse_qs, urlsplit
 
 from audioproxy.config import S3Config
-from audioproxy.s3 import objects
 from audioproxy.s3.errors import Denied, Unavailable
 from audioproxy.s3.listing import ListedObject, ListedUpload, list_page, list_uploads
 from audioproxy.s3.objects import ObjectStore
-from tests.support.wire import ClientCase, error, is_signed, reply
+from tests.support.wire import RetryCase, error, is_signed, reply
 
 SECRET = "a-secret"
 SETTINGS = S3Config("http://s3.test", "path", None, "AKIA", SECRET, None, "us-east-1")
@@ -24,12 +23,11 @@ PAGE = """<?xml version="1.0" encoding="UTF-8"?>
 LAST = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
 
 
-class ListPageTests(ClientCase):
+class ListPageTests(RetryCase):
     """`list_page`"""
 
     def setUp(self) -> None:
         super().setUp()
-        self.patch(objects, "RETRY_DELAY", 0)
         self.store = ObjectStore(SETTINGS, self.client)
 
     def page(

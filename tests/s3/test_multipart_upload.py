@@ -14,12 +14,7 @@ from audioproxy.s3.errors import Busy, Denied, StoreError, Unavailable, Unreacha
 from audioproxy.s3.multipart_upload import put_multipart
 from audioproxy.s3.objects import ObjectStore, UploadRange
 from tests.support.http import Log
-from tests.support.wire import (
-    ClientCase,
-    error,
-    is_signed,
-    reply,
-)
+from tests.support.wire import ClientCase, error, is_signed, reply
 
 SECRET = "secret"
 DATA = bytes(range(256)) * 10

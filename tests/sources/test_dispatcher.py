@@ -93,33 +93,27 @@ class SourcesTests(SynchronousTestCase):
             (S3, "the bucket b"),
             (HTTPS, "the origin a.example"),
         ):
-            for seconds in (1.9, 2.1):
-                for failure in (None, UpstreamUnavailable()):
-                    clock, pending = Clock(), Deferred[OpenSource]()
-                    self.log.events.clear()
+            for seconds, failure in ((1.9, None), (2.1, None), (2.1, UpstreamUnavailable())):
+                clock, pending = Clock(), Deferred[OpenSource]()
+                self.log.events.clear()
 
-                    async def open_source(
-                        source: Source,
-                        *,
-                        reads: bool = True,
-                        pending: Deferred[OpenSource] = pending,
-                    ) -> OpenSource:
-                        return await pending
+                async def open_source(
+                    source: Source, *, reads: bool = True, pending: Deferred[OpenSource] = pending
+                ) -> OpenSource:
+                    return await pending
 
-                    sources = SourceDispatcher(
-                        None, {source.scheme: open_source}, now=clock.seconds
-                    )
-                    opening = Deferred.fromCoroutine(sources.open(source))
-                    clock.advance(seconds)
-                    if failure is None:
-                        pending.callback(FakeSource(3))
-                        self.successResultOf(opening).close()
-                    else:
-                        pending.errback(failure)
-                        self.failureResultOf(opening, UpstreamUnavailable)
-                    texts = [formatEvent(event) for event in self.log.events]
-                    slow = [f"a source took {seconds} s to open: {place} is slow"]
-                    self.assertEqual(slow if seconds >= 2 else [], texts)
+                sources = SourceDispatcher(None, {source.scheme: open_source}, now=clock.seconds)
+                opening = Deferred.fromCoroutine(sources.open(source))
+                clock.advance(seconds)
+                if failure is None:
+                    pending.callback(FakeSource(3))
+                    self.successResultOf(opening).close()
+                else:
+                    pending.errback(failure)
+                    self.failureResultOf(opening, UpstreamUnavailable)
+                slow = [f"a source took {seconds} s to open: {place} is slow"]
+                texts = [formatEvent(event) for event in self.log.events]
+                self.assertEqual(slow if seconds >= 2 else [], texts)
 
     def test_unset_setting(self) -> None:
         """Without its setting, a source is a 404; this is logged once, with the setting's name."""
@@ -143,30 +137,19 @@ class SourcesTests(SynchronousTestCase):
         self.assertEqual(4, self.warnings("AWS_ACCESS_KEY_ID"))
 
     def test_allowlist(self) -> None:
-        """Only a source that an entry matches is opened; any other one is a 404, unopened."""
-        hosts = name, sub, _ = "origin.test a.origin.test xorigin.test".split()
-        # tests.grammar.test_allowlist has all forms of entries.
-        for entry, admitted in (
-            ("ORIGIN.Test", {name}),
-            ("*.Origin.TEST", {sub}),
-            ("origin.test:443", set()),
-            ("https://origin.test", set()),
+        """Only a source that an entry matches is opened; any other one is a 404, unopened.
+
+        tests.grammar.test_allowlist has all forms of entries.
+        """
+        self.local.crash = UpstreamUnavailable()
+        sources = SourceDispatcher(("nobody.test", "ORIGIN.Test"), {"https": self.local.open})
+        for host, error in (
+            ("Origin.test.", UpstreamUnavailable),
+            ("a.origin.test", NotFound),
+            ("xorigin.test", NotFound),
         ):
-            opened: list[str] = []
-
-            async def open_https(
-                source: HttpsSource, *, reads: bool = True, opened: list[str] = opened
-            ) -> OpenSource:
-                opened.append(source.host)
-                raise UpstreamUnavailable
-
-            sources = SourceDispatcher(("nobody.test", entry), {"https": open_https})
-            for host in hosts:
-                spelled = host.replace("origin", "Origin").replace(".test", ".test.")
-                source = parse_https(f"https://{spelled}/a".encode())
-                error = UpstreamUnavailable if host in admitted else NotFound
-                self.assert_refused(sources, source, error)
-            self.assertEqual(admitted, {*opened}, entry)
+            self.assert_refused(sources, parse_https(f"https://{host}/a".encode()), error)
+        self.assertEqual(1, len(self.local.calls))
         self.assert_refused(SourceDispatcher(("other",), {}), S3, NotFound)
 
     def test_imitations(self) -> None:

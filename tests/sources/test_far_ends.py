@@ -16,11 +16,10 @@ from audioproxy.sources.far_file import FarFile, Reader
 from audioproxy.sources.far_source import LAST_BYTES, START_BYTES, FarSource
 from audioproxy.sources.fetch import MOST_PATIENCE, Busy, Part
 from audioproxy.testing import FakeThreads
-from tests.sources.test_far_file import CONTENT, FarFileCase
+from tests.sources.test_far_file import CONTENT, LOST, MIB, FarFileCase
 from tests.sources.test_far_source import FarSourceCase, look
 from tests.support.far_versions import FakeStream, FakeVersion
-
-MIB = 1024 * 1024
+from tests.support.processes import open_descriptors, opened_since
 
 
 class FileEndTests(FarFileCase):
@@ -36,77 +35,6 @@ class FileEndTests(FarFileCase):
         """Run disk work at once, or when a test says so."""
         return self.threads.in_thread(work) if self.is_slow else super().in_thread(work)
 
-    def finish(self, version: FakeVersion) -> None:
-        """Let the disk be fast again, and all bytes arrive."""
-        self.is_slow = False
-        self.threads.run()
-        version.run()
-
-    def test_reader_that_leaves_during_a_write(self) -> None:
-        """Who asks for a block while the fetch of another reader ends gets it."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
-        first = Reader()
-        self.wanted(file, 0, first)
-        self.is_slow = True
-        version.streams[0].arrive(100_000)
-        file.leave(first)
-        waiting = file.want(5, Reader())
-        self.finish(version)
-        self.successResultOf(waiting)
-        self.assert_content(file, 5)
-
-    def test_two_waiters_of_one_fetch(self) -> None:
-        """Who waits for a block of a fetch that ends for another reader gets another fetch."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
-        first = Reader()
-        self.wanted(file, 0, first)
-        waiting = file.want(3, first)
-        # The reader jumps, and its question about the first place is still open.
-        jumped = file.want(100, first)
-        version.run()
-        self.successResultOf(jumped)
-        self.successResultOf(waiting)
-        self.assert_content(file, 3)
-
-    def test_given_back_in_the_middle(self) -> None:
-        """A block that is given back while another fetch stands in its middle is not torn."""
-        self.patch(far_files, "LEAST_KEPT", 0)
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
-        slow = Reader()
-        self.wanted(file, 0, slow)
-        self.wanted(file, 60)
-        one, two = version.streams
-        two.arrive()
-        while one.first < 60 * BLOCK + 30_000:
-            one.is_paused = False
-            one.arrive(min(10_000, 60 * BLOCK + 30_000 - one.first))
-        self.successResultOf(Deferred.fromCoroutine(file.give_back(64)))
-        waiting = file.want(60, slow)
-        one.is_paused = False
-        version.run()
-        self.successResultOf(waiting)
-        self.assert_content(file, 60)
-
-    def test_kept_while_it_is_given_back(self) -> None:
-        """A copy has no holes, though blocks were to be given back when it began."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
-        file.begin(None, 40 * BLOCK)
-        version.run()
-        self.is_slow = True
-        self.wanted(file, 60)
-        version.streams[-1].arrive(BLOCK)
-        Deferred.fromCoroutine(file.give_back(8))
-        completing = file.complete()
-        self.finish(version)
-        self.successResultOf(completing)
-        self.assertTrue(file.is_complete)
-        for block in range(len(CONTENT) // BLOCK + 1):
-            self.assert_content(file, block)
-
     def test_large_kept_source(self) -> None:
         """A source that is kept beyond the bound does not take the blocks of others."""
         self.files = self.create_files(8 * BLOCK)
@@ -114,8 +42,7 @@ class FileEndTests(FarFileCase):
         kept = self.create(whole, identity=b"w\n1")
         kept.begin(whole.part(0, len(CONTENT)), None)
         whole.run()
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         self.wanted(file, 20)
         version.run()
         self.assert_content(file, 20)
@@ -123,8 +50,7 @@ class FileEndTests(FarFileCase):
 
     def test_copy_that_fails(self) -> None:
         """A copy that fails is not complete; the next one gets what is missing."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         version.faults = [None, Busy("503", MOST_PATIENCE + 1)]
         file.begin(None, 4 * BLOCK)
         version.run()
@@ -137,8 +63,7 @@ class FileEndTests(FarFileCase):
 
     def test_copy_that_nobody_awaits(self) -> None:
         """A copy ends with the last one who waits for it."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         completing = file.complete()
         completing.addErrback(lambda failure: None)
         completing.cancel()
@@ -148,11 +73,9 @@ class FileEndTests(FarFileCase):
 
     def test_shrunk(self) -> None:
         """A source without a size that has fewer bytes at the second attempt has changed."""
-        version = FakeVersion(CONTENT, is_whole=True)
-        file = self.create(version, is_sized=False)
-        file.begin(version.part(0, len(CONTENT)), None)
+        version, file = self.created_whole(is_sized=False)
         version.streams[0].arrive(30 * BLOCK)
-        version.streams[0].lose(TransportError("cut", is_closed=True))
+        version.streams[0].lose(LOST)
         version.most = 10 * BLOCK
         self.clock.advance(0)
         version.run()
@@ -160,15 +83,16 @@ class FileEndTests(FarFileCase):
 
     def test_closed_during_a_write(self) -> None:
         """A file is closed when its last write is over, and nothing is written after that."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         waiting = file.want(0, Reader())
+        self.wanted(file, 60)
         self.is_slow = True
         with (
             patch.object(file.blocks, "close", wraps=file.blocks.close) as closing,
             patch.object(file.blocks, "write", wraps=file.blocks.write) as writing,
         ):
-            version.streams[0].arrive(200_000)
+            for stream in version.streams:
+                stream.arrive(200_000)
             self.files.close()
             self.failureResultOf(waiting, RenderFailed)
             closing.assert_not_called()
@@ -179,8 +103,7 @@ class FileEndTests(FarFileCase):
 
     def test_removed_while_room_is_made(self) -> None:
         """A file that is removed while room is made for another one does no harm."""
-        self.patch(far_files, "LEAST_KEPT", 0)
-        self.files = self.create_files(2 * BLOCK)
+        self.files = self.create_files(2 * BLOCK, least_kept=0)
         made: list[FarFile] = []
         for name in (b"a\n1", b"b\n1"):
             version = FakeVersion(CONTENT)
@@ -220,12 +143,11 @@ class FileEndTests(FarFileCase):
 
     def test_idle(self) -> None:
         """What is lost of a file that nobody reads is not requested again."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         file.begin(None, 4 * BLOCK)
         self.files.release(file)
         version.streams[0].arrive(BLOCK)
-        version.streams[0].lose(TransportError("cut", is_closed=True))
+        version.streams[0].lose(LOST)
         self.clock.advance(10)
         self.assertEqual(1, len(version.requests))
         self.files.use(file)
@@ -235,8 +157,7 @@ class FileEndTests(FarFileCase):
 
     def test_short_rest(self) -> None:
         """The short rest of a fetch comes though its reader has left it waiting."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         reader = Reader(16 * BLOCK)
         self.wanted(file, 0, reader)
         version.run()
@@ -248,8 +169,7 @@ class FileEndTests(FarFileCase):
 
     def test_origin_that_closes_while_it_waits(self) -> None:
         """A connection that is lost while the reader is far behind is made when it comes near."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         reader = Reader()
         self.wanted(file, 0, reader)
         version.run()
@@ -274,12 +194,10 @@ class SourceEndTests(FarSourceCase):
 
     def test_copy_before_a_server_is_back(self) -> None:
         """A child that can ask for blocks gets the map, after a copy that has failed."""
-        version = FakeVersion(CONTENT)
-        source = self.open(version)
-        version.run()
+        version, source = self.opened()
         self.is_preloaded = False
         version.faults = [Busy("503", MOST_PATIENCE + 1)]
-        self.failureResultOf(self.begin(source.inspect(self.deadline(), look)), UpstreamUnavailable)
+        self.error_of(source.inspect(self.deadline(), look), UpstreamUnavailable)
         self.assertIsInstance(source.failure, UpstreamUnavailable)
         source.close()
         self.is_preloaded = True
@@ -296,11 +214,10 @@ class SourceEndTests(FarSourceCase):
         looking = self.begin(source.inspect(self.deadline(), look))
         version.faults = [RenderFailed("The source changed while it was read.")]
         version.streams[0].arrive(100_000)
-        version.streams[0].lose(TransportError("cut", is_closed=True))
+        version.streams[0].lose(LOST)
         self.clock.advance(1)
         self.failureResultOf(looking, RenderFailed)
         self.assertIsInstance(source.failure, RenderFailed)
-        source.close()
 
     def test_failure_ahead_of_the_encoder(self) -> None:
         """A source that is known to have changed is refused before the encoder starts."""
@@ -308,16 +225,14 @@ class SourceEndTests(FarSourceCase):
         source = self.open(version)
         version.faults = [RenderFailed("The source changed while it was read.")]
         version.run()
-        self.assertEqual(CONTENT[:9], self.successResultOf(self.begin(source.read(0, 9))))
-        self.failureResultOf(self.begin(source.input(self.deadline())), RenderFailed)
+        self.assertEqual(CONTENT[:9], self.result_of(source.read(0, 9)))
+        self.error_of(source.input(self.deadline()), RenderFailed)
         self.assertIsInstance(source.failure, RenderFailed)
-        source.close()
 
     def test_closed_by_its_failure(self) -> None:
         """A source may be closed by whoever gets its failure, and leaves nothing."""
-        version = FakeVersion(CONTENT)
-        source = self.open(version)
-        version.run()
+        before = open_descriptors()
+        version, source = self.opened()
         version.faults = [RenderFailed("The source changed while it was read.")]
         reading = self.begin(source.read(50 * BLOCK, 9))
         reading.addErrback(lambda failure: source.close())
@@ -329,18 +244,16 @@ class SourceEndTests(FarSourceCase):
         waiting = self.begin(another.read(50 * BLOCK, 9))
         waiting.addErrback(lambda failure: another.close())
         slow.faults = [RenderFailed("The source changed while it was read.")]
-        slow.streams[-1].lose(TransportError("cut", is_closed=True))
+        slow.streams[-1].lose(LOST)
         self.clock.advance(1)
         self.assertTrue(waiting.called)
-        self.assertEqual(set(), set(self.files._users.values()) - {0})
+        self.assertEqual(set(), opened_since(before))
 
     def test_read_after_the_end(self) -> None:
         """A source that is closed opens no file again."""
-        version = FakeVersion(CONTENT)
-        source = self.open(version)
-        version.run()
+        _version, source = self.opened()
         source.close()
-        self.failureResultOf(self.begin(source.read(0, 9)), RenderFailed)
+        self.error_of(source.read(0, 9), RenderFailed)
 
     def test_end_of_the_service(self) -> None:
         """After the end of the service, no child gets a socket, and no file is kept."""
@@ -378,12 +291,10 @@ class SourceEndTests(FarSourceCase):
 
     def test_own_time(self) -> None:
         """A failure of the source ends each further question at once."""
-        version = FakeVersion(CONTENT)
-        source = self.open(version)
-        version.run()
+        version, source = self.opened()
         version.faults = [Busy("503", MOST_PATIENCE + 1)]
-        self.failureResultOf(self.begin(source.read(50 * BLOCK, 9)), UpstreamUnavailable)
+        self.error_of(source.read(50 * BLOCK, 9), UpstreamUnavailable)
         requests = len(version.requests)
-        self.failureResultOf(self.begin(source.read(90 * BLOCK, 9)), UpstreamUnavailable)
+        self.error_of(source.read(90 * BLOCK, 9), UpstreamUnavailable)
         self.assertEqual(requests, len(version.requests))
         source.close()

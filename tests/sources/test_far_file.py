@@ -7,7 +7,7 @@ import os
 from typing import Any
 from unittest.mock import patch
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
@@ -15,14 +15,15 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import NotFound, Refusal, RenderFailed, SourceTooLarge, UpstreamUnavailable
 from audioproxy.http_client.errors import TransportError
-from audioproxy.sources import far_file, far_files
 from audioproxy.sources.blocks import BLOCK, NoHoles
 from audioproxy.sources.far_file import FarFile, Reader
 from audioproxy.sources.far_files import KEPT_SECONDS, FarFiles
 from audioproxy.sources.fetch import MOST_PATIENCE, Busy
+from audioproxy.testing import FakeThreads
 from tests.support.far_versions import FakeVersion
 
 MIB = 1024 * 1024
+LOST = TransportError("cut", is_closed=True)
 #: Bytes that differ from block to block, and a last block that is not full.
 CONTENT = b"".join(number.to_bytes(4, "little") * 4096 for number in range(640)) + b"end"
 
@@ -44,10 +45,10 @@ class FarFileCase(SynchronousTestCase):
         """Run disk work at once."""
         return execute(work)
 
-    def create_files(self, most_bytes: int, folder: str = "") -> FarFiles:
+    def create_files(self, most_bytes: int, folder: str = "", **more: Any) -> FarFiles:
         """Return a place for files."""
         where = folder or self.folder
-        files = FarFiles(where, self.clock, self.in_thread, self.most_unknown, most_bytes)
+        files = FarFiles(where, self.clock, self.in_thread, self.most_unknown, most_bytes, **more)
         self.addCleanup(files.close)
         return files
 
@@ -59,6 +60,18 @@ class FarFileCase(SynchronousTestCase):
         file = self.files.create(version, size, identity)
         self.files.use(file)
         return file
+
+    def created(self) -> tuple[FakeVersion, FarFile]:
+        """Return a version that is served in ranges, and its file."""
+        version = FakeVersion(CONTENT)
+        return version, self.create(version)
+
+    def created_whole(self, *, is_sized: bool = True) -> tuple[FakeVersion, FarFile]:
+        """Return a version whose one response has begun, and its file."""
+        version = FakeVersion(CONTENT, is_whole=True)
+        file = self.create(version, is_sized=is_sized)
+        file.begin(version.part(0, len(CONTENT)), None)
+        return version, file
 
     def wanted(self, file: FarFile, block: int, reader: Reader | None = None) -> bool:
         """Ask for a block; return whether it is there at once."""
@@ -85,8 +98,7 @@ class FetchTests(FarFileCase):
 
     def test_reading_on(self) -> None:
         """A reader that reads on gets one request for all that follows, up to what is there."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         file.begin(None, 4 * BLOCK)
         file.prefetch(len(CONTENT) - 1)
         version.run()
@@ -104,8 +116,7 @@ class FetchTests(FarFileCase):
 
         If it reads on all the same, it gets the rest.
         """
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         reader = Reader(10 * BLOCK + 1)
         for block in (0, 9):
             self.wanted(file, block, reader)
@@ -116,8 +127,7 @@ class FetchTests(FarFileCase):
 
     def test_bound(self) -> None:
         """The origin waits for a reader that has not come near; more is let in as it reads on."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         reader = Reader()
         self.wanted(file, 0, reader)
         version.run()
@@ -132,8 +142,7 @@ class FetchTests(FarFileCase):
 
     def test_jump(self) -> None:
         """A reader that jumps gets a short range there, and one for the rest if it reads on."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         reader = Reader()
         self.wanted(file, 20, reader)
         version.run()
@@ -144,16 +153,14 @@ class FetchTests(FarFileCase):
 
     def test_index(self) -> None:
         """A jump to a place near the end gets all up to the end: it is for an index."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         block = (len(CONTENT) - MIB) // BLOCK
         self.wanted(file, block)
         self.assertEqual([(block * BLOCK, len(CONTENT))], version.requests)
 
     def test_shared(self) -> None:
         """Two readers of one place share a request, which ends when both are gone."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         one, two = Reader(), Reader()
         self.wanted(file, 0, one)
         self.wanted(file, 1, two)
@@ -165,8 +172,7 @@ class FetchTests(FarFileCase):
 
     def test_short_rest(self) -> None:
         """A request whose rest is short goes on without readers, so that its connection is kept."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         reader = Reader()
         self.wanted(file, 20, reader)
         file.leave(reader)
@@ -188,60 +194,29 @@ class LossTests(FarFileCase):
 
     def test_lost_connection(self) -> None:
         """Behind a lost connection, the rest is requested at once, and nothing twice."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         waiting = file.want(20, Reader())
         version.streams[0].arrive(70_000)
-        version.streams[0].lose(TransportError("cut", is_closed=True))
+        version.streams[0].lose(LOST)
         self.clock.advance(0)
         version.run()
         self.successResultOf(waiting)
         self.assert_content(file, 20)
         self.assertEqual((20 * BLOCK + 70_000, 24 * BLOCK), version.requests[1])
 
-    def test_busy(self) -> None:
-        """A busy origin is asked again, after what it states in Retry-After."""
-        version = FakeVersion(CONTENT)
-        version.faults = [Busy("503"), Busy("429", 3.0), None]
-        file = self.create(version)
-        waiting = file.want(20, Reader())
-        self.clock.advance(0.25)
-        self.clock.advance(2.9)
-        self.assertNoResult(waiting)
-        self.clock.advance(0.1)
-        version.run()
-        self.successResultOf(waiting)
-        self.assert_content(file, 20)
-
-    def test_busy_for_long(self) -> None:
-        """An origin that stays busy, or wants a longer wait, is a 502; later readers try again."""
-        for faults in ([Busy("503")] * 5, [Busy("429", MOST_PATIENCE + 1)]):
-            version = FakeVersion(CONTENT)
-            version.faults = list(faults)
-            file = self.create(version, identity=b"")
-            waiting = file.want(20, Reader())
-            for _ in range(4):
-                self.clock.advance(4)
-            self.assertIsInstance(self.refusal(waiting), UpstreamUnavailable)
-            self.assertIsNone(file.failure)
-            self.wanted(file, 20)
-            version.run()
-            self.assert_content(file, 20)
-
     def test_progress(self) -> None:
         """Losses are counted anew after each block. Few bytes at a time are not enough."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         waiting = file.want(20, Reader())
         for _ in range(3):
             version.streams[-1].arrive(BLOCK)
-            version.streams[-1].lose(TransportError("cut", is_closed=True))
+            version.streams[-1].lose(LOST)
             self.clock.advance(0)
         self.successResultOf(waiting)
         waiting = file.want(90, Reader())
         for delay in (0.25, 1, 2, 4, 0):
             version.streams[-1].arrive(1000)
-            version.streams[-1].lose(TransportError("cut", is_closed=True))
+            version.streams[-1].lose(LOST)
             requests = len(version.requests)
             self.clock.advance(delay)
             self.assertEqual(requests + bool(delay), len(version.requests))
@@ -287,8 +262,7 @@ class LossTests(FarFileCase):
         self.wanted(unused, 20)
         other.run()
         self.files.release(unused)
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         full = OSError(errno.ENOSPC, "full")
         with patch.object(file.blocks, "write", side_effect=[full, *[1 << 40] * 20]):
             waiting = file.want(20, Reader())
@@ -306,9 +280,7 @@ class WholeTests(FarFileCase):
 
     def test_in_order(self) -> None:
         """All of it comes with one response; what lies ahead waits for it."""
-        version = FakeVersion(CONTENT, is_whole=True)
-        file = self.create(version)
-        file.begin(version.part(0, len(CONTENT)), None)
+        version, file = self.created_whole()
         reader = Reader()
         late, early = file.want(100, reader), file.want(1, reader)
         version.streams[0].arrive(2 * BLOCK)
@@ -320,23 +292,9 @@ class WholeTests(FarFileCase):
         self.assertTrue(file.is_complete)
         self.assertEqual([], version.requests)
 
-    def test_lost(self) -> None:
-        """After a loss, it comes anew, and what was there is skipped."""
-        version = FakeVersion(CONTENT, is_whole=True)
-        file = self.create(version)
-        file.begin(version.part(0, len(CONTENT)), None)
-        version.streams[0].arrive(3 * BLOCK + 7)
-        version.streams[0].lose(TransportError("cut", is_closed=True))
-        self.clock.advance(0)
-        version.run()
-        for block in (0, 3, 100):
-            self.assert_content(file, block)
-
     def test_unknown_size(self) -> None:
         """A source without a size has one at its end."""
-        version = FakeVersion(CONTENT, is_whole=True)
-        file = self.create(version, is_sized=False)
-        file.begin(version.part(0, len(CONTENT)), None)
+        version, file = self.created_whole(is_sized=False)
         past = file.want(len(CONTENT) // BLOCK + 5, Reader())
         version.run()
         self.assertEqual(len(CONTENT), file.size)
@@ -369,20 +327,17 @@ class SpaceTests(FarFileCase):
 
         They come again when they are read again.
         """
-        self.patch(far_file, "_MOST_AHEAD", MIB)
-        self.patch(far_files, "LEAST_KEPT", 2 * MIB)
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
-        reader = Reader()
+        self.files = self.create_files(self.most_bytes, least_kept=MIB)
+        version, file = self.created()
         for block in range(len(CONTENT) // BLOCK + 1):
-            if not self.wanted(file, block, reader):
+            if not self.wanted(file, block):
                 version.run()
             self.assert_content(file, block)
             self.assertLessEqual(file.blocks.used, self.most_bytes)
         self.assertNotIn(0, file.blocks)
         used = os.fstat(file.blocks.readable).st_blocks * 512
         self.assertLessEqual(used, self.most_bytes + MIB)
-        self.wanted(file, 0, reader)
+        self.wanted(file, 0)
         version.run()
         self.assert_content(file, 0)
 
@@ -405,17 +360,14 @@ class SpaceTests(FarFileCase):
 
     def test_whole_ones_stay(self) -> None:
         """What cannot be requested again is not given back, even beyond the bound."""
-        version = FakeVersion(CONTENT, is_whole=True)
-        file = self.create(version)
-        file.begin(version.part(0, len(CONTENT)), None)
+        version, file = self.created_whole()
         version.run()
         for block in range(len(CONTENT) // BLOCK + 1):
             self.assert_content(file, block)
 
     def test_no_holes(self) -> None:
         """On a file system without holes, files stay as they are until nobody reads them."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        version, file = self.created()
         reader = Reader()
         with patch.object(file.blocks, "punch", side_effect=NoHoles(errno.EOPNOTSUPP, "no")):
             for block in range(len(CONTENT) // BLOCK):
@@ -426,8 +378,7 @@ class SpaceTests(FarFileCase):
 
     def test_kept(self) -> None:
         """A file is found again for a while after its last use; one that lacks bytes is not."""
-        version = FakeVersion(CONTENT)
-        file = self.create(version)
+        _version, file = self.created()
         self.files.release(file)
         self.clock.advance(KEPT_SECONDS - 1)
         self.assertIs(file, self.files.find(b"a\n1"))
@@ -452,71 +403,69 @@ class SpaceTests(FarFileCase):
             files.create(FakeVersion(b"x"), 1, None)
 
 
-class SlowDiskTests(FarFileCase):
-    """Blocks that are wanted while threads write other ones, or give them back."""
-
-    def setUp(self) -> None:
-        """Let all threads wait for `run`."""
-        super().setUp()
-        self.threads: list[tuple[Any, Deferred[Any]]] = []
-
-    def in_thread(self, work: Any) -> Any:
-        """Run disk work when the test says so."""
-        self.threads.append((work, Deferred()))
-        return self.threads[-1][1]
-
-    def run_thread(self, version: FakeVersion) -> bool:
-        """Let bytes arrive, and one thread end; return whether there was one."""
-        version.run()
-        if not self.threads:
-            return False
-        work, done = self.threads.pop(0)
-        done.callback(work())
-        return True
-
-    def test_given_back(self) -> None:
-        """A block is requested again, if it was given back while what follows it arrives."""
-        self.patch(far_files, "LEAST_KEPT", 0)
-        files = self.create_files(2 * BLOCK)
-        version = FakeVersion(CONTENT[: 8 * BLOCK])
-        file = files.create(version, 8 * BLOCK, b"x\n1")
-        files.use(file)
-        file.begin(None, 8 * BLOCK)
-        waiting: dict[int, Deferred[None]] = {}
-        while self.run_thread(version):
-            present = [block for block in range(8) if block in file.blocks]
-            lost = set(range(max(present, default=0))).difference(present, waiting)
-            waiting |= {block: file.want(block, Reader()) for block in lost}
-        self.assertTrue(waiting)
-        for each in waiting.values():
-            self.successResultOf(each)
+#: What happens to a file: its name, a number, and the number of a reader or of a response.
+STEPS = st.tuples(
+    st.tuples(st.just("want"), st.integers(0, 9) | st.integers(0, len(CONTENT) // BLOCK))
+    | st.tuples(st.just("arrive"), st.integers(1, 6 * BLOCK))
+    | st.tuples(st.just("give back"), st.integers(1, 16))
+    | st.tuples(st.sampled_from(("leave", "lose", "thread", "complete")), st.just(0)),
+    st.integers(0, 2),
+)
 
 
 class AnyOrderTests(FarFileCase):
-    """Any sequence of reads equals the source."""
+    """Reads, losses, slow disk work and blocks that are given back, in any order"""
 
-    @settings(max_examples=60, deadline=None)
-    @given(
-        st.lists(st.tuples(st.integers(0, len(CONTENT) // BLOCK), st.integers(0, 2)), max_size=40)
-    )
-    def test_any_order(self, steps: list[tuple[int, int]]) -> None:
-        """What is read at any place equals the source, while blocks are lost, come and go."""
-        files = self.create_files(20 * BLOCK)
-        version = FakeVersion(CONTENT)
-        file = files.create(version, len(CONTENT), b"x\n1")
-        files.use(file)
-        readers = Reader(), Reader(), Reader()
-        for block, number in steps:
-            waiting = file.want(block, readers[number])
-            if number == 1 and version.streams and version.streams[-1].is_open:
-                version.streams[-1].arrive(50_000)
-                if version.streams[-1].is_open:
-                    version.streams[-1].lose(TransportError("cut", is_closed=True))
-                self.clock.advance(0.25)
+    def setUp(self) -> None:
+        """Let disk work run when the test says so."""
+        self.threads = FakeThreads()
+        super().setUp()
+
+    def in_thread(self, work: Any) -> Any:
+        """Queue disk work."""
+        return self.threads.in_thread(work)
+
+    def take(self, file: FarFile, version: FakeVersion, steps: Any) -> list[Deferred[None]]:
+        """Take steps, and return all that they wait for."""
+        readers, waiting, losses = [Reader() for _ in range(3)], list[Deferred[None]](), 0
+        for (kind, count), number in steps:
+            streams = [each for each in version.streams if each.is_open]
+            if kind == "want":
+                waiting.append(file.want(count, readers[number]))
+            elif kind == "leave":
+                file.leave(readers[number])
+            elif kind == "complete":
+                waiting.append(file.complete())
+            elif kind == "give back":
+                Deferred.fromCoroutine(file.give_back(count))
+            elif kind == "thread" and self.threads.waiting:
+                self.threads.run_next()
+            elif kind == "arrive" and streams:
+                streams[number % len(streams)].arrive(count)
+            elif kind == "lose" and streams and losses < 4:
+                losses += 1
+                streams[number % len(streams)].lose(LOST)
+                self.clock.advance(4)
+        return waiting
+
+    @settings(max_examples=100, deadline=None)
+    @given(st.lists(STEPS, min_size=10, max_size=40))
+    @example([(("want", 0), 0), (("want", 9), 0), (("want", 33), 0)])
+    def test_any_order(self, steps: list[Any]) -> None:
+        """Whoever waits for a block gets it, and all that is there equals the source."""
+        self.files = self.create_files(20 * BLOCK, least_kept=4 * BLOCK)
+        version, file = self.created()
+        waiting = self.take(file, version, steps)
+        for _ in range(100):
             version.run()
-            self.successResultOf(waiting)
-            if block in file.blocks:
-                self.assert_content(file, block)
+            self.threads.run()
+            self.clock.advance(4)
+        for each in waiting:
+            self.successResultOf(each)
+        if any(kind == "complete" for (kind, _), _ in steps):
+            self.assertTrue(file.is_complete)
         for block in range(len(CONTENT) // BLOCK + 1):
             if block in file.blocks:
                 self.assert_content(file, block)
+        self.files.close()
+        self.threads.run()

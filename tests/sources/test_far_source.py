@@ -13,14 +13,7 @@ from unittest.mock import MagicMock, patch
 from twisted.internet.defer import Deferred
 
 from audioproxy.concurrency.deadlines import Deadline
-from audioproxy.errors import (
-    NotFound,
-    ProbeTimeout,
-    RenderFailed,
-    RenderTimeout,
-    SourceTooLarge,
-    UndecodableSource,
-)
+from audioproxy.errors import NotFound, ProbeTimeout, RenderFailed, RenderTimeout, SourceTooLarge
 from audioproxy.media.inputs import (
     MAP_DESCRIPTOR,
     QUESTIONS_DESCRIPTOR,
@@ -29,13 +22,7 @@ from audioproxy.media.inputs import (
     local_input,
 )
 from audioproxy.sources.blocks import BLOCK
-from audioproxy.sources.far_source import (
-    LAST_BYTES,
-    START_BYTES,
-    FarReading,
-    FarSource,
-    Found,
-)
+from audioproxy.sources.far_source import LAST_BYTES, START_BYTES, FarReading, FarSource, Found
 from audioproxy.sources.fetch import Busy, Part
 from tests.sources.test_far_file import CONTENT, FarFileCase
 from tests.support.far_versions import FakeReaders, FakeVersion
@@ -87,7 +74,37 @@ class FarSourceCase(FarFileCase):
         stop = len(version.content) if version.is_whole else min(START_BYTES, size or 0)
         start: Part | None = version.part(0, stop) if starts else None
         found = Found(b"a", validator, size, version, start, end, unreadable)
-        return self.reading.open(found, reads=reads)
+        source = self.reading.open(found, reads=reads)
+        self.addCleanup(source.close)
+        return source
+
+    def opened(self) -> tuple[FakeVersion, FarSource]:
+        """Return a version that is served in ranges, and its source, whose ends have come."""
+        version = FakeVersion(CONTENT)
+        source = self.open(version)
+        version.run()
+        return version, source
+
+    def result_of(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a call that waits for nothing."""
+        result: T = self.successResultOf(self.begin(work))
+        return result
+
+    def error_of(self, work: Coroutine[Any, Any, Any], kind: type[Exception]) -> None:
+        """Assert that a call fails at once."""
+        self.failureResultOf(self.begin(work), kind)
+
+    def child_of(self, source: FarSource) -> socket.socket:
+        """Return a child's socket for questions."""
+        with source.inherit() as descriptors:
+            child = socket.socket(fileno=os.dup(descriptors[QUESTIONS_DESCRIPTOR]))
+        self.addCleanup(child.close)
+        return child
+
+    def ask(self, child: socket.socket, block: int) -> None:
+        """Ask for a block, as a child does."""
+        child.send(struct.pack("<Q", block))
+        self.reactor.run()
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Deferred[T]:
         """Start a call."""
@@ -103,18 +120,15 @@ class ReadTests(FarSourceCase):
 
     def test_requests(self) -> None:
         """The start comes with the first response, the end with one more, without being asked."""
-        version = FakeVersion(CONTENT)
-        source = self.open(version)
-        version.run()
+        version, source = self.opened()
         last = (len(CONTENT) - 64 * 1024) // BLOCK * BLOCK
         self.assertEqual([(last, len(CONTENT))], version.requests)
         for place, count in ((0, 100), (100_000, 60_000), (len(CONTENT) - 60_000, 60_000)):
             self.assertEqual(
                 CONTENT[place : place + count],
-                self.successResultOf(self.begin(source.read(place, count))),
+                self.result_of(source.read(place, count)),
             )
         self.assertEqual(1, len(version.requests))
-        source.close()
 
     def test_end_that_is_coming(self) -> None:
         """An end that was requested with the start is not requested again, unless that fails."""
@@ -133,12 +147,11 @@ class ReadTests(FarSourceCase):
             version.run()
             self.assertEqual(CONTENT[-100:], self.successResultOf(reading))
             self.assertEqual(fails, len(version.requests))
-            source.close()
 
     def test_end_that_is_known(self) -> None:
         """An end that is there already is not needed, whether it has come or not."""
         version = FakeVersion(CONTENT)
-        source = self.open(version)
+        self.open(version)
         for has_come in (False, True):
             coming: Deferred[Part] = Deferred()
             if has_come:
@@ -147,26 +160,15 @@ class ReadTests(FarSourceCase):
             self.assertTrue(coming.called)
             self.assertIs(has_come, version.streams[-2].is_discarded)
             again.close()
-        source.close()
 
     def test_end_of_a_broadcast(self) -> None:
         """Of MPEG-TS, more of the end is requested: ffprobe reads 250,000 bytes."""
         version = FakeVersion((b"G" + bytes(187)) * 20_000)
-        source = self.open(version)
+        self.open(version)
         version.run()
         first, stop = version.requests[0]
         assert stop is not None
         self.assertGreaterEqual(stop - first, 250_000)
-        source.close()
-
-    def test_small(self) -> None:
-        """A small source comes with the first response."""
-        version = FakeVersion(CONTENT[:1000])
-        source = self.open(version)
-        version.run()
-        self.assertEqual(CONTENT[:1000], self.successResultOf(self.begin(source.read(0, 1000))))
-        self.assertEqual([], version.requests)
-        source.close()
 
     def test_shared(self) -> None:
         """Another request for the same version reads what is there; another version does not."""
@@ -177,12 +179,12 @@ class ReadTests(FarSourceCase):
         again = FakeVersion(CONTENT)
         second = self.open(again)
         self.assertTrue(again.streams[0].is_discarded)
-        self.assertEqual(CONTENT[:9], self.successResultOf(self.begin(second.read(0, 9))))
+        self.assertEqual(CONTENT[:9], self.result_of(second.read(0, 9)))
         second.close()
         changed = FakeVersion(CONTENT[::-1])
         third = self.open(changed, validator=b"2")
         changed.run()
-        self.assertEqual(CONTENT[:-10:-1], self.successResultOf(self.begin(third.read(0, 9))))
+        self.assertEqual(CONTENT[:-10:-1], self.result_of(third.read(0, 9)))
         third.close()
 
     def test_without_a_validator(self) -> None:
@@ -198,19 +200,16 @@ class ReadTests(FarSourceCase):
 
     def test_given_back_meanwhile(self) -> None:
         """A block that is given back while it is read is read again."""
-        version = FakeVersion(CONTENT)
-        source = self.open(version)
-        version.run()
+        version, source = self.opened()
         file = source.begin()
         with patch("audioproxy.sources.far_source.read_in_thread", new_callable=MagicMock) as read:
             slow: Deferred[bytes] = Deferred()
             read.side_effect = [slow, Deferred.fromCoroutine(_return(b"right"))]
             reading = self.begin(source.read(0, 5))
-            self.successResultOf(self.begin(file.give_back(4)))
+            self.result_of(file.give_back(4))
             slow.callback(bytes(5))
             version.run()
             self.assertEqual(b"right", self.successResultOf(reading))
-        source.close()
 
     def test_failures(self) -> None:
         """A block that cannot be had is a refusal, also of all that the source is for."""
@@ -218,20 +217,16 @@ class ReadTests(FarSourceCase):
         source = self.open(version)
         version.faults = [None, NotFound("gone")]
         version.run()
-        self.failureResultOf(self.begin(source.read(50 * BLOCK, 5)), NotFound)
+        self.error_of(source.read(50 * BLOCK, 5), NotFound)
         self.assertIsInstance(source.failure, NotFound)
         self.assertFalse(source.has_certain_identity())
-        self.assertFalse(self.successResultOf(self.begin(source.unchanged())))
-        source.close()
+        self.assertFalse(self.result_of(source.unchanged()))
 
     def test_disk_that_fails(self) -> None:
         """A file that cannot be read is a failed render."""
-        version = FakeVersion(CONTENT)
-        source = self.open(version)
-        version.run()
+        _version, source = self.opened()
         with patch("os.pread", side_effect=OSError(errno.EIO, "broken")):
-            self.failureResultOf(self.begin(source.read(0, 5)), RenderFailed)
-        source.close()
+            self.error_of(source.read(0, 5), RenderFailed)
 
     def test_stat(self) -> None:
         """A source that is only looked up takes no file, and drops the body of its response."""
@@ -244,21 +239,12 @@ class ReadTests(FarSourceCase):
         reading = self.begin(source.read(0, 5))
         version.run()
         self.assertEqual(CONTENT[:5], self.successResultOf(reading))
-        source.close()
-
-    def test_unreadable(self) -> None:
-        """What cannot be read as a source is a 415 when it is read, and not before (D48)."""
-        source = self.open(FakeVersion(CONTENT), unreadable="It is odd.")
-        for call in (source.inspect(self.deadline(), look), source.input(self.deadline())):
-            self.failureResultOf(self.begin(call), UndecodableSource)
-        source.close()
 
     def test_no_file(self) -> None:
         """Where no file can be created, opening succeeds, and reading fails."""
         with patch("tempfile.TemporaryFile", side_effect=OSError(errno.ENOSPC, "full")):
             source = self.open(FakeVersion(CONTENT))
-            self.failureResultOf(self.begin(source.read(0, 5)), RenderFailed)
-        source.close()
+            self.error_of(source.read(0, 5), RenderFailed)
 
 
 async def _return(value: T) -> T:
@@ -270,43 +256,32 @@ class ChildTests(FarSourceCase):
 
     def test_questions(self) -> None:
         """A child asks for what is missing; when it cannot be had, the source says why first."""
-        version = FakeVersion(CONTENT)
-        source = self.open(version)
-        version.run()
+        version, source = self.opened()
         with source.inherit() as descriptors:
             self.assertEqual(
                 {SOURCE_DESCRIPTOR, QUESTIONS_DESCRIPTOR, MAP_DESCRIPTOR}, set(descriptors)
             )
             child = socket.socket(fileno=os.dup(descriptors[QUESTIONS_DESCRIPTOR]))
-        child.send(struct.pack("<Q", 50))
-        self.reactor.run()
+        self.ask(child, 50)
         version.run()
         self.assertEqual(bytes(4), child.recv(9))
         self.assert_content(source.begin(), 50)
         version.faults = [RenderFailed("The source changed while it was read.")]
-        child.send(struct.pack("<Q", 90))
-        self.reactor.run()
+        self.ask(child, 90)
         self.assertIsInstance(source.failure, RenderFailed)
         self.assertEqual(errno.EIO.to_bytes(4, "little"), child.recv(9))
         source.close()
         self.assertEqual(b"", child.recv(9))
-        child.close()
 
     def test_share(self) -> None:
         """A child that reads a share of the source gets no request for much more."""
-        version = FakeVersion(CONTENT)
-        source = self.open(version)
-        version.run()
-        self.successResultOf(self.begin(source.input(self.deadline(), 0.5)))
-        with source.inherit() as descriptors:
-            child = socket.socket(fileno=os.dup(descriptors[QUESTIONS_DESCRIPTOR]))
-        child.send(struct.pack("<Q", 4))
-        self.reactor.run()
+        version, source = self.opened()
+        self.result_of(source.input(self.deadline(), 0.5))
+        child = self.child_of(source)
+        self.ask(child, 4)
         stop = version.requests[-1][1]
         assert stop is not None
         self.assertTrue(0.5 * len(CONTENT) < stop < 0.6 * len(CONTENT) + 2 * BLOCK, stop)
-        child.close()
-        source.close()
 
     def test_nobody_can_write(self) -> None:
         """No descriptor of a child can write the file or the map."""
@@ -315,38 +290,26 @@ class ChildTests(FarSourceCase):
             for number in (SOURCE_DESCRIPTOR, MAP_DESCRIPTOR):
                 with self.assertRaises(OSError):
                     os.write(descriptors[number], b"x")
-        source.close()
 
     def test_places_that_no_source_has(self) -> None:
         """A question about a block past the end is answered with EIO, and requests nothing."""
-        version = FakeVersion(CONTENT)
-        source = self.open(version)
-        version.run()
-        with source.inherit() as descriptors:
-            child = socket.socket(fileno=os.dup(descriptors[QUESTIONS_DESCRIPTOR]))
+        version, source = self.opened()
+        child = self.child_of(source)
         for block in (len(CONTENT) // BLOCK + 1, 2**64 - 1):
-            child.send(struct.pack("<Q", block))
-            self.reactor.run()
+            self.ask(child, block)
             self.assertEqual(errno.EIO.to_bytes(4, "little"), child.recv(9))
         self.assertEqual(1, len(version.requests))
-        child.close()
-        source.close()
 
     def test_end_of_a_child(self) -> None:
         """When a child has ended, what it has requested is given up."""
-        version = FakeVersion(CONTENT)
-        source = self.open(version)
-        version.run()
-        with source.inherit() as descriptors:
-            child = socket.socket(fileno=os.dup(descriptors[QUESTIONS_DESCRIPTOR]))
-        child.send(struct.pack("<Q", 4))
-        self.reactor.run()
+        version, source = self.opened()
+        child = self.child_of(source)
+        self.ask(child, 4)
         self.assertTrue(version.streams[-1].is_open)
         version.streams[-1].arrive(BLOCK)
         child.close()
         self.reactor.run()
         self.assertFalse(version.streams[-1].is_open)
-        source.close()
 
     def test_start_that_fails(self) -> None:
         """A child that cannot be started leaves no socket, and the source is opened anew."""
@@ -356,13 +319,10 @@ class ChildTests(FarSourceCase):
         self.assertFalse(starting.__exit__(OSError, error, None))
         self.assertIsInstance(source.failure, RenderFailed)
         self.assertEqual([], self.reactor.readers)
-        source.close()
 
     def test_closed_while_others_look(self) -> None:
         """A look that other requests share goes on when the source is closed."""
-        version = FakeVersion(CONTENT)
-        source = self.open(version)
-        version.run()
+        _version, source = self.opened()
         waiting: Deferred[None] = Deferred()
 
         async def look_long(opened: Input) -> int:
@@ -384,9 +344,7 @@ class WholeTests(FarSourceCase):
         """A source without ranges is looked at while it arrives, and can be sought."""
         version = FakeVersion(CONTENT, is_whole=True)
         source = self.open(version)
-        self.assertEqual(
-            local_input(), self.successResultOf(self.begin(source.inspect(self.deadline(), look)))
-        )
+        self.assertEqual(local_input(), self.result_of(source.inspect(self.deadline(), look)))
         self.assertIsNone(source.descriptor)
         completing = self.begin(source.complete(self.deadline()))
         self.assertNoResult(completing)
@@ -395,7 +353,6 @@ class WholeTests(FarSourceCase):
         assert source.descriptor is not None
         with source.inherit() as descriptors:
             self.assertEqual({SOURCE_DESCRIPTOR: source.descriptor}, dict(descriptors))
-        source.close()
 
     def test_slow(self) -> None:
         """If half of the time was not enough, the start alone is looked at."""
@@ -417,7 +374,6 @@ class WholeTests(FarSourceCase):
         self.assertEqual(local_input(seekable=False), self.successResultOf(looking))
         self.assertEqual([True, False], seen)
         self.assertIsNone(source.failure)
-        source.close()
 
     def test_no_size(self) -> None:
         """A source that states no size is complete before it is looked at, or rendered."""
@@ -431,7 +387,6 @@ class WholeTests(FarSourceCase):
         self.assertEqual(local_input(), self.successResultOf(looking))
         self.assertEqual(local_input(), self.successResultOf(opening))
         self.assertEqual(len(CONTENT), source.size)
-        source.close()
 
     def test_too_large(self) -> None:
         """Of one that is too large, a look sees what is accepted; a render is a 413.
@@ -443,10 +398,9 @@ class WholeTests(FarSourceCase):
         looking = self.begin(source.inspect(self.deadline(), look))
         version.run()
         self.assertEqual(local_input(seekable=False), self.successResultOf(looking))
-        self.successResultOf(self.begin(source.read(self.most_unknown - 10, 10)))
+        self.result_of(source.read(self.most_unknown - 10, 10))
         self.assertIsNone(source.failure)
-        self.failureResultOf(self.begin(source.complete(self.deadline())), SourceTooLarge)
-        source.close()
+        self.error_of(source.complete(self.deadline()), SourceTooLarge)
 
 
 class CopyTests(FarSourceCase):
@@ -465,11 +419,10 @@ class CopyTests(FarSourceCase):
         self.assertNoResult(looking)
         version.run()
         self.assertEqual(local_input(), self.successResultOf(looking))
-        self.successResultOf(self.begin(source.input(self.deadline())))
+        self.result_of(source.input(self.deadline()))
         with source.inherit() as descriptors:
             self.assertEqual([SOURCE_DESCRIPTOR], list(descriptors))
             self.assertEqual(CONTENT, os.pread(descriptors[3], len(CONTENT) + 1, 0))
-        source.close()
 
     def test_own_time(self) -> None:
         """The copy takes no time of the probe, and has a limit of its own."""
@@ -481,7 +434,6 @@ class CopyTests(FarSourceCase):
         version.run()
         self.successResultOf(looking)
         self.assertEqual(10, deadline.remaining)
-        source.close()
 
     def test_too_large(self) -> None:
         """A large source is looked at as far as sources may reach; a render is a 413."""
@@ -490,5 +442,5 @@ class CopyTests(FarSourceCase):
         looking = self.begin(source.inspect(self.deadline(), look))
         version.run()
         self.assertEqual(local_input(seekable=False), self.successResultOf(looking))
-        self.failureResultOf(self.begin(source.input(self.deadline())), SourceTooLarge)
+        self.error_of(source.input(self.deadline()), SourceTooLarge)
         source.close()

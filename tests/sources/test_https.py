@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionRefusedError
-from twisted.logger import LogLevel, formatEvent
+from twisted.logger import formatEvent
 from twisted.python.failure import Failure
 
 from audioproxy.errors import (
@@ -18,7 +18,6 @@ from audioproxy.errors import (
     NotFound,
     Refusal,
     RenderFailed,
-    SourceTooLarge,
     UndecodableSource,
     UpstreamUnavailable,
 )
@@ -43,14 +42,7 @@ from tests.support.far_versions import (
     serve,
 )
 from tests.support.http import Log
-from tests.support.wire import (
-    Peer,
-    Request,
-    Script,
-    chunk,
-    reply,
-    reply_without_length,
-)
+from tests.support.wire import Peer, Request, Script, chunk, reply, reply_without_length
 
 T = TypeVar("T")
 
@@ -75,6 +67,19 @@ def reset_connection(peer: Peer, _: object) -> None:
     peer.reset()
 
 
+class Refusing:
+    """A client none of whose requests is sent."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    async def request(self, *_: object) -> Response:
+        raise self._error
+
+    def is_connected(self, url: str) -> bool:
+        return True
+
+
 class OriginCase(FarClientCase):
     """One source of one fake origin at a time, with a fake clock."""
 
@@ -88,6 +93,11 @@ class OriginCase(FarClientCase):
         """Forget what is known of the source."""
         super().forget()
         self.sources.unreliable.clear()
+
+    def refuse_all(self, error: Exception) -> None:
+        """Let the client refuse all requests."""
+        client: Any = Refusing(error)
+        self.sources.origins = replace(self.sources.origins, client=client)
 
     def send_headers(self, headers: Mapping[str, Mapping[str, str]]) -> None:
         """Send headers to some origins."""
@@ -111,6 +121,15 @@ class OriginCase(FarClientCase):
         self.network.run()
         return self.last
 
+    def opened_anew(self, *responses: Script) -> FarSource:
+        """Open the source, of which nothing is known."""
+        self.forget()
+        return self.opened(*responses)
+
+    def long(self) -> FarSource:
+        """Open the long source, of which nothing is known."""
+        return self.opened_anew(FIRST, LAST)
+
     def refused(self, kind: type[Refusal], *responses: Script) -> None:
         """Assert that opening the source is refused after these responses."""
         self.network.scripts += responses
@@ -132,14 +151,36 @@ class OpenTests(OriginCase):
             ((WHOLE,), 10, [START]),
             ((FIRST, LAST), 10**6, [START, END]),
         ):
-            self.forget()
-            found = self.opened(*responses)
+            found = self.opened_anew(*responses)
             self.assertEqual(
                 [f"GET /a/b?c bytes={each}" for each in requests], self.recorded_requests
             )
             self.assertEqual("identity", self.network.requests[0].headers["accept-encoding"])
             self.assertEqual((size, b'"1" %d' % size), (found.size, found.validator))
             self.assertEqual(SOURCE.canonical + b"\n" + found.validator, found.identity)
+
+    def test_path(self) -> None:
+        """A path is requested as it is spelled; what a URL may not contain is escaped."""
+        marks = '|"<>^`{}\\'
+        escaped = {
+            "/concat:b|c": "/concat:b%7Cc",
+            "/a'b\"c": "/a'b%22c",
+            f"/a{'-'.join(marks)}b": f"/a{'-'.join(f'%{ord(mark):02X}' for mark in marks)}b",
+            "/a%zz": "/a%25zz",
+            "/100%": "/100%25",
+            "/?": "/",
+        }
+        for path in (
+            *("/a%0d%0aX-Injected:%201", "/a%20HTTP/1.1%0d%0aHost:%20b", "//127.0.0.1/a"),
+            *"/-i /subfile,,start,0:b /%03d.flac /a?x=-i&y=%0a /x/../a/./b //a:b@c!$&'()*".split(),
+            *("/a%2Fb%2f%41//a//b/", "/a;b=c;/d?b=c%20+?d/../&e=;", "/,=~[]", "/a;?b", *escaped),
+        ):
+            source = parse_https(f"https://origin.test{path}".encode())
+            self.network.scripts.append(reply(200, length=1))
+            self.result_of(self.sources.open(source, reads=False)).close()
+            request = self.network.requests[-1]
+            self.assertEqual(escaped.get(path, path), request.target)
+            self.assertEqual("origin.test", request.headers["host"])
 
     def test_stat(self) -> None:
         """A HEAD asks for 64 KiB, and reads nothing more."""
@@ -174,8 +215,7 @@ class OpenTests(OriginCase):
             self.assertEqual(requests, set(self.ranges))
             self.assertEqual([], self.network.scripts)
             if start is FIRST:
-                reading = self.read(found, place=999_990)
-                self.assertEqual(LONG[-10:], self.successResultOf(reading))
+                self.assert_read(found, place=999_990)
 
     def test_no_source_at_new_connections(self) -> None:
         """A source that is missing is refused, whatever the request for its end returns."""
@@ -192,7 +232,7 @@ class OpenTests(OriginCase):
             self.assertEqual(["0-0"], self.ranges)
             self.assertEqual(peers, len(self.network.peers))
         found = self.opened(serve)
-        self.assertEqual(LONG[5:15], self.successResultOf(self.read(found, place=5)))
+        self.assert_read(found, place=5)
         self.assertEqual(["0-0"], self.ranges)
 
     def test_known_and_changed(self) -> None:
@@ -203,13 +243,12 @@ class OpenTests(OriginCase):
             ranged(0, 0, other), ranged(0, 262_143, other), ranged(917_504, 999_999, other)
         )
         self.assertEqual(["0-0", START, END], self.ranges)
-        self.assertEqual(LONG[5:15], self.successResultOf(self.read(found, place=5)))
+        self.assert_read(found, place=5)
 
     def test_ranges_that_are_refused(self) -> None:
         """If an error may be for the range alone, the service requests the whole."""
         for status in (400, 416, 501):
-            self.forget()
-            found = self.opened(reply(status), WHOLE)
+            found = self.opened_anew(reply(status), WHOLE)
             self.assertEqual([START, ""], self.ranges)
             self.successResultOf(self.complete(found))
             self.assertEqual(b"0123456789", self.content(found))
@@ -228,8 +267,7 @@ class OpenTests(OriginCase):
             reply(206, b"x", {**TAGGED, "Content-Range": "bytes 0-0/" + "9" * 5000}),
             reply(206, LONG, {**TAGGED, "Content-Range": "bytes 0-262143/1000000"}),
         ):
-            self.forget()
-            found = self.opened(first, whole)
+            found = self.opened_anew(first, whole)
             self.assertEqual([START, ""], self.ranges, first[:200])
             self.successResultOf(self.complete(found))
             self.assertEqual(LONG, self.content(found))
@@ -243,8 +281,7 @@ class OpenTests(OriginCase):
         With any other range, it has the whole source.
         """
         for status in (200, 203):
-            self.forget()
-            found = self.opened(ranged(0, 262_143, status=status), LAST)
+            found = self.opened_anew(ranged(0, 262_143, status=status), LAST)
             self.assertEqual([START, END], self.ranges)
             middle = self.read(found, ranged(393_216, 917_503, status=status))
             self.assertEqual(LONG[400_000:400_010], self.successResultOf(middle))
@@ -299,8 +336,7 @@ class OpenTests(OriginCase):
             ({"ETag": '"\xe9"'}, '"\xe9"'),
             ({}, ""),
         ):
-            self.forget()
-            found = self.opened(reply(200, LONG, headers))
+            found = self.opened_anew(reply(200, LONG, headers))
             validator = f"{version} 1000000".encode("latin-1") if version else b""
             self.assertEqual(validator, found.validator, headers)
             self.assertIs(bool(validator), found.has_certain_identity())
@@ -336,8 +372,7 @@ class OpenTests(OriginCase):
             self.exactly(self.begin(found.input(self.deadline(60))), UndecodableSource)
             self.assertEqual(len(responses), len(self.recorded_requests))
         for coding in ("identity", "Identity", "aws-chunked", "none", "utf-8", "identity, binary"):
-            self.forget()
-            found = self.opened(reply(200, LONG, {**TAGGED, "Content-Encoding": coding}))
+            found = self.opened_anew(reply(200, LONG, {**TAGGED, "Content-Encoding": coding}))
             self.successResultOf(self.see(found))
 
     def test_unreachable(self) -> None:
@@ -346,11 +381,7 @@ class OpenTests(OriginCase):
         self.network.refusal = ConnectionRefusedError()
         self.network.unknown.add("origin.test")
         self.error_of(self.sources.open(SOURCE), UpstreamUnavailable)
-
-        async def refuse(*_: object) -> Response:
-            raise UntrustedCertificate("it has expired")
-
-        self.patch(PlaintextClient, "request", refuse)
+        self.refuse_all(UntrustedCertificate("it has expired"))
         self.error_of(self.sources.open(SOURCE), UpstreamUnavailable)
         first, second = map(formatEvent, log.events)
         self.assertIn("the origin origin.test is unreachable: ", first)
@@ -481,8 +512,7 @@ class PrivateTests(OriginCase):
             (("https://b.origin.test:8443/x", SOURCE.url), [key, none, key]),
             (("https://a.b.origin.test:8443/x",), [key, none]),
         ):
-            self.forget()
-            found = self.opened(*map(redirect, places), FIRST, LAST)
+            found = self.opened_anew(*map(redirect, places), FIRST, LAST)
             self.assertEqual([*sent, sent[-1]], self.sent)
             self.network.requests.clear()
             # Where the target of a redirect refuses, redirects are followed again.
@@ -525,11 +555,7 @@ class PrivateTests(OriginCase):
     def test_private_address(self) -> None:
         """A host without a public address is a 404, and is logged."""
         log = Log(self)
-
-        async def refuse(*_: object) -> Response:
-            raise PrivateAddress("no address of it is public")
-
-        self.patch(PlaintextClient, "request", refuse)
+        self.refuse_all(PrivateAddress("no address of it is public"))
         self.error_of(self.sources.open(SOURCE), NotFound)
         (line,) = map(formatEvent, log.events)
         text = "the origin origin.test is refused by AP_SOURCE_DENY_PRIVATE: no address of it is"
@@ -545,20 +571,16 @@ class OriginStateTests(OriginCase):
         Tags are compared weakly (RFC 9110, 8.8.3.2), and without the suffixes of compression.
         """
         for first, second, verdict in (
-            ((7, "a", "x"), (7, "a", "x"), True),
             ((7, 'W/"a"', ""), (7, '"a"', ""), True),
             ((7, '"a"', ""), (7, 'W/"a-gzip"', ""), True),
             ((7, '"a;br"', ""), (7, '"a"', ""), True),
             ((7, "a", "x"), (7, "b", "x"), True),
             ((7, "a", "x"), (7, "a", "y"), True),
             ((None, "a", ""), (7, "a", ""), True),
-            ((7, "a", "x"), (None, "a", ""), True),
             ((7, "", "x"), (7, "a", ""), False),
             ((7, "", ""), (7, "", ""), True),
-            ((None, "", ""), (None, "", ""), True),
             ((7, "a", "x"), (8, "a", "x"), False),
             ((7, "a", "x"), (7, "b", "y"), False),
-            ((7, "a", ""), (7, "", "x"), False),
             ((7, "a", "x"), (7, "", ""), False),
             ((7, "a", ""), (7, "b", ""), False),
             ((7, "", "x"), (7, "", "y"), False),
@@ -573,27 +595,11 @@ class RangeTests(OriginCase):
     def test_ranges(self) -> None:
         """A place is requested when it is read, and then all up to what is there."""
         found = self.opened(FIRST, LAST)
-        self.assertEqual(LONG[400_000:400_010], self.successResultOf(self.read(found, MIDST)))
+        self.assert_read(found, MIDST)
         self.assertEqual([START, END, MIDDLE], self.ranges)
-        self.assertEqual(
-            LONG[900_000:900_010], self.successResultOf(self.read(found, place=900_000))
-        )
+        self.assert_read(found, place=900_000)
         self.assertEqual(3, len(self.recorded_requests))
         self.assertTrue(self.result_of(found.unchanged()))
-
-    def test_same_version(self) -> None:
-        """A range may state its version in another form, and may be shorter than asked."""
-        for headers, last in (
-            ({"ETag": 'W/"1-gzip"'}, 917_503),
-            ({"ETag": '"2"', "Last-Modified": "then"}, 917_503),
-            (TAGGED, 500_000),
-        ):
-            self.forget()
-            found = self.opened(FIRST, LAST)
-            rest = [serve] * (last < 917_503)
-            reading = self.read(found, ranged(393_216, last, headers), *rest)
-            self.assertEqual(LONG[400_000:400_010], self.successResultOf(reading))
-            self.assertTrue(found.has_certain_identity())
 
     def test_disagreement(self) -> None:
         """Another version, or something else than the range, ends the version.
@@ -607,8 +613,7 @@ class RangeTests(OriginCase):
             reply(200, LONG, TAGGED),
             reply(204),
         ):
-            self.forget()
-            found = self.opened(FIRST, LAST)
+            found = self.long()
             error = self.exactly(self.read(found, response), RenderFailed)
             self.assertEqual("The source changed while it was read.", error.message)
             self.assertIs(error, found.failure)
@@ -616,7 +621,7 @@ class RangeTests(OriginCase):
             self.assertFalse(found.has_certain_identity())
             found = self.opened(reply(200, LONG, {"ETag": '"3"'}))
             self.assertEqual([""], self.ranges)
-            self.assertEqual(LONG[400_000:400_010], self.successResultOf(self.read(found)))
+            self.assert_read(found)
         self.close_last()
         self.files.close()
         self.opened(ranged(0, 65_535), reads=False)
@@ -637,8 +642,7 @@ class RangeTests(OriginCase):
         self.successResultOf(self.read(found, short, serve, serve))
         self.network.advance(1)
         for place in (590_000, 700_000, 900_000):
-            reading = self.read(found, place=place)
-            self.assertEqual(LONG[place : place + 10], self.successResultOf(reading))
+            self.assert_read(found, place=place)
         self.network.scripts.clear()
         stated = {**TAGGED, "Content-Range": f"bytes {MIDDLE}/1000000"}
         for response in (
@@ -646,28 +650,12 @@ class RangeTests(OriginCase):
             reply(206, LONG, stated),
             cut(head + chunk(LONG)),
         ):
-            self.forget()
-            found = self.opened(FIRST, LAST)
+            found = self.long()
             self.read(found, response).addErrback(lambda failure: None)
             self.assertIsInstance(
                 self.failureResultOf(self.read(found, place=900_000)).value, RenderFailed
             )
             self.assertFalse(self.result_of(found.unchanged()))
-
-    def test_gone(self) -> None:
-        """A source that vanishes, or is refused, while it is read is the refusal of its status."""
-        for status, kind in ((404, NoSuchSource), (410, NoSuchSource), (403, NotFound)):
-            self.forget()
-            found = self.opened(FIRST, LAST)
-            self.exactly(self.read(found, reply(status)), kind)
-            self.assertIsInstance(found.failure, kind)
-
-    def test_behind_a_redirect(self) -> None:
-        """Ranges are requested at the end of the redirects, with its characters encoded."""
-        found = self.opened(redirect("https://b.origin.test/x|y"), FIRST, LAST)
-        self.successResultOf(self.read(found, MIDST))
-        hosts = [f"{each.headers['host']}{each.target}" for each in self.network.requests]
-        self.assertEqual(["origin.test/a/b?c", *["b.origin.test/x%7Cy"] * 3], hosts)
 
     def test_short_lived(self) -> None:
         """If the target of a redirect refuses later, redirects are followed again.
@@ -676,10 +664,8 @@ class RangeTests(OriginCase):
         """
         refusals = (*map(reply, (400, 401, 403, 404, 410)), redirect("https://b.origin.test/login"))
         for refusal in refusals:
-            self.forget()
-            found = self.opened(redirect("/old"), FIRST, LAST)
-            reading = self.read(found, refusal, redirect("/new"), MIDST)
-            self.assertEqual(LONG[400_000:400_010], self.successResultOf(reading))
+            found = self.opened_anew(redirect("/old"), FIRST, LAST)
+            self.assert_read(found, refusal, redirect("/new"), MIDST)
             targets = [each.target for each in self.network.requests]
             self.assertEqual(["/a/b?c", "/old", "/old", "/old", "/a/b?c", "/new"], targets)
             # From now on, the new target is requested.
@@ -692,8 +678,7 @@ class RangeTests(OriginCase):
             ((redirect("/new"), reply(404)), NoSuchSource),
             ((redirect("/x"),) * 6, UpstreamUnavailable),
         ):
-            self.forget()
-            found = self.opened(redirect("/old"), FIRST, LAST)
+            found = self.opened_anew(redirect("/old"), FIRST, LAST)
             self.exactly(self.read(found, reply(403), *later), kind)
 
 
@@ -703,7 +688,8 @@ class RetryTests(OriginCase):
     def test_look_up(self) -> None:
         """A busy origin is asked again for the state of a source, after Retry-After if it has one.
 
-        One that stays busy, or names more time than there is, is a 502.
+        So is one that closes the connection. One that stays busy, or names more time than there
+        is, is a 502.
         """
         for status in (408, 425, 429, 500, 503, 599):
             for responses, seconds in (
@@ -715,18 +701,15 @@ class RetryTests(OriginCase):
             ):
                 opening = self.asked_again(seconds, *responses, WHOLE)
                 self.successResultOf(opening).close()
+        # A connection that was kept is replaced at once.
+        opening = self.asked_again([0.5], reset_connection, reset_connection, WHOLE)
+        self.successResultOf(opening).close()
         log = Log(self)
         opening = self.asked_again([0.5, 2], busy(), busy(), busy())
         self.exactly(opening, UpstreamUnavailable)
         self.exactly(self.asked_again([], busy(429, "30")), UpstreamUnavailable)
-        lines = [(event["log_level"], formatEvent(event)) for event in log.events]
-        self.assertEqual(
-            [
-                (LogLevel.warn, f"the origin origin.test responds with {status}")
-                for status in (503, 429)
-            ],
-            lines,
-        )
+        expected = [f"the origin origin.test responds with {status}" for status in (503, 429)]
+        self.assertEqual(expected, list(map(formatEvent, log.events)))
         self.network.scripts += [reply(501), reply(501), WHOLE]
         opening = self.begin(self.sources.open(SOURCE))
         self.network.advance(0.5)
@@ -745,17 +728,11 @@ class RetryTests(OriginCase):
         self.assertEqual([], self.network.scripts)
         return opening
 
-    def test_connection_lost_at_the_look_up(self) -> None:
-        """An origin that closes the connection in place of a response is asked again."""
-        opening = self.asked_again([0.5], reset_connection, WHOLE)
-        self.successResultOf(opening).close()
-
     def test_range(self) -> None:
         """A busy origin is asked again for a range, soon or after Retry-After."""
         for status in (408, 425, 429, 500, 503):
             for seconds, delay in (("", 0.25), ("0", 0.25), ("9", 9)):
-                self.forget()
-                found = self.opened(FIRST, LAST)
+                found = self.long()
                 reading = self.read(found, busy(status, seconds), MIDST)
                 self.network.advance(delay - 0.01)
                 self.assertNoResult(reading)
@@ -773,32 +750,17 @@ class RetryTests(OriginCase):
             ([busy(429, "21")], ()),
             ([reset_connection] * 10, (0.25, 1, 2, 4)),
         ):
-            self.forget()
-            log = Log(self)
-            found = self.opened(FIRST, LAST)
+            log, found = Log(self), self.long()
             reading = self.read(found, *responses)
             for delay in delays:
                 self.assertNoResult(reading)
                 self.network.advance(delay)
             self.exactly(reading, UpstreamUnavailable)
-            warnings = [
-                formatEvent(each) for each in log.events if each["log_level"] is LogLevel.warn
-            ]
-            again = "the origin origin.test is asked again for a source: "
-            self.assertEqual([True] * len(delays[1:]), [again in each for each in warnings[:-1]])
-            self.assertIn("the origin origin.test does not return a source: ", warnings[-1])
+            texts = list(map(formatEvent, log.events))
+            self.assertIn("the origin origin.test does not return a source: ", texts[-1])
             self.network.scripts.clear()
             found = self.opened(serve)
-            self.assertEqual(LONG[400_000:400_010], self.successResultOf(self.read(found, serve)))
-
-    def test_cut(self) -> None:
-        """After a lost connection, only what is missing is requested."""
-        found = self.opened(FIRST, LAST)
-        self.network.requests.clear()
-        self.successResultOf(self.read(found, cut(MIDST[:-100_000]), serve))
-        reading = self.read(found, place=900_000)
-        self.assertEqual(LONG[900_000:900_010], self.successResultOf(reading))
-        self.assertEqual([MIDDLE, "817504-917503"], self.ranges)
+            self.assert_read(found, serve)
 
     def test_stall(self) -> None:
         """A range without progress for fifteen seconds is requested again."""
@@ -816,8 +778,7 @@ class RetryTests(OriginCase):
         # A lost connection is replaced once by the client.
         rows: tuple[tuple[Script, ...], ...] = ((reset_connection, reset_connection), (busy(),))
         for failures in rows:
-            self.forget()
-            found = self.opened(redirect("https://a.origin.test/"), FIRST, LAST)
+            found = self.opened_anew(redirect("https://a.origin.test/"), FIRST, LAST)
             reading = self.read(found, *failures, redirect("https://b.origin.test/"), MIDST)
             self.network.advance(0.25)
             self.assertEqual(LONG[400_000:400_010], self.successResultOf(reading))
@@ -826,19 +787,6 @@ class RetryTests(OriginCase):
 
 class CopyTests(OriginCase):
     """Sources whose origin serves no ranges: one response brings the whole, in order."""
-
-    def test_growing(self) -> None:
-        """What has arrived is read while the rest arrives; what lies ahead waits."""
-        found = self.opened(reply(200, length=len(LONG), headers=TAGGED))
-        self.successResultOf(self.see(found))
-        early, late = self.read(found, place=0), self.read(found, place=500_000)
-        self.respond(LONG[:100_000])
-        self.assertEqual(LONG[:10], self.successResultOf(early))
-        self.assertNoResult(late)
-        self.assertIsNone(found.descriptor)
-        self.respond(LONG[100_000:])
-        self.assertEqual(LONG[500_000:500_010], self.successResultOf(late))
-        self.assertEqual((LONG, [START]), (self.content(found), self.ranges))
 
     def test_copy(self) -> None:
         """A body of any form is read to its end; its identity is certain if it has a validator."""
@@ -849,8 +797,7 @@ class CopyTests(OriginCase):
             (in_chunks, True),
             (reply(200, b"0123456789"), False),
         ):
-            self.forget()
-            found = self.opened(response)
+            found = self.opened_anew(response)
             self.successResultOf(self.complete(found))
             self.assertEqual((10, b"0123456789"), (found.size, self.content(found)))
             self.assertIs(is_certain, found.has_certain_identity())
@@ -866,8 +813,7 @@ class CopyTests(OriginCase):
             (cut(UNSIZED + chunk(LONG[:-5])), (UNSIZED, chunk(LONG), chunk(b""))),
             (cut(UNSIZED + chunk(LONG)[:-9]), (UNSIZED, chunk(LONG), chunk(b""))),
         ):
-            self.forget()
-            found = self.opened(first, later)
+            found = self.opened_anew(first, later)
             self.successResultOf(self.complete(found))
             self.assertEqual((LONG, [START, ""]), (self.content(found), self.ranges))
 
@@ -881,13 +827,11 @@ class CopyTests(OriginCase):
             (reply(204), RenderFailed),
             (reply(404), NoSuchSource),
         ):
-            self.forget()
-            found = self.opened(first, later)
+            found = self.opened_anew(first, later)
             self.exactly(self.complete(found), kind)
             self.assertIsInstance(found.failure, kind)
             self.assertFalse(found.has_certain_identity())
-        self.forget()
-        found = self.opened(cut(reply(200, LONG[:-5], length=len(LONG))))
+        found = self.opened_anew(cut(reply(200, LONG[:-5], length=len(LONG))))
         self.exactly(self.complete(found), UpstreamUnavailable)
 
     def test_without_a_marked_end(self) -> None:
@@ -899,30 +843,6 @@ class CopyTests(OriginCase):
             self.assertNoResult(completing)
             self.network.advance(delay)
         self.exactly(completing, UpstreamUnavailable)
-
-    def test_too_much(self) -> None:
-        """A body of unknown length is read up to the limit; past it, reading stops with 413."""
-        for size in (self.limit, self.limit + 1):
-            self.forget()
-            found = self.opened((UNSIZED, chunk(b"x" * size), chunk(b"")))
-            if size == self.limit:
-                self.successResultOf(self.complete(found))
-                self.assertEqual(self.limit, found.size)
-            else:
-                self.assertIn(
-                    str(self.limit), self.exactly(self.complete(found), SourceTooLarge).message
-                )
-                self.assertTrue(self.peer.aborted)
-
-    def test_closed(self) -> None:
-        """If nobody reads a source any more, its response is given up."""
-        found = self.opened(COMING)
-        completing = self.complete(found)
-        completing.cancel()
-        self.exactly(completing, CancelledError)
-        self.assertFalse(self.peer.closed)
-        self.close_last()
-        self.assertTrue(self.peer.closed)
 
     def test_deadline(self) -> None:
         """Who waits for a source ends with TimeoutError when the given time is over."""
@@ -958,8 +878,6 @@ class Unreliable:
             first, last = (min(int(each), last) for each in wanted.split("-"))
         if behavior == "shorter":
             last = (first + last) // 2
-        elif behavior == "another range":
-            first //= 2
         status, headers = 200, {"ETag": tag}
         if wanted and behavior != "whole":
             status = 206
@@ -973,35 +891,17 @@ class Unreliable:
             response = reply(404)
         elif behavior == "redirect":
             response = redirect("/another")
-        elif behavior == "longer":
-            response += b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"
-        elif behavior == "more than stated":
-            response = reply(status, content[first : last + 1] + b"abc", headers)
         elif behavior == "cut":
             response = response[: len(response) * 2 // 3]
         peer.send(response)
-        if behavior in ("cut", "longer"):
+        if behavior == "cut":
             peer.close()
 
 
 class PropertyTests(OriginCase):
     """Whatever an origin does"""
 
-    behaviors = (
-        *(
-            "good",
-            "good",
-            "good",
-            "changed",
-            "whole",
-            "shorter",
-            "another range",
-            "untagged",
-            "busy",
-            "gone",
-        ),
-        *("redirect", "longer", "more than stated", "cut"),
-    )
+    behaviors = "good good good changed whole shorter untagged busy gone redirect cut".split()
 
     @settings(max_examples=100, deadline=None)
     @given(

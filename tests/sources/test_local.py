@@ -25,7 +25,7 @@ from audioproxy.sources.local import LocalSources, OpenLocalSource
 from audioproxy.testing import FakeThreads
 from tests.support.folders import short_folder
 from tests.support.http import Log
-from tests.support.processes import open_descriptors
+from tests.support.processes import open_descriptors, opened_since
 from tests.support.strategies import DETERMINISTIC
 
 NOBODY = 65534
@@ -60,7 +60,7 @@ class LocalCase(SynchronousTestCase):
             (self.place / folder / "secret.mp3").write_bytes(b"secret")
         self.files = LocalSources(str(self.root), execute)
         before = open_descriptors()
-        self.addCleanup(lambda: self.assertEqual(open_descriptors(), before))
+        self.addCleanup(lambda: self.assertEqual(set(), opened_since(before)))
 
     def open(self, path: bytes) -> OpenLocalSource:
         """Open a source, which is closed at the end of the test at the latest."""

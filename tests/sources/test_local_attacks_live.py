@@ -30,6 +30,7 @@ from tests.support.audio import convert, tone, write_wav
 from tests.support.authority import Authority
 from tests.support.http import Response
 from tests.support.origins import open_origin
+from tests.support.processes import set_environment
 from tests.support.service import ServiceCase, fetch, signed
 
 #: Options of the two kinds of requests that open a source.
@@ -118,11 +119,8 @@ class PlaylistTests(AttackCase):
         playlists = {
             "hls-absolute.mp3": playlist(f"{mp3}"),
             "hls-above.wav": playlist(f"{above}/secret.mp3"),
-            "hls-link.flac": playlist("link.mp3"),
             "hls-map.mp3": playlist(f"{mp4}", more=f'#EXT-X-MAP:URI="{mp4}"'),
             "hls-master.wav": master_playlist(f"{self.root}/hls-absolute.m3u8"),
-            "hls-behind-tag.m3u8": after_id3_tag(playlist(f"{mp3}")),
-            "dash-absolute.mpd": manifest(f"{mp4}"),
             "dash-file.wav": manifest(f"file://{mp4}"),
             # The concat demuxer opens files of the same folder; here they are symlinks.
             "concat-link.flac": concat_script("inside.wav", "link.wav"),
@@ -203,9 +201,7 @@ class NameTests(AttackCase):
         for name in (*special_names, *other_names):
             (self.root / os.fsdecode(name)).write_bytes(inside())
         for text, words in (
-            ("subfile,,start,0,end,0,,:link.wav", ()),
             ("concat:link.wav|link.wav", ()),
-            ("cache:link.wav", ("-protocol_whitelist", "file,cache")),
             ("amovie=./link.wav[out]", ("-f", "lavfi")),
         ):
             self.assertTrue(await decode_unguarded(text, *words, folder=self.root), text)
@@ -230,14 +226,11 @@ class NameTests(AttackCase):
         self.assertEqual(set(), await self.watch.opened())
 
 
-#: Segments that try to inject filters, options or headers. Only the options dl and cb decode
-#: percent-encoding. tests.grammar has the values of each option.
+#: Segments that try to inject filters, options or headers. tests.grammar has the values of each
+#: option.
 INJECTIONS = (
-    *"enhance:voice,volume=9 enhance:voice:amovie=x norm:ebu:-16:-1.5:11:print_format=json".split(),
-    *"norm:ebu:-16'-1.5 t:0;anullsink t:0[out] t:0\\:1 fade:0.1,volume=9 gain:1[a][b]".split(),
-    *"f:wav|f:mp3 f:../wav f:-i f:lavfi br:128,-i sr:44100,anull ch:1[a] pk_fmt:json,dat".split(),
-    *"-i:x filter_complex:amovie=x af:volume=9 gain:1%2Camovie%3Dx f:wav%20-i%20x f:wav%00".split(),
-    *"dl:a%0d%0aX-Injected:1 dl:..%2Fa dl:a%5Cb dl:%7f dl:%ff cb:%ff%zz".split(),
+    *"enhance:voice,volume=9 enhance:voice:amovie=x norm:ebu:-16'-1.5 t:0;anullsink".split(),
+    *"gain:1[a][b] f:wav|f:mp3 br:128,-i -i:x af:volume=9 f:wav%20-i%20x dl:a%0d%0aX-A:1".split(),
 )
 
 #: Values that are accepted unchanged, because no program interprets them.
@@ -253,7 +246,7 @@ class OptionTests(AttackCase):
     async def test_injections(self) -> None:
         """No option value reaches a filter, a command line or a header unescaped (D2, D10)."""
         recorder = Recorder(self.root.with_name("recorder"))
-        self.patch(os, "environ", {**os.environ, "PATH": recorder.path})
+        set_environment(self, PATH=recorder.path)
         port = self.start().port
         reference = await fetch(port, local_path("inside.wav"), b"HEAD")
         usual = await fetch(port, local_path("inside.wav"))

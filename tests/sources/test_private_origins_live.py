@@ -7,7 +7,6 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from audioproxy.http_client import public_addresses
 from tests.sources.test_https_live import NO_RANGES, HttpsCase, authority, certificate, sound
 from tests.support.attacks import Recorder
 from tests.support.http import Response
@@ -188,22 +187,3 @@ class DenyPrivateTests(HttpsCase):
             response = await fetch(port, self.path(each))
             self.assertEqual((404, missing.body), (response.status, response.body), each)
         self.assertEqual([], self.origin.connections)
-
-    async def test_each_hop(self) -> None:
-        """A redirect from a public address to a private one is a 404; others are read.
-
-        The service reads them itself, from the address that it has checked.
-        """
-        elsewhere = open_origin(self, certificate("127.0.0.1", "localhost"))
-        data = sound("a.wav", "20")
-        good, private = self.origin.put("/a.wav", data), elsewhere.put("/a.wav", data, "0.0.0.0")
-        moved = self.origin.put("/moved.wav", Redirect(private))
-        self.patch(public_addresses, "is_public", lambda address: address == "127.0.0.1")
-        recorder = Recorder(self.root.with_name("recorder"))
-        self.patch(os, "environ", {**os.environ, "PATH": recorder.path})
-        port = self.start(source_deny_private=True, source_allowlist=("*",)).port
-        for url, status in ((good, 200), (moved, 404)):
-            for options in ("info", "f:wav"):
-                self.assertEqual(status, (await fetch(port, self.path(url, options))).status)
-        self.assertEqual([], elsewhere.connections)
-        self.assertEqual({"file:/dev/fd/3"}, {run.after("-i")[0] for run in recorder.inputs()})

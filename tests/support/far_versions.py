@@ -269,6 +269,11 @@ class FarClientCase(ClientCase):
         self.network.scripts += responses
         return self.begin(found.read(place, 10))
 
+    def assert_read(self, found: FarSource, *responses: Script, place: int = 400_000) -> None:
+        """Assert that ten bytes of the long source are read, with these responses of its origin."""
+        reading = self.read(found, *responses, place=place)
+        self.assertEqual(LONG[place : place + 10], self.successResultOf(reading))
+
     def see(self, found: FarSource, seconds: float = 60) -> Deferred[Input]:
         """Start to look at a source, without a child."""
 

@@ -166,11 +166,6 @@ int main(int count, char **words, char **variables) {
     } else if (!strcmp(what, "variables")) {
         for (; *variables; variables++) puts(*variables);
         puts(getenv("LD_PRELOAD") ? "preloaded" : "plain");
-    } else if (!strcmp(what, "names")) {
-        printf("%s %s %s", words[0], program_invocation_name, program_invocation_short_name);
-    } else if (!strcmp(what, "options")) {
-        /* With the arguments in another order than the options. */
-        for (int option; (option = getopt(count, words, "ab")) != -1;) putchar(option);
     } else if (!strcmp(what, "wait")) {
         puts("waiting");
         fflush(stdout);

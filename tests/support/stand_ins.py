@@ -21,12 +21,6 @@ __attribute__((constructor)) static void start(void) {
     if (ALWAYS || !number || strcmp(number, "1")) pthread_create(&thread, NULL, wait, NULL);
 }
 """
-#: Source of a library that is never linked to its end.
-ENDLESS = """
-#include <unistd.h>
-int library;
-__attribute__((constructor)) static void start(void) { for (;;) pause(); }
-"""
 #: Source of a library without effect.
 HARMLESS = "int library;"
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from twisted.internet.protocol import ProcessProtocol
-from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent
 from twisted.trial.unittest import TestCase
 
@@ -65,17 +64,6 @@ class RecordingStarter(Starter):
         self, command: Sequence[str], descriptors: Container[int], limits: Limits
     ) -> list[str]:
         return self._starter.command_line(command, descriptors, limits)
-
-
-class ClockReactor:
-    """The reactor, with timers that a test fires."""
-
-    def __init__(self) -> None:
-        self.clock = Clock()
-        self.callLater, self.seconds = self.clock.callLater, self.clock.seconds
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(reactor, name)
 
 
 def connect(

@@ -94,15 +94,6 @@ def assert_gains(found: NDArray[np.float64], expected: ArrayLike, what: object) 
 class RecommendationTests(SynchronousTestCase):
     """Layouts whose speakers are known."""
 
-    def test_text(self) -> None:
-        """The filter names channels by their numbers, and has gains with 9 digits (D60)."""
-        front, lower = f"{1 / (1 + 2 * LOWER):.9f}", f"{LOWER / (1 + 2 * LOWER):.9f}"
-        left = f"c0={front}*c0+{lower}*c2+{lower}*c4"
-        right = f"c1={front}*c1+{lower}*c2+{lower}*c5"
-        for layout in ("5.1", "5.1(side)", None):
-            mix = channel_mix(6, layout, 2)
-            self.assertEqual(mix, Mix(f"pan=stereo|{left}|{right}", computed=True))
-
     def test_all_layouts(self) -> None:
         """Each speaker has the gain of the nearest speaker of the recommendation (D60)."""
         for layout in NAMED_LAYOUTS:

@@ -70,7 +70,6 @@ class SampleRangeTests(SynchronousTestCase):
         probe = replace(exact(rate=8000), in_parts=True)
         self.assertTrue(trim_range(options_of("t:1:2"), probe).by_stamps)
         for sample_range, filters in (
-            (SampleRange(0, 0, 9, 9), ["asettb=1/8000", end, "atrim=start_pts=0:end_pts=9", end]),
             (
                 SampleRange(8000, 90, 99, 9, is_known=True),
                 ["asettb=1/8000", end, "atrim=start_pts=90:end_pts=99", end],

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping
-from decimal import Decimal
 from functools import cache
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -22,7 +20,6 @@ from tests.support.audio import (
     write_wav,
 )
 from tests.support.ogg import edit, ended, granule, moved
-from tests.support.riff import chunk, dsf
 
 SECONDS = 4
 CODECS = {
@@ -103,37 +100,3 @@ class PositionTests(SynchronousTestCase):
             if name != "high":
                 sources[f"{name}, no mark"] = ended(streams()["opus"], position, mark=False)
         self.assert_consistent(sources)
-
-    def test_constant_rate(self) -> None:
-        """DSD and 8SVX have a duration and a bit rate; a header from a pipe has no wrong one."""
-        pattern = b"\x69" * 2 * 4096 * 86
-        samples = len(pattern) * 4
-        speakers = chunk(b"CHNL", b"\0\2SLFTSRGT", order=">Q")
-        rate = chunk(b"FS  ", struct.pack(">I", 2_822_400), order=">Q")
-        coding = chunk(b"CMPR", b"DSD \x0enot compressed\0", order=">Q")
-        dff = b"DSD " + chunk(b"FVER", b"\1\5\0\0", order=">Q")
-        dff += chunk(b"PROP", b"SND " + rate + speakers + coding, order=">Q")
-        dff = chunk(b"FRM8", dff + chunk(b"DSD ", pattern, order=">Q"), order=">Q")
-        body = noise(8000, 4000).channels.astype("<f4").tobytes()
-        voice = b"8SVX" + chunk(
-            b"VHDR", struct.pack(">IIIHBBI", 16000, 0, 0, 8000, 1, 0, 1 << 16), order=">I"
-        )
-        voice = chunk(b"FORM", voice + chunk(b"BODY", body, order=">I"), order=">I")
-        aiff = convert_all(write_wav(noise(48000, 96_000)), {"a": "-f aiff"})["a"]
-        at = aiff.index(b"COMM") + 10
-        endless = aiff[:at] + b"\x7f\xff\xff\xf0" + aiff[at + 4 :]
-        at = aiff.index(b"SSND") + 4
-        endless = endless[:at] + b"\x7f\xff\xff\xf0" + endless[at + 4 :]
-        for name, source, seconds in (
-            ("dsf", dsf(samples, pattern), samples / 2_822_400),
-            ("dff", dff, samples / 2_822_400),
-            ("8svx", voice, 2),
-            ("aiff", endless, 2),
-        ):
-            found = describe_source(source)
-            self.assertEqual(found.duration, round(Decimal(seconds), 6), name)
-            self.assertApproximates(found.bitrate or 0, 8 * len(source) / seconds, 9, name)
-            texts = ["f:wav/bd:32f", "f:wav/bd:32f/t:0.3:0.1"]
-            whole, part = render_and_decode_all(source, texts).values()
-            self.assertEqual(len(whole), round(seconds * whole.rate), name)
-            self.assertEqual(part, whole.part(round(0.3 * whole.rate), round(0.4 * whole.rate)))
