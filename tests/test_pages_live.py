@@ -14,12 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.deploy.balancer import NginxWithOneNode, balance
 from tests.support.http import KEY, SALT
 from tests.support.remote import RemoteCase
-from tests.support.service import (
-    PROJECT,
-    Process,
-    generate_audio,
-    short_flac,
-)
+from tests.support.service import PROJECT, Process, generate_audio, short_flac
 
 SOUND = ("-f", "lavfi", "-i", "sine=frequency=330:sample_rate=44100:duration=1")
 

@@ -23,16 +23,7 @@ from audioproxy.media.ffprobe import parse_probe, probe_arguments
 from audioproxy.media.inputs import RAW_DEMUXERS, Input, local_input
 from audioproxy.process.executables import find_obstacle
 from audioproxy.process.programs import LISTS
-from tests.support.audio import (
-    Sound,
-    convert,
-    convert_all,
-    noise,
-    render_all,
-    run,
-    tone,
-    write_wav,
-)
+from tests.support.audio import Sound, convert, convert_all, noise, render_all, run, tone, write_wav
 from tests.support.probes import Probe
 from tests.support.programs import FFMPEG, FFPROBE, OWN
 from tests.support.service import PATIENCE, PROJECT

@@ -11,14 +11,7 @@ from typing import ClassVar
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.deploy.balancer import (
-    Balancer,
-    HAProxy,
-    Nginx,
-    NginxWithOneNode,
-    balance,
-    installed,
-)
+from tests.deploy.balancer import Balancer, HAProxy, Nginx, NginxWithOneNode, balance, installed
 from tests.deploy.nodes import HALF, Connection, Node, echo, start_stream
 from tests.deploy.proxies import PROXIES, Envoy
 from tests.deploy.torn_streams import COMPLETE, OURS, PAGE, TornStreamTests

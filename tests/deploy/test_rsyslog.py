@@ -35,8 +35,7 @@ class RsyslogTests(ServiceCase):
         # A copy: AppArmor may forbid this folder to the program in its own place.
         program = shutil.copy(installed("rsyslogd", "AUDIOPROXY_UTILITIES"), folder / "rsyslogd")
         self.rsyslogd = self.spawn(
-            *(str(program), "-n"),
-            *("-f", f"{folder}/main.conf", "-i", f"{folder}/pid"),
+            *(str(program), "-n"), *("-f", f"{folder}/main.conf", "-i", f"{folder}/pid")
         )
         client = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.addCleanup(client.close)

@@ -53,11 +53,7 @@ class UnitTests(SynchronousTestCase):
         command = "ExecStart=/opt/audioproxy/bin/twistd --nodaemon --pidfile= audioproxy"
         text = shipped("systemd/audioproxy.service", {command: "ExecStart=/bin/sh"})
         (self.folder / "audioproxy.service").write_text(text)
-        for name in (
-            "audioproxy.socket",
-            "audioproxy-metrics.socket",
-            "audioproxy-idle@.service",
-        ):
+        for name in ("audioproxy.socket", "audioproxy-metrics.socket", "audioproxy-idle@.service"):
             shutil.copy(FOLDER / name, self.folder)
 
     def analyze(self, *words: str) -> tuple[int, str]:

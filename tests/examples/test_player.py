@@ -81,11 +81,7 @@ class PlayerCase(SynchronousTestCase):
         return site
 
     def connect(
-        self,
-        site: Site,
-        target: str,
-        method: bytes = b"GET",
-        host: bytes = b"127.0.0.1:4001",
+        self, site: Site, target: str, method: bytes = b"GET", host: bytes = b"127.0.0.1:4001"
     ) -> Connection:
         """Return a connection that has sent a request."""
         connection = Connection(site)

@@ -309,11 +309,7 @@ class FaultCase(ServiceCase):
         """Start a node on a folder with a variant."""
         # A search along a long PATH would be most of the calls.
         path = f"{Path(FFMPEG).parent}:/usr/bin:/bin"
-        variables = {
-            "PATH": path,
-            "TMPDIR": str(self.store),
-            **self.store_variables(forks.store),
-        }
+        variables = {"PATH": path, "TMPDIR": str(self.store), **self.store_variables(forks.store)}
         environ = self.environment(**variables)
         pid = await forks.start("start", _TWISTD_WORDS, environ, fault)
         port = await forks.port()

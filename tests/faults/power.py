@@ -231,10 +231,7 @@ class Disk:
         singles = random.sample(others, min(most, len(others)))
         for folder, name, versions in [*singles, *random.sample(scratch, min(1, len(scratch)))]:
             slot = folder, name
-            for rest, serial in (
-                (newest, random.choice(versions[:-1])[0]),
-                (oldest, newest[slot]),
-            ):
+            for rest, serial in ((newest, random.choice(versions[:-1])[0]), (oldest, newest[slot])):
                 yield self._state({**rest, slot: serial}, random.choice(("all", "none")), random)
         for _ in range(most if pending else 0):
             chosen = {(folder, name): random.choice(each)[0] for folder, name, each in pending}

@@ -65,10 +65,7 @@ class CheckTests(SynchronousTestCase):
         ended = Promise(len(changes), ONE.key, NODE)
         self.assertEqual(set(), self.findings(changes, ended))
         lost = "a variant is lost whose write-back has ended"
-        for path, expected in (
-            (".scratch", {"a torn variant is served", lost}),
-            (SHARD, {lost}),
-        ):
+        for path, expected in ((".scratch", {"a torn variant is served", lost}), (SHARD, {lost})):
             unsynced = self.without(changes, path)
             ended = Promise(len(unsynced), ONE.key, NODE)
             self.assertEqual(expected, self.findings(unsynced, ended))

@@ -12,12 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.option_parser import parse_options
-from audioproxy.grammar.options import (
-    VariantOptions,
-    describe_defaults,
-    describe_options,
-    refusals,
-)
+from audioproxy.grammar.options import VariantOptions, describe_defaults, describe_options, refusals
 from audioproxy.grammar.values import Fade, Trim
 from tests.support.strategies import DETERMINISTIC, option_segments
 

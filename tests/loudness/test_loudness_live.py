@@ -18,13 +18,7 @@ from audioproxy.loudness import LoudnessMeter
 from audioproxy.urls import Variant
 from tests.support.audio import measure_loudness, noise, write_wav
 from tests.support.children import fork_servers
-from tests.support.service import (
-    PATIENCE,
-    PROJECT,
-    TEST_PATIENCE,
-    all_children,
-    until,
-)
+from tests.support.service import PATIENCE, PROJECT, TEST_PATIENCE, all_children, until
 
 
 class LoudnessMeterTests(TestCase):

@@ -8,15 +8,7 @@ from decimal import Decimal
 import numpy as np
 
 from audioproxy.media.command.trim import trim_range
-from tests.support.audio import (
-    Sound,
-    convert,
-    find_point,
-    find_probe,
-    options_of,
-    read_wav,
-    render,
-)
+from tests.support.audio import Sound, convert, find_point, find_probe, options_of, read_wav, render
 from tests.support.probes import replace
 
 #: Seconds at which the compared regions start; decoding starts 1 s or more before each.

@@ -58,11 +58,7 @@ WORDINGS: tuple[tuple[bytes, bytes, type[Refusal] | None], ...] = (
             b"Invalid data found when processing input",
         )
     ),
-    (
-        b"file:/dev/fd/77: No such file or directory",
-        not_opened(b"No such file or directory"),
-        None,
-    ),
+    (b"file:/dev/fd/77: No such file or directory", not_opened(b"No such file or directory"), None),
     (
         b"[hls @ 0x1] Format not on whitelist 'mp3,flac'\nfile:/dev/fd/3: Invalid argument",
         b"Not detecting m3u8/hls with non standard extension and non standard mime type\n"

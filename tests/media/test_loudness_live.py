@@ -9,14 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import NothingDecoded
 from audioproxy.media.loudness import Loudness, find_gain
-from tests.support.audio import (
-    measure_loudness,
-    noise,
-    render_all,
-    silence,
-    tone,
-    write_wav,
-)
+from tests.support.audio import measure_loudness, noise, render_all, silence, tone, write_wav
 from tests.support.programmes import (
     independent_loudness,
     loudness_signals,

@@ -14,12 +14,7 @@ from subprocess import PIPE
 import numpy as np
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.errors import (
-    InvalidOptions,
-    NothingDecoded,
-    Refusal,
-    UndecodableSource,
-)
+from audioproxy.errors import InvalidOptions, NothingDecoded, Refusal, UndecodableSource
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.encoding import encoder_arguments

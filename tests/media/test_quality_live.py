@@ -73,9 +73,7 @@ class RateTests(SynchronousTestCase):
             self.assertGreaterEqual(len(heard), 1, text)
 
     def assert_pure(
-        self,
-        rows: Sequence[tuple[int, int, Sequence[float]]],
-        resampler: str = SOXR,
+        self, rows: Sequence[tuple[int, int, Sequence[float]]], resampler: str = SOXR
     ) -> None:
         """Require that conversions keep each tone alone, or nothing if they have no room for it.
 

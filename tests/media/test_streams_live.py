@@ -10,16 +10,7 @@ import numpy as np
 from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SkipTest
 
-from tests.support.audio import (
-    Sound,
-    convert,
-    decode,
-    join,
-    noise,
-    run,
-    tone,
-    write_wav,
-)
+from tests.support.audio import Sound, convert, decode, join, noise, run, tone, write_wav
 from tests.support.flac import crc
 from tests.support.http import Response
 from tests.support.programs import FFMPEG

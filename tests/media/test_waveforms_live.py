@@ -10,19 +10,9 @@ import numpy as np
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.logger import formatEvent
 
-from tests.support.audio import (
-    convert,
-    noise,
-    render_all,
-    write_wav,
-)
+from tests.support.audio import convert, noise, render_all, write_wav
 from tests.support.http import Log, Response
-from tests.support.service import (
-    ServiceCase,
-    fetch,
-    resident_bytes,
-    signed,
-)
+from tests.support.service import ServiceCase, fetch, resident_bytes, signed
 from tests.support.waveforms import (
     Frames,
     WaveformDocument,

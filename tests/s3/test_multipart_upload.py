@@ -157,8 +157,7 @@ class FailureTests(PartsCase):
         self.network.scripts += [*STEPS[:2], reply(204)]
         self.exactly(self.put(DATA[:1500]), Unreachable)
         self.assertEqual(
-            self.sent_requests(),
-            ["POST uploads=", "PUT partNumber=1&uploadId=upload-1", ABORT],
+            self.sent_requests(), ["POST uploads=", "PUT partNumber=1&uploadId=upload-1", ABORT]
         )
 
     def test_abort_that_fails(self) -> None:

@@ -5,12 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from tests.soak.good_clients import gather, random_variant
-from tests.soak.lines import (
-    ClientConnection,
-    leaving,
-    pause,
-    stalling,
-)
+from tests.soak.lines import ClientConnection, leaving, pause, stalling
 from tests.soak.records import ExpectedRequest, RequestRecord
 from tests.soak.rig import CAPACITY, LARGE, LONG_RENDER, Rig
 
@@ -92,9 +87,4 @@ class LastingClients:
 
 
 #: Actions of misbehaving clients, and their relative frequencies.
-WEIGHTED_ACTIONS = [
-    (leave_early, 3),
-    (leave_midway, 2),
-    (leave_queue, 0.8),
-    (stall, 1),
-]
+WEIGHTED_ACTIONS = [(leave_early, 3), (leave_midway, 2), (leave_queue, 0.8), (stall, 1)]

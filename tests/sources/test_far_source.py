@@ -125,8 +125,7 @@ class ReadTests(FarSourceCase):
         self.assertEqual([(last, len(CONTENT))], version.requests)
         for place, count in ((0, 100), (100_000, 60_000), (len(CONTENT) - 60_000, 60_000)):
             self.assertEqual(
-                CONTENT[place : place + count],
-                self.result_of(source.read(place, count)),
+                CONTENT[place : place + count], self.result_of(source.read(place, count))
             )
         self.assertEqual(1, len(version.requests))
 

@@ -343,10 +343,7 @@ class OpenTests(OriginCase):
 
     def test_statuses(self) -> None:
         """Each error status is the same refusal with and without a range."""
-        for kind, statuses in (
-            (NotFound, (401, 403, 409, 499)),
-            (NoSuchSource, (404, 410)),
-        ):
+        for kind, statuses in ((NotFound, (401, 403, 409, 499)), (NoSuchSource, (404, 410))):
             for status in statuses:
                 self.refused(kind, reply(status))
                 self.refused(kind, reply(416), reply(status))

@@ -40,11 +40,7 @@ from audioproxy.errors import (
 from audioproxy.files.scratch_files import AnonymousFile, AnonymousSpace
 from audioproxy.grammar.option_parser import parse_options
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.media.command.decoding import (
-    measure_arguments,
-    piece_arguments,
-    single_process,
-)
+from audioproxy.media.command.decoding import measure_arguments, piece_arguments, single_process
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.encoding import (
     build_pipeline,

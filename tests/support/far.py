@@ -13,11 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from audioproxy.media.inputs import (
-    MAP_DESCRIPTOR,
-    QUESTIONS_DESCRIPTOR,
-    SOURCE_DESCRIPTOR,
-)
+from audioproxy.media.inputs import MAP_DESCRIPTOR, QUESTIONS_DESCRIPTOR, SOURCE_DESCRIPTOR
 from audioproxy.process.cell import CellStarter
 from audioproxy.process.child_limits import Limits
 from tests.support.linked_programs import LinkedServer

@@ -11,11 +11,7 @@ TAG += b"APETAGEX" + struct.pack("<IIII8x", 2000, 32, 0, 0x8000_0000)
 
 
 def block(
-    number: int,
-    samples: int = 1000,
-    total: int | None = None,
-    flags: int = FLAGS,
-    size: int = 200,
+    number: int, samples: int = 1000, total: int | None = None, flags: int = FLAGS, size: int = 200
 ) -> bytes:
     """Return a block; None stands for an unknown number of samples."""
     upper, low = (0, 0xFFFF_FFFF) if total is None else divmod(total + (total >> 32), 1 << 32)

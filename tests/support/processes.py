@@ -129,12 +129,7 @@ class FakeChild:
         self._protocol.processEnded(self._reason)
 
     def exit_and_end(
-        self,
-        code: int = 0,
-        signal: int | None = None,
-        *,
-        stdout: bytes = b"",
-        stderr: bytes = b"",
+        self, code: int = 0, signal: int | None = None, *, stdout: bytes = b"", stderr: bytes = b""
     ) -> None:
         """Write the last output, exit and close all pipes."""
         if stdout:

@@ -8,12 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote_from_bytes
 
-from twisted.protocols.portforward import (
-    ProxyClient,
-    ProxyClientFactory,
-    ProxyFactory,
-    ProxyServer,
-)
+from twisted.protocols.portforward import ProxyClient, ProxyClientFactory, ProxyFactory, ProxyServer
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SkipTest
 

@@ -12,13 +12,7 @@ from twisted.trial.unittest import TestCase
 
 from tests.support.authority import Authority
 from tests.support.http import Response
-from tests.support.origins import (
-    MODIFIED,
-    Behavior,
-    File,
-    Origin,
-    open_origin,
-)
+from tests.support.origins import MODIFIED, Behavior, File, Origin, open_origin
 from tests.support.service import TEST_PATIENCE, fetch, reactor, send, until
 
 DATA = bytes(range(256)) * 100

@@ -22,14 +22,7 @@ from audioproxy.process.starters import Spawn, Starter
 from audioproxy.process.warm import WarmProgram
 from audioproxy.process.warm_starter import WarmStarter
 from tests.support.processes import open_descriptors, opened_since
-from tests.support.service import (
-    PATIENCE,
-    TEST_PATIENCE,
-    all_children,
-    is_running,
-    reactor,
-    until,
-)
+from tests.support.service import PATIENCE, TEST_PATIENCE, all_children, is_running, reactor, until
 from tests.support.stand_ins import compile_program
 
 #: The environment of all children.

@@ -24,12 +24,7 @@ from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.base import BaseConnector
 from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.error import (
-    ConnectionAborted,
-    ConnectionDone,
-    ConnectionLost,
-    DNSLookupError,
-)
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost, DNSLookupError
 from twisted.internet.interfaces import IPushProducer, IResolverSimple, ITransport
 from twisted.internet.ssl import platformTrust
 from twisted.internet.task import Clock

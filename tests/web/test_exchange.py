@@ -301,10 +301,7 @@ class EndTests(ExchangeCase):
             response = connection.response
             self.assertEqual((b"some", False), (response.body, response.complete), version)
             self.assertEqual((True, 1), (connection.aborted, render.left))
-            self.assertEqual(
-                f"render 200 {code} {SUBJECT} cache=MISS 4 bytes in 0ms",
-                self.line(),
-            )
+            self.assertEqual(f"render 200 {code} {SUBJECT} cache=MISS 4 bytes in 0ms", self.line())
 
     def test_cut_by_a_stop(self) -> None:
         """A response that a stop cuts has a warning beside its line, with its request id (D39)."""
@@ -375,8 +372,7 @@ class EndTests(ExchangeCase):
         expected = {"http_responses_cut_total failure": 1, "http_response_bytes_total render": 10}
         self.assertEqual(expected, cut)
         self.assertEqual(
-            f"render 200 upstream_unavailable {SUBJECT} cache=HIT 10 bytes in 0ms",
-            self.line(),
+            f"render 200 upstream_unavailable {SUBJECT} cache=HIT 10 bytes in 0ms", self.line()
         )
 
     def test_crash(self) -> None:

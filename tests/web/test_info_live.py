@@ -8,12 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.audio import convert_all
-from tests.support.service import (
-    ServiceCase,
-    fetch,
-    generate_all,
-    signed,
-)
+from tests.support.service import ServiceCase, fetch, generate_all, signed
 
 #: Duration of every sound below, in seconds.
 LENGTH = 0.5

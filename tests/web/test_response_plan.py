@@ -46,9 +46,7 @@ def dated(found: Stored, age: int = 60) -> Stored:
 
 
 def plan(
-    found: Stored | Literal["MISS", "COALESCED"],
-    method: bytes = GET,
-    **more: Any,
+    found: Stored | Literal["MISS", "COALESCED"], method: bytes = GET, **more: Any
 ) -> ResponsePlan:
     """Return the plan for a request with some headers."""
     return plan_response(request(), Conditions(method, **more), NOW, found)

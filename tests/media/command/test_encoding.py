@@ -11,11 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.option_parser import parse_options
 from audioproxy.media.command.decoding import decoded_stream, single_process
-from audioproxy.media.command.encoding import (
-    build_pipeline,
-    check_bitrate,
-    encoder_arguments,
-)
+from audioproxy.media.command.encoding import build_pipeline, check_bitrate, encoder_arguments
 from audioproxy.media.conversion import SWRESAMPLE
 from audioproxy.media.info_document import SourceInfo
 from audioproxy.media.inputs import local_input

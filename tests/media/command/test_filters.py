@@ -9,10 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import InvalidOptions
 from audioproxy.media.command.downmix import channel_mix
 from audioproxy.media.command.exact_length import exact_length_filters
-from audioproxy.media.command.filters import (
-    EVEN_FRAMES,
-    filter_chain,
-)
+from audioproxy.media.command.filters import EVEN_FRAMES, filter_chain
 from audioproxy.media.command.needs import FEW_SAMPLES, Needs
 from audioproxy.media.command.presets import PRESETS
 from audioproxy.media.command.stages import output_channels

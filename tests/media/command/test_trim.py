@@ -8,12 +8,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions
-from audioproxy.media.command.trim import (
-    SampleRange,
-    may_be_shorter,
-    trim_filters,
-    trim_range,
-)
+from audioproxy.media.command.trim import SampleRange, may_be_shorter, trim_filters, trim_range
 from audioproxy.media.reading import SourceLength
 from audioproxy.media.seek_point import SeekPoint
 from tests.support.audio import options_of

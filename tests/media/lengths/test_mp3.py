@@ -7,11 +7,7 @@ from decimal import Decimal
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.info_document import SourceInfo
-from audioproxy.media.lengths.mp3 import (
-    Stated,
-    read_duration,
-    read_encoder_header,
-)
+from audioproxy.media.lengths.mp3 import Stated, read_duration, read_encoder_header
 from audioproxy.media.lengths.mpeg_frame import FrameHeader
 from audioproxy.media.reading import SourceLength
 from tests.support.audio import find_length_of, search

@@ -41,11 +41,7 @@ class MusepackTests(SynchronousTestCase):
         for samples in (1, 127, 128, 970_000, 1 << 33):
             for file in (musepack(samples), musepack(samples) + tag):
                 expected = SourceLength(
-                    samples,
-                    ends_in_padding=True,
-                    is_stated_only=True,
-                    block=481 + 1152,
-                    delay=481,
+                    samples, ends_in_padding=True, is_stated_only=True, block=481 + 1152, delay=481
                 )
                 self.assertEqual(find(file), expected)
         found = find(musepack(5000, silence=300))

@@ -8,12 +8,7 @@ from collections.abc import Iterator
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.lengths.pcm import SampleForm
-from audioproxy.media.lengths.wav import (
-    MUCH_SPACE,
-    WavFile,
-    find_samples,
-    read_form,
-)
+from audioproxy.media.lengths.wav import MUCH_SPACE, WavFile, find_samples, read_form
 from audioproxy.media.reading import Malformed, Reader, T
 from tests.media.lengths.test_pcm import found
 from tests.support.riff import FORM, INFO, SOUND, START, chunk, stating, wav

@@ -347,11 +347,7 @@ class GridTests(SynchronousTestCase):
 
     def test_unknown_counts(self) -> None:
         """Frames that do not tell their number of samples give no place."""
-        for codec, private in (
-            ("aac", b"\x17\x90"),
-            ("aac", b""),
-            ("flac", b""),
-        ):
+        for codec, private in (("aac", b"\x17\x90"), ("aac", b""), ("flac", b"")):
             file = replace(PLAIN, tracks=track(element(PRIVATE, private)))
             self.assertIsNone(find(file, replace(AC3, codec=codec), 1_440_000), codec)
 
@@ -409,11 +405,7 @@ class LacingTests(SynchronousTestCase):
 
     def test_frames(self) -> None:
         """All of their frames are examined, whichever way their sizes are stated."""
-        for flags, sizes in (
-            (2, b"\xff\xff\xff\x23" * 3),
-            (4, b""),
-            (6, b"\x43\x20\xbf\x5f\xff"),
-        ):
+        for flags, sizes in ((2, b"\xff\xff\xff\x23" * 3), (4, b""), (6, b"\x43\x20\xbf\x5f\xff")):
             point = self.find(flags, sizes, bytes(3200))
             assert point is not None, flags
             self.assertEqual(point.sample, 240_000)

@@ -10,11 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.lengths.ogg_pages import (
-    drop_packets,
-    find_pages,
-    with_checksum,
-)
+from audioproxy.media.lengths.ogg_pages import drop_packets, find_pages, with_checksum
 from audioproxy.media.reading import Malformed, SourceLength
 from audioproxy.media.seek_point import SeekPoint
 from audioproxy.media.seeking import ogg as ogg_module
