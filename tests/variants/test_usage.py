@@ -180,6 +180,13 @@ class LedgerTests(UsageCase):
             self.usage(BOUND).ensure()
             self.assertIsNone(self.usage().read())
 
+    def test_removal_after_fault(self) -> None:
+        """A variant is removed even if the ledger fails, which then states too many bytes."""
+        self.add(KEYS[0], 3)
+        (self.root / ".usage").symlink_to("elsewhere")
+        self.remove(KEYS[0])
+        self.assertEqual(0, self.total())
+
     def test_count_after_fault(self) -> None:
         """A count between the removal of the ledger and the name of the variant does not remain."""
         rename = os.rename
