@@ -117,12 +117,12 @@ def bucket(bench: Bench, folder: Path, delay: int, names: Sequence[str]) -> Iter
         bucket = store.make_bucket()
         for name in names:
             store.put(bucket, name, (bench.sounds / Path(name).name).read_bytes())
-        signer = RequestSigner(store.access_key, store.secret_key, None, store.region)
+        signer = RequestSigner(store.owner.access_key, store.owner.secret_key, None, store.region)
         settings = {
             "AP_S3_ENDPOINT": line.base,
             "AP_S3_CA_BUNDLE": line.authorities,
-            "AWS_ACCESS_KEY_ID": store.access_key,
-            "AWS_SECRET_ACCESS_KEY": store.secret_key,
+            "AWS_ACCESS_KEY_ID": store.owner.access_key,
+            "AWS_SECRET_ACCESS_KEY": store.owner.secret_key,
             "AWS_REGION": store.region,
         }
 

@@ -16,6 +16,7 @@ from twisted.internet.defer import CancelledError
 from twisted.logger import LogLevel
 
 from audioproxy import __version__
+from audioproxy.cli import reactor as cli_reactor
 from audioproxy.cli.checks import builds, disk, machine, ports, stores
 from audioproxy.cli.checks.bucket.table import check_buckets
 from audioproxy.cli.checks.results import CheckResult, Verdict, bad, crashed, good, note, summarize
@@ -116,7 +117,7 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
         else:
             await check_all(reactor, environment, report, arguments.env_file)
 
-    arguments.run(work, LogLevel.error)
+    cli_reactor.run(work, LogLevel.error)
     if not arguments.bucket:
         report_access(arguments.env_file, os.geteuid(), report)
     for result in check_urls(read_lines(arguments.urls), environment):

@@ -6,9 +6,10 @@ import os
 import shlex
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from audioproxy.cli import reactor as cli_reactor
 from audioproxy.cli.checks.settings import place_of_variants
 from audioproxy.cli.env_file import load_config, read_keys
 from audioproxy.cli.exit_status import REFUSED, SUCCESS
@@ -86,10 +87,9 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     path = parse_url(arguments.url)
     signed = path.signed.decode("ascii")
     status, signature = _check_signature(path, environment)
-    run = None if arguments.no_probe else arguments.run
     facts = [Fact("signed", signed, signed), signature]
     try:
-        for fact in _explain_target(path, environment, run):
+        for fact in _explain_target(path, environment, probe=not arguments.no_probe):
             facts.append(fact)
     except Refusal as refusal:
         text = f"{refusal.status} {refusal.code}: {refusal}"
@@ -119,12 +119,9 @@ def _check_signature(path: SignedPath, environment: Mapping[str, str]) -> tuple[
 
 
 def _explain_target(
-    path: SignedPath, environment: Mapping[str, str], run: Callable[..., Commands] | None
+    path: SignedPath, environment: Mapping[str, str], *, probe: bool
 ) -> Iterator[Fact]:
-    """Yield the facts about a path; raise `Refusal` at the part that the service would refuse.
-
-    :param run: probes the source; None if it is not read.
-    """
+    """Yield the facts about a path; raise `Refusal` at the part that the service would refuse."""
     target = split_target(path.signed)
     if target is not None:
         yield from _explain_options(target)
@@ -145,9 +142,11 @@ def _explain_target(
             place = variant_path(folder, key) if folder else f"s3://{bucket}/{key}"
             yield Fact("stored as", place, place)
     commands = None
-    if run is not None and not problems:
+    if probe and not problems:
         try:
-            commands = run(lambda reactor: _commands_of_source(reactor, config, request))
+            commands = cli_reactor.run(
+                lambda reactor: _commands_of_source(reactor, config, request)
+            )
         except BootError as error:
             problems = [str(error)]
     if commands is None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import Any
 
 from audioproxy import __version__
 from audioproxy.cli.env_file import PROCESS_VARIABLES, read_environment
@@ -55,25 +54,13 @@ _COMMANDS = {
 }
 
 
-def _run_in_reactor(*arguments: Any) -> Any:
-    # It imports Twisted, which `sign` does not need.
-    from audioproxy.cli.reactor import run
-
-    return run(*arguments)
-
-
-def main(words: Sequence[str] | None = None, run: Callable[..., Any] = _run_in_reactor) -> int:
-    """Run a command, and return its exit status.
-
-    :param run: runs a coroutine function to its end, as `audioproxy.cli.reactor.run` does. That one
-        can be called once in a process.
-    """
+def main(words: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else words
     try:
         parser = build_parser(words[:1])
         if words and not words[0].startswith("-") and words[0] not in _COMMANDS:
             parser.error(_suggest_command(words[0]))
-        arguments = parser.parse_args(words, Namespace(run=run))
+        arguments = parser.parse_args(words)
         if sys.stdout is None:
             raise UsageError("there is no standard output")
         environment = read_environment(os.environ, arguments.env_file)

@@ -11,6 +11,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from audioproxy.cli import reactor as cli_reactor
 from audioproxy.cli.arguments import add_quiet
 from audioproxy.cli.env_file import load_config, make_signer
 from audioproxy.cli.exit_status import FAILURE, SUCCESS, UsageError
@@ -212,7 +213,7 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
             await meter.close()
 
     with bar:
-        arguments.run(work)
+        cli_reactor.run(work)
     return FAILURE if report.failures else SUCCESS
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from cachetools import FIFOCache
 from twisted.internet.defer import CancelledError, DeferredLock
 
+from audioproxy.cli import reactor as cli_reactor
 from audioproxy.cli.arguments import add_concurrency, add_quiet, integer_to
 from audioproxy.cli.exit_status import CRASHED, FAILURE, INTERRUPTED, SUCCESS, UsageError
 from audioproxy.cli.fetcher import (
@@ -183,7 +184,7 @@ def execute(arguments: Namespace, environment: Mapping[str, str]) -> int:
     stream = sys.stderr if reports else sys.stdout
     try:
         with output.bar:
-            arguments.run(work)
+            cli_reactor.run(work)
     except KeyboardInterrupt:
         print(f"stopped: {progress.summary()}", file=stream)
         return INTERRUPTED

@@ -54,12 +54,10 @@ def temporary_folder(environ: Mapping[str, str]) -> str:
     return environ.get("TMPDIR") or DEFAULT_FOLDER
 
 
-def check_folder(
-    folder: str, create: Callable[[str], ScratchFile] = lambda folder: AnonymousFile(folder=folder)
-) -> None:
+def check_folder(folder: str) -> None:
     """Raise OSError where no file can be created; a full disk may have room later."""
     try:
-        create(folder).close()
+        AnonymousFile(folder=folder).close()
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

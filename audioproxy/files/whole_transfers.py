@@ -14,14 +14,11 @@ from audioproxy.concurrency.threads import ThreadRunner
 
 def read_up_to(descriptor: int, count: int, offset: int) -> bytes:
     """Return ``count`` bytes of a file from ``offset`` on; fewer only at its end."""
-    data = os.pread(descriptor, count, offset)
-    if not data or len(data) == count:
-        return data
-    found = bytearray(data)
+    found = data = os.pread(descriptor, count, offset)
     while data and len(found) < count:
         data = os.pread(descriptor, count - len(found), offset + len(found))
         found += data
-    return bytes(found)
+    return found
 
 
 def read_whole(descriptor: int, count: int, offset: int) -> bytes:

@@ -7,17 +7,15 @@ from typing import Any
 
 import idna
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint
+from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, wrapClientTLS
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import (
     IProtocol,
     IProtocolFactory,
-    IReactorTime,
     ISSLTransport,
     IStreamClientEndpoint,
 )
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
-from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 from twisted.web.client import URI
 from zope.interface import implementer
@@ -117,24 +115,6 @@ class _ConnectionFactory(WrappingFactory):
 
 @implementer(IStreamClientEndpoint)
 @dataclass(frozen=True, slots=True)
-class _TlsEndpoint:
-    """Endpoint like that of `wrapClientTLS`, with TLS on the injected clock.
-
-    Twisted 26.10: `wrapClientTLS` has no setting for the clock.
-    """
-
-    endpoint: IStreamClientEndpoint
-    tls: HostTls
-    clock: IReactorTime
-
-    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        factory = TLSMemoryBIOFactory(self.tls, True, protocolFactory, self.clock)
-        connecting: Deferred[Any] = self.endpoint.connect(factory)
-        return connecting.addCallback(lambda connection: connection.wrappedProtocol)
-
-
-@implementer(IStreamClientEndpoint)
-@dataclass(frozen=True, slots=True)
 class _TrackingEndpoint:
     endpoint: IStreamClientEndpoint
     open_connections: dict[PooledConnection, int]
@@ -169,7 +149,7 @@ def make_endpoint(
         # networks, and others that IDNA 2008 rejects.
         endpoint = TCP4ClientEndpoint(reactor, host, uri.port, timeout=_CONNECT_TIMEOUT)
     if uri.scheme == b"https":
-        endpoint = _TlsEndpoint(endpoint, HostTls(host, trust_root), reactor)
+        endpoint = wrapClientTLS(HostTls(host, trust_root), endpoint, reactor)
     return _TrackingEndpoint(endpoint, open_connections)
 
 

@@ -77,6 +77,10 @@ _NEXT_LINE = rb"\nError opening input file "
 _OLD_WRITE = rb"^(?:av_interleaved_write_frame\(\)"
 _OLD_WRITE += rb"|(?:Could not write header|Error writing trailer|Error closing file) [^\n]*)"
 _NEW_WRITE = rb"^\[(?:aost|out)#[^\]\n]*\] [^\n]*"
+# A disk that fails, one that is remounted after that, a lost network file system, and one whose
+# program has ended.
+_FAULTY = rb": (?:Input/output error|Read-only file system|Stale file handle"
+_FAULTY += rb"|Transport endpoint is not connected)$"
 
 MESSAGES = (
     Message((_M.NOT_OPENED,), _ALL, rb"^file:/dev/fd/\d+: " + _BROKEN + rb"$"),
@@ -141,8 +145,8 @@ MESSAGES = (
     Message((_M.END_LOST,), _NEW, rb"^\[out#[^\]\n]*\] Error (?:writing trailer|closing file): "),
     Message((_M.READER_LOST,), _OLD, _OLD_WRITE + rb": Broken pipe$"),
     Message((_M.READER_LOST,), _NEW, _NEW_WRITE + rb": Broken pipe$"),
-    Message((_M.OUTPUT_LOST,), _OLD, _OLD_WRITE + rb": Input/output error$"),
-    Message((_M.OUTPUT_LOST,), _NEW, _NEW_WRITE + rb": Input/output error$"),
+    Message((_M.OUTPUT_LOST,), _OLD, _OLD_WRITE + _FAULTY),
+    Message((_M.OUTPUT_LOST,), _NEW, _NEW_WRITE + _FAULTY),
     Message((_M.ESTIMATED_DURATION,), _ALL, rb"Estimating duration from bitrate"),
     Message(
         (_M.DECODER_FAULT,),

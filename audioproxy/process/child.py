@@ -118,7 +118,6 @@ class Child:
     keep_pattern: re.Pattern[bytes] | None = None
     on_spawn_failure: Callable[[], object] = lambda: None
     source: SourceFile | None = None
-    read_cpu_seconds: Callable[[int | None], float] = read_cpu_seconds
 
     def __post_init__(self) -> None:
         self.protocol = _ChildProtocol(self)
@@ -184,7 +183,7 @@ class Child:
         """Send TERM to the child, and KILL if it does not end in time."""
         if not self._reaped.fired and self._escalation is None:
             # The kernel forgets it when the child is reaped.
-            self._cpu_seconds = self.read_cpu_seconds(self.protocol.pid)
+            self._cpu_seconds = read_cpu_seconds(self.protocol.pid)
             self._schedule_escalation(_TERM_GRACE, self.kill)
             self._signal("TERM")
 

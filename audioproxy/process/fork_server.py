@@ -42,9 +42,9 @@ WORDS = ["-version", " " * 8192]
 
 # The size of `request` in cell.c. Longer messages cannot be sent.
 _MOST_WORDS = 1 << 18
-#: Seconds within which a server answers, for which everything else waits. It needs less than a
-#: millisecond, as the child was forked before, but the machine may be busy.
-ANSWER_TIMEOUT = 0.25
+# Seconds within which a server answers, for which everything else waits. It needs less than a
+# millisecond, as the child was forked before, but the machine may be busy.
+_ANSWER_TIMEOUT = 0.25
 # What a child answers: its process ID. A server that cannot fork answers a negative errno.
 _ANSWER = struct.Struct("i")
 # The end of a server's stderr that is kept.
@@ -71,7 +71,7 @@ class ForkServer(ProcessProtocol):
         self,
         ready: Callable[[ForkServer], object],
         ended: Callable[[ForkServer, str], object],
-        answer_timeout: float = ANSWER_TIMEOUT,
+        answer_timeout: float = _ANSWER_TIMEOUT,
     ) -> None:
         self._ready, self._ended = ready, ended
         self._output = self._errors = b""

@@ -57,9 +57,9 @@ from audioproxy.sources.interfaces import OpenSource
 #: fields come first, apart from the tags of streams.
 OUTPUT_LIMIT = 1024 * 1024
 
-#: Probe results in the cache. Each takes some kilobytes, most of it for tags, whose number and
-#: length `parse_source_info` limits.
-CACHE_SIZE = 512
+# Probe results in the cache. Each takes some kilobytes, most of it for tags, whose number and
+# length `parse_source_info` limits.
+_CACHE_SIZE = 512
 
 # Seconds for which a timeout is remembered of a source that kept a CPU busy for more than half of
 # its probe. A source that is read slowly may be faster next time.
@@ -126,7 +126,7 @@ class Prober:
         # A source that is complete is not probed together with one that may still arrive.
         self._running: SharedCalls[tuple[bytes, bool], Probe] = SharedCalls()
         # By identity, where that is certain.
-        self._cache: LRUCache[bytes, Probe] = LRUCache(CACHE_SIZE)
+        self._cache: LRUCache[bytes, Probe] = LRUCache(_CACHE_SIZE)
         self._expensive: TTLCache[bytes, bool] = TTLCache(
             _MOST_TIMEOUTS, _TIMEOUT_LIFETIME, timer=launcher.clock.seconds
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from twisted.internet.interfaces import IReactorTime
 
-from audioproxy.process.child import Child, read_cpu_seconds
+from audioproxy.process.child import Child
 from audioproxy.process.child_limits import ChildLimits
 from audioproxy.process.starters import Spawner, Starter, UtilLinuxStarter, spawn_by
 from audioproxy.sources.interfaces import SourceFile
@@ -31,7 +31,6 @@ class Launcher:
     :ivar environment: the children's whole environment, without the service's settings (D45).
     :ivar limits: None for children that need none.
     :ivar on_spawn_failure: called where a program could not be started.
-    :ivar read_cpu_seconds: returns the CPU time of a process, by its ID.
     """
 
     spawner: Spawner
@@ -40,7 +39,6 @@ class Launcher:
     starter: Starter = field(default_factory=UtilLinuxStarter)
     limits: ChildLimits | None = None
     on_spawn_failure: Callable[[], object] = lambda: None
-    read_cpu_seconds: Callable[[int | None], float] = read_cpu_seconds
 
     def launch(
         self,
@@ -64,9 +62,7 @@ class Launcher:
         :raises SpawnFailed: where the program cannot be started.
         """
         failed = self.on_spawn_failure
-        child = Child(
-            self.clock, timeout, stdout_limit, keep_pattern, failed, source, self.read_cpu_seconds
-        )
+        child = Child(self.clock, timeout, stdout_limit, keep_pattern, failed, source)
         limits = {} if self.limits is None else self.limits.of_child(timeout, output_limit)
         # Tags are UTF-8 in any locale. Python encodes all words as the locale does names of files.
         program, *words = arguments

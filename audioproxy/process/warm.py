@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP
-from typing import Any, Protocol
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ProcessDone, ProcessExitedAlready
@@ -51,16 +51,6 @@ _FAR_WORDS = ["-i", f"file:/dev/fd/{SOURCE_DESCRIPTOR}"]
 _log = Logger()
 
 
-class Executables(Protocol):
-    """What has to be known of a program's files: the module `executables` finds it."""
-
-    def find_obstacle(self, program: str) -> str | None: ...
-
-    def identify(self, path: str) -> object: ...
-
-    def read_folders(self, pid: int | None) -> set[str]: ...
-
-
 @dataclass(eq=False)
 class WarmProgram:
     """Keeps a fork server of one program, where that is possible.
@@ -78,7 +68,6 @@ class WarmProgram:
     limits: Limits
     most_forks: int = MOST_FORKS
     start_timeout: float = _START_TIMEOUT
-    executables: Executables = executables
     new_server: Callable[..., ForkServer] = ForkServer
     new_process: Callable[..., object] = ForkedProcess
 
@@ -205,15 +194,12 @@ class WarmProgram:
     def replace_outdated(self) -> bool:
         """Replace a server whose program or libraries have changed; return whether they have."""
         server = self._current
-        if server is None or self._linked == self._identify(self._linked):
+        if server is None or self._linked == _identify(self._linked):
             return False
         self._current = None
         server.kill("replaced")
         self._start()
         return True
-
-    def _identify(self, paths: Iterable[str]) -> dict[str, object]:
-        return {path: self.executables.identify(path) for path in paths}
 
     def _start(self) -> None:
         if not self._is_open:
@@ -224,7 +210,7 @@ class WarmProgram:
             return
         self._cancel_call()
         path = self._path
-        if (obstacle := self.executables.find_obstacle(path)) is not None:
+        if (obstacle := executables.find_obstacle(path)) is not None:
             self._fail(obstacle, is_fault=False)
             return
         self._next = server = self.new_server(
@@ -244,10 +230,10 @@ class WarmProgram:
     async def _prove(self, server: ForkServer) -> None:
         """Use a server if its first child prints a version, and try whether one reads a source."""
         try:
-            folders = self.executables.read_folders(server.pid)
+            folders = executables.read_folders(server.pid)
             program = self._path
-            linked = self._identify((program, *folders, *_LOADER_FILES))
-            if linked[program] != self.executables.identify(f"/proc/{server.pid}/exe"):
+            linked = _identify((program, *folders, *_LOADER_FILES))
+            if linked[program] != executables.identify(f"/proc/{server.pid}/exe"):
                 raise ValueError("it was replaced while it was linked")
             trial = await self._run_trial(server, [program, "-version"], {})
             self._discard(trial)
@@ -360,6 +346,10 @@ class WarmProgram:
         call, self._call = self._call, None
         if call is not None and call.active():
             call.cancel()
+
+
+def _identify(paths: Iterable[str]) -> dict[str, object]:
+    return {path: executables.identify(path) for path in paths}
 
 
 class _Trial(ProcessProtocol):

@@ -60,7 +60,7 @@ class EncodedFile:
         if not self._patched:
             if not self.has_audio(written):
                 return 0
-            self._patch()
+            self._patch(written)
         return written
 
     def complete(self) -> None:
@@ -68,7 +68,7 @@ class EncodedFile:
         stated, size = self._stated_length, self.written
         if stated is not None and size > len(self._prefix):
             if not self._patched:
-                self._patch()
+                self._patch(size)
             self._write(stated.header.suffix(stated.form, size), size)
 
     def read(self, offset: int, limit: int) -> bytes:
@@ -80,11 +80,11 @@ class EncodedFile:
         except OSError as error:
             raise _refuse(error) from error
 
-    def _patch(self) -> None:
+    def _patch(self, written: int) -> None:
         """Write the stated length into the headers, which are complete; only once."""
         stated = self._stated_length
         assert stated is not None
-        header = self.read_whole(0, min(self._header_bytes, self.written))
+        header = self.read_whole(0, min(self._header_bytes, written))
         for offset, data in list(stated.header.patches(stated.form, header)):
             self._write(data, offset)
         self._patched = True

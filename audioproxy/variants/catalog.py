@@ -153,5 +153,5 @@ class VariantCatalog(Protocol):
         ...
 
     async def flush(self) -> None:
-        """Return once what was removed stays removed, whatever happens to the machine."""
+        """Return once no power cut restores what was removed (D80)."""
         ...

@@ -273,13 +273,15 @@ class FileVariantStore:
         self._finish(path, size, headers, record)
         final = variant_path(self.root, key)
         shard = os.path.dirname(final)
-        self._make_shard(shard)
+        with suppress(FileExistsError):
+            os.mkdir(shard)
+            self._synced_shards.discard(shard)
         _check_replaceable(final)
         faults: list[tuple[str, OSError]] = []
         if (fault := self.usage.add(path, final)) is not None:
             faults.append(("the store's ledger failed, and was removed: {error}", fault))
         try:
-            self._sync(shard)
+            self._sync_names(shard)
         except OSError as error:
             # The variant is whole, and may be read already.
             faults.append(("a power cut may undo a write-back: {error}", error))
@@ -300,15 +302,12 @@ class FileVariantStore:
         finally:
             os.close(descriptor)
 
-    def _make_shard(self, shard: str) -> None:
-        """Create the folder of a variant, unless it exists, so that it is there after a crash."""
-        try:
-            os.mkdir(shard)
-        except FileExistsError:
-            if shard in self._synced_shards:
-                return
-        self._sync(self.root)
-        self._synced_shards.add(shard)
+    def _sync_names(self, shard: str) -> None:
+        """Write the names in the folder of a variant to the disk, and once that of the folder."""
+        self._sync(shard)
+        if shard not in self._synced_shards:
+            self._sync(self.root)
+            self._synced_shards.add(shard)
 
 
 def variant_path(root: str, key: str) -> str:

@@ -29,7 +29,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from os.path import sameopenfile
 from typing import TypeAlias
@@ -110,12 +110,16 @@ class StoreUsage:
         except LedgerFault as fault:
             if self.max_bytes is not None:
                 raise
-            # Before the rename: a ledger that remains may state too few bytes.
-            with suppress(FileNotFoundError):
-                os.unlink(f"{self._root}/{_NAME}")
+            # A ledger of before the rename may state too few bytes, and so may a count meanwhile.
+            self._remove()
             os.rename(scratch, path)
+            self._remove()
             return fault
         return None
+
+    def _remove(self) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(f"{self._root}/{_NAME}")
 
     def _add(self, scratch: str, path: str) -> None:
         with self._locked() as ledger:
@@ -139,11 +143,14 @@ class StoreUsage:
 
     @contextmanager
     def removal(self) -> Iterator[Callable[[int], None]]:
-        """Lock the ledger while a variant is removed.
+        """Lock the ledger while a variant is removed. If that fails, it states too many bytes.
 
         :returns: is to be called with the bytes of the variant, once it is gone.
         """
-        with self._locked() as ledger:
+        with ExitStack() as stack:
+            ledger = None
+            with suppress(LedgerFault):
+                ledger = stack.enter_context(self._locked())
             yield (lambda size: None) if ledger is None else ledger.subtract
 
     @contextmanager

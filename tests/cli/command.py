@@ -17,6 +17,7 @@ from unittest import mock
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from audioproxy.cli import reactor as cli_reactor
 from audioproxy.cli.main import build_parser, main
 from audioproxy.urls import Signer
 from tests.support import preloaded
@@ -70,9 +71,11 @@ def command(*words: str, environment: Mapping[str, str] = SECRETS, stdin: str = 
         contextlib.redirect_stderr(err),
         mock.patch.dict(os.environ, environment, clear=True),
         mock.patch.object(sys, "stdin", io.StringIO(stdin)),
+        # That one can be called once in a process.
+        mock.patch.object(cli_reactor, "run", lambda work, *_: wait_for(work(reactor))),
     ):
         try:
-            status = main(words, lambda work, *_: wait_for(work(reactor)))
+            status = main(words)
         except SystemExit as end:
             # argparse raises SystemExit for usage errors and for --help.
             status = int(end.code or 0)

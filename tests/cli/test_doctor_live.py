@@ -14,6 +14,7 @@ from typing import Any
 
 from audioproxy import __version__
 from audioproxy.cli.checks import disk as disk_module
+from audioproxy.cli.checks import ports
 from audioproxy.cli.checks.ports import check_ports
 from audioproxy.cli.checks.results import CheckResult, Verdict, good
 from audioproxy.cli.checks.settings import load_usable
@@ -143,9 +144,9 @@ class CheckTests(ServiceCase):
         self, open_socket: Callable[[str, int], socket] = open_socket, **variables: str
     ) -> list[CheckResult]:
         """Return the results of the checks of the ports, which wait for a slow machine."""
+        self.patch(ports, "open_socket", open_socket)
         settings = load_usable(self.environment(**variables))
-        checking = check_ports(reactor, settings, timeout=PATIENCE, open_socket=open_socket)
-        return await collect(checking)
+        return await collect(check_ports(reactor, settings, PATIENCE))
 
     async def test_taken(self) -> None:
         """A port in use is good if this service uses it for the same setting, otherwise bad."""

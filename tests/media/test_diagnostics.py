@@ -288,6 +288,12 @@ class ClassifyTests(SynchronousTestCase):
             b"[out#0/s32le @ 0x55] Error muxing a packet: Broken pipe",
             b"[out#0/s32le @ 0x55] Error writing trailer: Broken pipe",
         )
+        faulty = (
+            END_LOST[1],
+            b"av_interleaved_write_frame(): Read-only file system",
+            b"[out#0/wav @ 0x55] Error writing trailer: Stale file handle",
+            b"[aost#0:0/flac @ 0x55] Error: Transport endpoint is not connected",
+        )
         quoted = b"[mp3 @ 0x1] title: Error writing trailer of pipe:1"
         quoted_silence = b"[mp3 @ 0x1] title: " + SILENCE_LOST
         for detects, detected, others in (
@@ -295,7 +301,7 @@ class ClassifyTests(SynchronousTestCase):
             (lacks_silence, (SILENCE_LOST,), (b"", *END_LOST, quoted_silence)),
             (exceeded_file_size, too_large, (b"", *SERVICE_FAILURES, *END_LOST)),
             (filled_disk, full, (b"", *too_large, *SERVICE_FAILURES[2:])),
-            (lost_output, END_LOST[1:2], (b"", *full, *COMPLETE_SOURCES, *SOURCE_FAILURES)),
+            (lost_output, faulty, (b"", *full, *COMPLETE_SOURCES, *SOURCE_FAILURES)),
             (lost_reader, no_reader, (b"", *full)),
             (lacked_memory, (b"x std::bad_alloc", b"x: Cannot allocate memory"), (b"", *full)),
         ):

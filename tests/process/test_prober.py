@@ -33,6 +33,7 @@ from audioproxy.media.ffprobe import CONTAINER_TAGS, NAMED_TAGS
 from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.lengths.wav import MUCH_SPACE
 from audioproxy.media.probe import Check, Probe
+from audioproxy.process import child
 from audioproxy.process.prober import OUTPUT_LIMIT, Prober
 from audioproxy.process.spawn import Launcher
 from tests.media.lengths.test_musepack import musepack
@@ -142,9 +143,8 @@ class ProberCase(SynchronousTestCase):
         self.addCleanup(self.spawner.kill_all)
         self.slots = Slots(self.clock, 2, 0, 1.0)
         self.cpu_seconds = 0.0
-        launcher = Launcher(
-            self.spawner, self.clock, {}, read_cpu_seconds=lambda _: self.cpu_seconds
-        )
+        self.patch(child, "read_cpu_seconds", lambda _: self.cpu_seconds)
+        launcher = Launcher(self.spawner, self.clock, {})
         self.prober = Prober(launcher, "ffprobe", self.slots, 10)
 
     def fetch(self, name: bytes = b"a", source: FakeSource | None = None) -> Deferred[Probe]:

@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.inputs import MAP_DESCRIPTOR, QUESTIONS_DESCRIPTOR
+from audioproxy.process import warm
 from audioproxy.process.cell import CellStarter, ConfinedProgram
 from audioproxy.process.executables import read_folders
 from audioproxy.process.fork_server import NotForked
@@ -156,13 +157,13 @@ class ServerCase(SynchronousTestCase):
         self.files = FakeExecutables(lambda: self.now)
         confined = ConfinedProgram((PROGRAM,), is_script=False)
         self.cells = CellStarter("/bin/audioproxy-cell", {PROGRAM: confined})
+        self.patch(warm, "executables", self.files)
         self.warm = WarmProgram(
             PROGRAM,
             self.cells,
             self.clock,
             {},
             {},
-            executables=self.files,
             new_server=self.new_server,
             new_process=self.new_process,
         )

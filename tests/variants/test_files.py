@@ -458,20 +458,28 @@ class CommitTests(StoreCase):
                     self.refuse(scratch)
             self.assertEqual((self.read(), self.files()), (before, [KEY] if before else []))
 
+    def test_synced(self) -> None:
+        """A write-back ends when its folder is synced, and once the name of that folder (D80)."""
+        synced: list[str] = []
+        self.store = self.open(sync=synced.append)
+        shard, root, other = str(self.path().parent), str(self.root), KEY[:2] + key_of("b")[2:]
+        for key, expected in ((KEY, [shard, root]), (other, [shard]), (KEY, [shard, root])):
+            self.commit(b"abc", key)
+            self.assertEqual(expected, synced)
+            synced.clear()
+            if key == other:
+                # The store is emptied.
+                shutil.rmtree(shard)
+
     def test_unsynced(self) -> None:
-        """A variant whose folder cannot be synced is stored all the same, with a warning."""
+        """A variant whose folders cannot be synced is stored all the same, with a warning."""
         log = Log(self)
-        for failing, said in (
-            (str(self.path().parent), ["a power cut may undo a write-back: Input/output error"]),
-            (str(self.root), []),
-        ):
+        for failing in (str(self.path().parent), str(self.root)):
             self.store = self.open(sync=lambda path, failing=failing: path == failing and fail())
-            if said:
-                self.commit(b"abc")
-            else:
-                self.refuse(self.create(b"xyz"))
-            self.assertEqual(said, [formatEvent(event) for event in log.events])
-            self.assertEqual(b"abc", self.read())
+            self.commit(failing.encode())
+            said = [formatEvent(event) for event in log.events]
+            self.assertEqual(["a power cut may undo a write-back: Input/output error"], said)
+            self.assertEqual(failing.encode(), self.read())
             log.events.clear()
 
     def test_unusable_ledger(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,28 @@ class LedgerTests(UsageCase):
             self.assertEqual(3, self.total())
             self.usage(BOUND).ensure()
             self.assertIsNone(self.usage().read())
+
+    def test_removal_after_fault(self) -> None:
+        """A variant is removed even if the ledger fails, which then states too many bytes."""
+        self.add(KEYS[0], 3)
+        (self.root / ".usage").symlink_to("elsewhere")
+        self.remove(KEYS[0])
+        self.assertEqual(0, self.total())
+
+    def test_count_after_fault(self) -> None:
+        """A count between the removal of the ledger and the name of the variant does not remain."""
+        rename = os.rename
+
+        def count_and_rename(old: str, new: str) -> None:
+            self.usage(BOUND).ensure()
+            self.count()
+            rename(old, new)
+
+        (self.root / ".usage").symlink_to("elsewhere")
+        self.patch(os, "rename", count_and_rename)
+        self.assertIsInstance(self.add(KEYS[0], 3), LedgerFault)
+        self.usage(BOUND).ensure()
+        self.assertIsNone(self.usage().read())
 
     def test_no_bound(self) -> None:
         """Without a bound, everything is stored, and no ledger is created."""

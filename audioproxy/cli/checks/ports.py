@@ -5,9 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from socket import socket
 from typing import Any
 
 import treq
@@ -32,17 +31,9 @@ _DOCUMENT = 1024 * 1024
 
 
 async def check_ports(
-    reactor: Any,
-    settings: UsableSettings,
-    *,
-    timeout: float = _TIMEOUT,
-    open_socket: Callable[[str, int], socket] = open_socket,
+    reactor: Any, settings: UsableSettings, timeout: float = _TIMEOUT
 ) -> AsyncIterator[CheckResult]:
-    """Check the ports.
-
-    :param timeout: seconds for the response of the program that holds a port.
-    :param open_socket: listens on an address and a port, or raises OSError.
-    """
+    """Check the ports; a program that holds one has some seconds to respond."""
     config = settings.config
     # Whether the service seems to run.
     runs = True

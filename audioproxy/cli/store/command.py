@@ -11,6 +11,7 @@ from typing import Any
 
 from twisted.logger import LogLevel
 
+from audioproxy.cli import reactor as cli_reactor
 from audioproxy.cli.arguments import add_concurrency, add_quiet
 from audioproxy.cli.env_file import load_config
 from audioproxy.cli.exit_status import BUSY, FAILURE, INTERRUPTED, SUCCESS, UsageError
@@ -148,7 +149,7 @@ class StoreCommand(ABC):
         try:
             with self.out.bar:
                 # The report counts what the engine would log for each source.
-                self.arguments.run(open_and_work, LogLevel.error)
+                cli_reactor.run(open_and_work, LogLevel.error)
         except KeyboardInterrupt:
             interrupted = True
         except BrokenPipeError:

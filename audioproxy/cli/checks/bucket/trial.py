@@ -119,8 +119,6 @@ class Trial:
     :ivar is_lost: the store cannot be reached.
     :ivar removals: what removes each thing that this run has written.
     :ivar part_size: bytes of the parts of an upload, except the last; S3 accepts no shorter ones.
-    :ivar abandoned_after: seconds after which an object of another run counts as left by a killed
-        one.
     """
 
     objects: ObjectStore
@@ -133,7 +131,6 @@ class Trial:
     _prefix: str = field(default_factory=lambda: f"{PREFIX}{uuid4().hex}-")
     removals: dict[str, Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=dict)
     part_size: int = 5 * 1024 * 1024
-    abandoned_after: float = 3600
 
     @property
     def sample(self) -> Sample:

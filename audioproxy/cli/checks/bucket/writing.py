@@ -41,6 +41,9 @@ _LAST_PART = 1024
 _MISSING = (403, 404)
 _WRONG_DIGEST = replace(UploadRange.of(b"other bytes"), sha256=hashlib.sha256(b"bytes").hexdigest())
 
+# Seconds after which an object of another run counts as left by a killed one.
+_ABANDONED = 3600
+
 # Names of objects of these checks, and of the check at boot.
 _KEY = re.compile(
     rf"({re.escape(PREFIX)}[0-9a-f]{{32}}-)(.+)|{re.escape(PROOF_PREFIX)}[0-9a-f]{{32}}"
@@ -214,7 +217,7 @@ async def _delete(trial: Trial) -> None:
 )
 async def _remove_left(trial: Trial) -> str | None:
     store, bucket = trial.objects, trial.bucket
-    latest = time.time() - (store.clock_ahead or 0) - trial.abandoned_after
+    latest = time.time() - (store.clock_ahead or 0) - _ABANDONED
     removed = 0
     try:
         objects, _ = await list_page(store, bucket, PREFIX, None)
