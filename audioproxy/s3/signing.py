@@ -8,6 +8,7 @@ from botocore import auth
 from botocore.auth import S3SigV4Auth, S3SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from cachetools import LRUCache
 
 #: The longest lifetime of a presigned URL, in seconds.
 MAX_PRESIGN_SECONDS = 604_800
@@ -45,8 +46,8 @@ class RequestSigner:
     ) -> None:
         self._credentials = Credentials(access_key_id, secret_access_key, session_token)
         self._region = region
-        self._presigned: dict[tuple[str, str, int], str] = {}
-        self._signed: dict[tuple[object, ...], Mapping[str, str]] = {}
+        self._presigned = LRUCache[tuple[str, str, int], str](_MAX_REMEMBERED)
+        self._signed = LRUCache[tuple[object, ...], Mapping[str, str]](_MAX_REMEMBERED)
         self._timestamp = ""
 
     def sign(
@@ -77,6 +78,3 @@ class RequestSigner:
             self._timestamp = timestamp
             self._presigned.clear()
             self._signed.clear()
-        for remembered in (self._presigned, self._signed):
-            if len(remembered) >= _MAX_REMEMBERED:
-                remembered.clear()

@@ -147,6 +147,13 @@ class ChildTests(SynchronousTestCase):
         self.spawner.last.end()
         self.assertEqual(self.successResultOf(waiting), Exit(7, stderr=b"x" * 8192))
 
+    def test_stderr_that_goes_on(self) -> None:
+        """A child that prints on while its stderr is read does not keep the reader."""
+        child = self.start()
+        printed = self.spawner.last
+        self.patch(printed.pipes[2], "doRead", lambda: printed.write_stderr(b"x"))
+        self.assertEqual({ord("x")}, set(child.read_stderr() or b""))
+
     def test_reports(self) -> None:
         """Reports of an encoder displace no other line, and split none; the last one is kept."""
         report = b"size=  %dkB time=00:00:0%d.00 bitrate= 8.0kbits/s speed=  9x    "

@@ -123,12 +123,14 @@ class FakeExecutables:
 
     :ivar obstacle: why it is never linked ahead.
     :ivar looked: when that was asked for.
+    :ivar versions: of files other than the first one of a path.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self.obstacle: str | None = None
         self.looked: list[float] = []
+        self.versions: dict[str, int] = {}
 
     def find_obstacle(self, program: str) -> str | None:
         self.looked.append(self._now())
@@ -136,7 +138,7 @@ class FakeExecutables:
         return self.obstacle
 
     def identify(self, path: str) -> object:
-        return 0
+        return self.versions.get(path, 0)
 
     def read_folders(self, pid: int | None) -> set[str]:
         return set()
@@ -204,6 +206,14 @@ class ServerCase(SynchronousTestCase):
 
 class ScheduleTests(ServerCase):
     """When a server is started, replaced and started again"""
+
+    def test_replaced_while_linked(self) -> None:
+        """A server of a program that was replaced meanwhile is not used."""
+        self.files.versions["/proc/1/exe"] = 1
+        self.warm.open()
+        self.servers[-1].become_ready()
+        self.assertEqual(["it was replaced while it was linked"], self.servers[-1].killed)
+        self.assertFalse(self.launch())
 
     def test_delays(self) -> None:
         """A program that cannot be linked is tried again after delays that double."""

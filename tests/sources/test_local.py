@@ -386,14 +386,17 @@ class RefusedTests(LocalCase):
         self.assertEqual(1, len(report(b"a.mp3", b"a.mp3")))
 
     def test_system_errors(self) -> None:
-        """Too many open files and a failing disk are a 502, not a 404 (Errors, 8)."""
+        """Too many open files and a failing disk are a 502, and leak nothing (Errors, 8)."""
         for number in (errno.EMFILE, errno.EIO):
 
             def refuse(*_: object, number: int = number, **__: object) -> int:
                 raise OSError(number, os.strerror(number))
 
-            self.patch(os, "open", refuse)
-            self.assertIs(type(self.refusal(b"a.mp3")), UpstreamUnavailable, number)
+            for call in ("open", "fstat"):
+                before, patched = open_descriptors(), self.patch(os, call, refuse)
+                self.assertIs(type(self.refusal(b"a.mp3")), UpstreamUnavailable, (call, number))
+                patched.restore()
+                self.assertEqual(set(), opened_since(before))
 
     def test_status_unknown(self) -> None:
         """A file whose status cannot be read is not certain, and a 502 where that matters."""
