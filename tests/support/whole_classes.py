@@ -19,7 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 _TESTS = Path(__file__).parents[1]
 
-#: Folders, modules and classes of `make test-more`, those that take longest first.
+#: Folders and modules of `make test-more`, those that take longest first.
 MORE = (
     # Browsers, load, the files of deploy/ and examples/, and what is beside the package.
     "tests.browser",
@@ -27,18 +27,8 @@ MORE = (
     "tests.test_pages_live",
     "tests.soak",
     "tests.deploy",
-    # Comparisons of every format, option and container, sample by sample.
-    "tests.media.test_ways_live",
-    "tests.media.test_samples_live",
-    "tests.media.test_places_live",
-    "tests.media.test_odd_sources_live",
-    "tests.media.test_irregular_live",
-    "tests.media.test_waveform_parts_live",
-    "tests.media.test_tagged_live",
+    # A comparison with pyloudnorm, which brings SciPy.
     "tests.media.test_loudness_live",
-    "tests.render.test_irregular_live",
-    "tests.render.test_deadline_live",
-    "tests.test_service_live.TwoNodeTests",
     # Every answer of a server to every request.
     "tests.test_faults",
     "tests.test_upgrading_live",
@@ -96,7 +86,7 @@ def class_of(case: Any) -> str:
 
 
 def place_in_more(name: str) -> int | None:
-    """Return the place in MORE of a module or a class, or None if it is not there."""
+    """Return the place in MORE of a module, or of a class in it; None if it is not there."""
     dotted = f"{name}."
     return next((n for n, entry in enumerate(MORE) if dotted.startswith(f"{entry}.")), None)
 
@@ -124,18 +114,10 @@ def core() -> TestSuite:
     Those that run programs come first: short ones at the end keep every process busy.
     """
     found = classes(name for name in module_names() if place_in_more(name) is None)
-    return _sorted(
-        (each for each in found if place_in_more(each.id()) is None),
-        lambda name: "_live." not in name,
-    )
+    return _sorted(found, lambda name: "_live." not in name)
 
 
 def more() -> TestSuite:
     """Return the classes of `make test-more`, in the order of MORE."""
-    modules = [
-        name
-        for name in module_names()
-        if place_in_more(name) is not None or any(entry.startswith(f"{name}.") for entry in MORE)
-    ]
-    found = (each for each in classes(modules) if place_in_more(each.id()) is not None)
+    found = classes(name for name in module_names() if place_in_more(name) is not None)
     return _sorted(found, place_in_more)
