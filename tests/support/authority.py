@@ -57,10 +57,6 @@ class Authority:
         """Issue a certificate for IP addresses and for names, also wildcards like ``*.a.test``."""
         return self._write_leaf(self._authority.issue_cert(*names), folder)
 
-    def issue_through_another(self, *names: str) -> Certificate:
-        """Issue a certificate through an intermediate authority, which the chain must include."""
-        return self._write_leaf(self._authority.create_child_ca().issue_cert(*names))
-
     def issue_expired(self, *names: str) -> Certificate:
         """Issue a certificate that expired yesterday."""
         now = datetime.now(UTC)
