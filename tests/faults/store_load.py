@@ -8,7 +8,6 @@ prints the prefixes, the states and the findings.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 import subprocess
@@ -25,12 +24,11 @@ from urllib.request import urlopen
 
 from tests.faults.calls import Change, Changed, read_changes, recorded
 from tests.faults.power import Promise, check_record, is_variant
-from tests.support.http import KEY, SALT
 from tests.support.service import (
     PATIENCE,
-    PROJECT,
     TWISTD,
     WITHOUT_FFMPEG_CHECK,
+    basic_environment,
     long_flac,
     short_flac,
     signed,
@@ -79,14 +77,7 @@ class StoreLoad:
     def spawn(self, *words: str, **variables: str) -> subprocess.Popen[str]:
         """Start a Python program that is recorded."""
         environ = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(self.root),
-            "PYTHONPATH": str(PROJECT),
-            "AP_KEY": KEY.hex(),
-            "AP_SALT": SALT.hex(),
-            "AP_LOCAL_ROOT": str(self.root),
-            "AP_VARIANT_STORE": f"file://{self.store}",
-            "AP_SERVE_MODE": "proxy",
+            **basic_environment(self.root, self.store),
             **recorded(self.store, self._record),
             **variables,
         }

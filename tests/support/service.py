@@ -458,6 +458,20 @@ def begin(service: AudioProxy) -> None:
     assert starting.called, "the service did not start at once"
 
 
+def basic_environment(root: Path, store: Path) -> dict[str, str]:
+    """Return the variables of a service with its sources in one folder and its store in another."""
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(root),
+        "PYTHONPATH": str(PROJECT),
+        "AP_KEY": KEY.hex(),
+        "AP_SALT": SALT.hex(),
+        "AP_LOCAL_ROOT": str(root),
+        "AP_VARIANT_STORE": f"file://{store}",
+        "AP_SERVE_MODE": "proxy",
+    }
+
+
 class ServiceCase(TestCase):
     """Base class of tests that run services; each service is stopped at the end of its test.
 
@@ -559,16 +573,9 @@ class ServiceCase(TestCase):
         An empty value removes a variable.
         """
         environ = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(self.root),
-            "PYTHONPATH": str(PROJECT),
-            "AP_KEY": KEY.hex(),
-            "AP_SALT": SALT.hex(),
+            **basic_environment(self.root, self.store),
             "AP_PORT": "0",
             "AP_METRICS_PORT": "0",
-            "AP_LOCAL_ROOT": str(self.root),
-            "AP_VARIANT_STORE": f"file://{self.store}",
-            "AP_SERVE_MODE": "proxy",
             "AP_PROBE_TIMEOUT": f"{PATIENCE:g}",
             **variables,
         }
