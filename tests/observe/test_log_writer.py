@@ -41,7 +41,7 @@ class Gate:
         self.room: int | None = None
 
     def open(self) -> None:
-        """Let all writes pass."""
+        """Accept every write."""
         self.is_open = True
         self.passes.release()
 

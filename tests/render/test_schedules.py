@@ -274,7 +274,7 @@ class Schedule(RuleBasedStateMachine):
             child.exit_and_end(stdout=self.left.pop(child, self.output(child)))
 
     def settle(self) -> None:
-        """Let everything go well from now on, until nothing is under way."""
+        """Inject no more faults, and run until nothing is under way."""
         node = self.node
         self.case.transfers.clear()
         for _ in range(50):

@@ -417,7 +417,7 @@ class AnyOrderTests(FarFileCase):
     """Reads, losses, slow disk work and blocks that are given back, in any order"""
 
     def setUp(self) -> None:
-        """Let disk work run when the test says so."""
+        """Run work of the disk when the test asks for it."""
         self.threads = FakeThreads()
         super().setUp()
 
@@ -452,7 +452,7 @@ class AnyOrderTests(FarFileCase):
     @given(st.lists(STEPS, min_size=10, max_size=40))
     @example([(("want", 0), 0), (("want", 9), 0), (("want", 33), 0)])
     def test_any_order(self, steps: list[Any]) -> None:
-        """Whoever waits for a block gets it, and all that is there equals the source."""
+        """A reader that waits for a block gets it, and all blocks equal the source."""
         self.files = self.create_files(20 * BLOCK, least_kept=4 * BLOCK)
         version, file = self.created()
         waiting = self.take(file, version, steps)

@@ -95,7 +95,7 @@ class OriginCase(FarClientCase):
         self.sources.unreliable.clear()
 
     def refuse_all(self, error: Exception) -> None:
-        """Let the client refuse all requests."""
+        """Refuse all requests of the client."""
         client: Any = Refusing(error)
         self.sources.origins = replace(self.sources.origins, client=client)
 
