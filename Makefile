@@ -168,7 +168,7 @@ coverage: dev test ## run `make test`, and require full branch coverage of gramm
 	$(BIN)/coverage report
 
 fuzz: dev ## feed random input to every parser; SECONDS=120
-	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
+	FUZZ_SECONDS=$(SECONDS) $(BIN)/python $(TRIAL) tests.fuzz.test_fuzz
 
 ffmpeg: ## build an audio-only ffmpeg in build/ffmpeg/bin
 	@tools/ffmpeg/build build/ffmpeg
