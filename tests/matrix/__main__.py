@@ -13,9 +13,18 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from audioproxy.errors import Refusal
-from tests.matrix.kinds import Kind, list_kinds, make_source
-from tests.matrix.places import PLACES, find_differences, seeks, spread
-from tests.matrix.regions import FORMS, find_wrong, random_regions
+from tests.matrix.kinds import Kind, decode_whole, list_kinds, make_source
+from tests.matrix.regions import (
+    FORMS,
+    PLACES,
+    WHOLE,
+    Region,
+    find_differences,
+    find_wrong,
+    random_regions,
+    seeks,
+    spread,
+)
 from tests.support.audio import measure, probe, probe_length, read_wav, render
 
 
@@ -28,7 +37,8 @@ def main() -> int:
     arguments = parser.parse_args()
     kinds = [kind for kind in list_kinds() if arguments.muxer in (None, kind.muxer)]
     places = PLACES if arguments.places is None else spread(arguments.places)
-    print(f"| Muxer | Encoder | Read as | Seek | {', '.join(places)} s |\n|---|---|---|---|---|")
+    starts = ", ".join(f"{each.start / 1000:g}" for each in places)
+    print(f"| Muxer | Encoder | Read as | Seek | {starts} s |\n|---|---|---|---|---|")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         examined = pool.map(partial(_examine, places=places), kinds)
         rows = [row for row in examined if row is not None]
@@ -50,7 +60,7 @@ def _examine_regions(count: int) -> list[str]:
     return wrong
 
 
-def _examine(kind: Kind, places: Sequence[str]) -> bool | None:
+def _examine(kind: Kind, places: Sequence[Region]) -> bool | None:
     """Print the row of a kind, and return whether all regions are right; None if there is none."""
     source = make_source(kind)
     if source is None:
@@ -59,8 +69,8 @@ def _examine(kind: Kind, places: Sequence[str]) -> bool | None:
         found = probe(source)
         # ffmpeg itself closes gaps, and puts other noise into AC-3.
         is_own = kind.has_gap or kind.encoder.endswith("ac3")
-        whole = read_wav(render(source, "f:wav/bd:32f")) if is_own else None
-        differences = find_differences(source, places, whole)
+        whole = read_wav(render(source, WHOLE)) if is_own else decode_whole(source)
+        differences = [*find_differences(source, places, whole)]
         result = "; ".join(differences) or "exact"
         name = f"{found.container} {found.codec} | {'yes' if seeks(source) else 'no'}"
     except Refusal as refusal:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tests.matrix.places import SECONDS, decode_whole
-from tests.support.audio import convert, noise, run, write_wav
+from tests.matrix.regions import KIND_SECONDS as SECONDS
+from tests.support.audio import Sound, convert, noise, read_wav, run, write_wav
 from tests.support.programs import FFMPEG
 
 #: ffmpeg's muxers for the containers of `audioproxy.media.inputs.DEMUXERS`. Those without a
@@ -97,3 +97,8 @@ def make_source(kind: Kind) -> bytes | None:
         return None
     lost = SECONDS - len(decoded) / decoded.rate
     return source if abs(lost) < (2 if kind.has_gap else 0.5) else None
+
+
+def decode_whole(source: bytes) -> Sound:
+    """Decode a file with ffmpeg, also DTS in wav, which looks like uncompressed audio."""
+    return read_wav(convert(source, *"-map 0:a:0 -c:a pcm_f32le -f wav".split()))

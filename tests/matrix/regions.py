@@ -1,4 +1,4 @@
-"""Random regions of sources of many forms, against the same samples of a whole render."""
+"""Regions that ``t`` names, against the same samples of a whole render or decode."""
 
 from __future__ import annotations
 
@@ -10,10 +10,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.support.audio import Sound, convert_all, noise, read_wav, render, render_all, write_wav
+from audioproxy.media.command.trim import trim_range
+from tests.support.audio import (
+    Sound,
+    convert_all,
+    find_point,
+    find_probe,
+    noise,
+    options_of,
+    read_wav,
+    render,
+    render_all,
+    write_wav,
+)
+from tests.support.probes import replace
 
 #: Seconds of a source.
 SECONDS = 20
+#: Seconds of a source of a kind.
+KIND_SECONDS = 12
 _RATE = 48000
 #: A variant that has all samples as the decoder outputs them.
 WHOLE = "f:wav/bd:32f"
@@ -71,6 +86,15 @@ class Region(NamedTuple):
         )
 
 
+#: Regions of `KIND_SECONDS`; decoding starts 1 s or more before each.
+PLACES = tuple(Region(start, 250) for start in (2000, 4300, 7250, 10_500))
+
+
+def spread(count: int) -> list[Region]:
+    """Return regions that are spread over a source, each at another part of a second."""
+    return [Region(n * 1000 * (KIND_SECONDS - 1) // count + 100, 250) for n in range(count)]
+
+
 def random_regions(seed: str, count: int) -> list[Region]:
     """Return regions that are drawn at random, each of at least a hundredth of a second."""
     draw = random.Random(seed)
@@ -96,16 +120,30 @@ def wholes() -> dict[str, Sound]:
 
 
 def find_wrong(regions: Mapping[str, Sequence[Region]]) -> Iterator[str]:
-    """Render regions of sources, and yield a complaint about each that differs.
+    """Yield a complaint about each region that differs.
 
     :param regions: by the names of the sources.
     """
     for name, found in regions.items():
-        outputs = render_all(sources()[name], [each.text for each in found])
-        for each in found:
-            heard, expected = read_wav(outputs[each.text]), each.part(wholes()[name])
-            if not _are_equal(heard, expected):
-                yield f"{name} {each.text}: {len(heard)} samples, {len(expected)} expected"
+        for complaint in find_differences(sources()[name], found, wholes()[name]):
+            yield f"{name} {complaint}"
+
+
+def find_differences(source: bytes, regions: Sequence[Region], whole: Sound) -> Iterator[str]:
+    """Render regions of a source, and yield a complaint about each that differs from the whole."""
+    outputs = render_all(source, [each.text for each in regions])
+    for each in regions:
+        heard, expected = read_wav(outputs[each.text]), each.part(whole)
+        if not _are_equal(heard, expected):
+            yield f"{each.text}: {len(heard)} samples, {len(expected)} expected"
+
+
+def seeks(source: bytes) -> bool:
+    """Return whether a render from the second place on does not decode the source's start."""
+    options = options_of(Region(PLACES[1].start, None).text)
+    found = find_probe(source, options)
+    placed = replace(found, seek_point=find_point(source, options, found))
+    return trim_range(options, placed).seek > 0
 
 
 def _are_equal(one: Sound, other: Sound) -> bool:

@@ -1,9 +1,8 @@
-"""One run, from the start of its nodes to the checks at the end, and its report."""
+"""One run, from the start of its nodes to the checks at the end."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from random import Random
 
 from tests.soak import bad_clients, checks, good_clients
@@ -15,48 +14,16 @@ from tests.soak.faults import Faults
 from tests.soak.lines import PATIENCE, pause, wait_for
 from tests.soak.operator import Operator
 from tests.soak.rig import CAPACITY, LARGE, Rig, stored_path
-from tests.support.service import reactor
 
 _SAMPLE_EVERY = 0.2
-# Problems in a report.
-_MOST = 40
 Action = Callable[[Rig, Random], Awaitable[object]]
-
-
-@dataclass
-class Outcome:
-    """Result of a run.
-
-    :ivar seconds: duration of the load.
-    """
-
-    rig: Rig
-    seconds: float = 0
-    problems: list[str] = field(default_factory=list)
-
-    @property
-    def report(self) -> str:
-        """The report, in Markdown."""
-        parameters, count = self.rig.parameters, len(self.rig.journal.records)
-        lines = [
-            f"# Fault run: {'FAILED' if self.problems else 'passed'}",
-            "",
-            f"{self.seconds:.0f} seconds of load with seed {parameters.seed} by"
-            f" {parameters.clients} clients and {parameters.idle} idle connections:"
-            f" {count} requests",
-            "",
-            *(f"- {problem}" for problem in self.problems[:_MOST]),
-        ]
-        if len(self.problems) > _MOST:
-            lines.append(f"- and {len(self.problems) - _MOST} more problems")
-        return "\n".join([*lines, ""])
 
 
 class Run:
     """A run in progress."""
 
     def __init__(self, rig: Rig) -> None:
-        self.outcome = Outcome(rig)
+        self._problems: list[str] = []
         self._rig = rig
         self._bucket: BucketNode | None = None
         if rig.parameters.extras:
@@ -65,9 +32,9 @@ class Run:
         self._over: list[bool] = []
         self._most_encoders = 0
 
-    async def run(self) -> Outcome:
-        """Run the load and the checks; at the end both nodes are always killed."""
-        rig, outcome = self._rig, self.outcome
+    async def run(self) -> list[str]:
+        """Run the load and the checks, and return the problems; at the end all nodes are killed."""
+        rig = self._rig
         try:
             starting = [rig.a.start(), rig.b.start()]
             if self._bucket is not None:
@@ -76,9 +43,7 @@ class Run:
             await self._warm_up()
             await self._quiet(None)
             before = Level.of(rig.a)
-            started = reactor.seconds()
             await self._load()
-            outcome.seconds = reactor.seconds() - started
             quiet = await self._quiet(before)
             await self._check_end(before, quiet)
         finally:
@@ -86,7 +51,7 @@ class Run:
             await rig.b.kill()
             if self._bucket is not None:
                 await self._bucket.stop()
-        return outcome
+        return self._problems
 
     async def _warm_up(self) -> None:
         """Store a variant of each kind, and read it; a large response takes memory that stays."""
@@ -160,7 +125,7 @@ class Run:
         return await wait_for(quiet, PATIENCE, step=0.1)
 
     async def _check_end(self, before: Level, quiet: bool) -> None:
-        rig, journal, problems = self._rig, self._rig.journal, self.outcome.problems
+        rig, journal, problems = self._rig, self._rig.journal, self._problems
         # Measure before the metrics are read, because reading them opens a connection.
         problems += checks.check_leaks(rig.a, before, Level.of(rig.a))
         if not quiet:
