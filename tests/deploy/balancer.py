@@ -140,6 +140,7 @@ class Balancer:
     :cvar checking: arguments that check a configuration, whose path follows.
     :cvar running: arguments that run it.
     :cvar hosts: the addresses at which it looks for the nodes.
+    :cvar tls: lines of its file, each of which begins a commented-out block for TLS.
     :ivar port: where clients connect.
     :ivar log: the file with the program's standard output or access log.
     """
@@ -151,6 +152,7 @@ class Balancer:
     checking: tuple[str, ...]
     running: tuple[str, ...]
     hosts: ClassVar[tuple[str, ...]] = ("127.0.0.1",) * 3
+    tls: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self, folder: Path, nodes: Mapping[str, int], certificate: Certificate | None = None
@@ -230,11 +232,14 @@ class Balancer:
         """Write the configuration, and return its path."""
         raise NotImplementedError
 
-    def _shipped(self, changes: Mapping[str, str], enabled: Collection[str] = ()) -> str:
-        """Return the shipped file with these changes, and with the nodes."""
+    def _shipped(self, changes: Mapping[str, str]) -> str:
+        """Return the shipped file with these changes, with the nodes, and with the certificate."""
         named = zip(self._nodes.items(), self.hosts, strict=False)
         nodes = [(name, host, port) for (name, port), host in named]
-        return shipped(self.file, changes, enabled, nodes)
+        used = self._certificate
+        text = shipped(self.file, changes, self.tls if used else (), nodes)
+        files = {"crt": str(used.chain), "key": str(used.key)} if used else {}
+        return re.sub(r"/etc/\S+/audioproxy\.(crt|key)", lambda it: files.get(it[1], it[0]), text)
 
     def _write(self, name: str, text: str) -> str:
         path = self._folder / name
@@ -346,10 +351,7 @@ class Nginx(Balancer):
     limits: ClassVar[str] = "max_fails=1 fail_timeout=2s"
     checking = ("-t", "-c")
     running = ("-c",)
-
-    def _tls_and_http2(self) -> str:
-        """Return the rest of the ``listen`` line; the shipped file explains the two spellings."""
-        return "ssl;\nhttp2 on;" if self.version() >= (1, 25, 1) else "ssl http2;"
+    tls = ("#listen 443 ssl http2;",)
 
     def _configuration(self) -> str:
         names = [f'"~:{port}$" {name};' for name, port in self._nodes.items()]
@@ -363,16 +365,10 @@ class Nginx(Balancer):
             "#add_header x-node $upstream_addr": f"add_header {NODE} $audioproxy_node",
         }
         if self._certificate is not None:
-            changes |= {
-                "listen 80;": "",
-                "#listen 443 ssl http2;": f"{listen} {self._tls_and_http2()}",
-                "#ssl_certificate /etc/nginx/audioproxy.crt": (
-                    f"ssl_certificate {self._certificate.chain}"
-                ),
-                "#ssl_certificate_key /etc/nginx/audioproxy.key": (
-                    f"ssl_certificate_key {self._certificate.key}"
-                ),
-            }
+            # The shipped file explains the two spellings.
+            rest = "ssl;\nhttp2 on;" if self.version() >= (1, 25, 1) else "ssl http2;"
+            changes |= dict.fromkeys(("listen 80;", "listen [::]:443 ssl http2;"), "")
+            changes["listen 443 ssl http2;"] = f"{listen} {rest}"
         self._write("audioproxy.conf", self._shipped(changes))
         text = _NGINX.format(
             folder=self._folder,

@@ -31,21 +31,18 @@ class Caddy(Proxy):
     checking = ("validate", "--config")
     showing_version = ("version",)
     running = ("run", "--config")
+    tls = ("#tls /etc/caddy/audioproxy.crt /etc/caddy/audioproxy.key",)
 
     def _configuration(self) -> str:
         addresses = " ".join(f"127.0.0.1:{port}" for port in self._nodes.values())
-        scheme, enabled = "http", ()
+        scheme = "https" if self._certificate else "http"
         changes = {
             "servers {": "admin off\n\tauto_https off\n\tservers {",
             "/var/log/caddy/audioproxy.log": f"{self._folder}/access.log",
             "10.0.0.11:4000 10.0.0.12:4000 10.0.0.13:4000": addresses,
+            "audio.example.com {": f"{scheme}://localhost:{self.port} {{",
         }
-        if self._certificate is not None:
-            files = "/etc/caddy/audioproxy.crt /etc/caddy/audioproxy.key"
-            scheme, enabled = "https", (f"#tls {files}",)
-            changes[files] = f"{self._certificate.chain} {self._certificate.key}"
-        changes["audio.example.com {"] = f"{scheme}://localhost:{self.port} {{"
-        return self._write("Caddyfile", self._shipped(changes, enabled))
+        return self._write("Caddyfile", self._shipped(changes))
 
     def _spawn(self, *words: str, stdout: int | str = "r", **variables: str) -> Process:
         return super()._spawn(*words, stdout=stdout, HOME=str(self._folder), **variables)
@@ -58,37 +55,26 @@ class Apache(Proxy):
     file = "apache/audioproxy.conf"
     checking = ("-t", "-f")
     running = ("-D", "FOREGROUND", "-f")
+    tls = ("#Protocols h2 http/1.1",)
 
     def _configuration(self) -> str:
-        certificate, enabled = self._certificate, ()
         changes = {"<VirtualHost *:80>": f"<VirtualHost *:{self.port}>"}
-        if certificate is not None:
-            enabled = ("#Protocols h2 http/1.1",)
-            changes["/etc/ssl/audioproxy.crt"] = str(certificate.chain)
-            changes["/etc/ssl/private/audioproxy.key"] = str(certificate.key)
-        own = self._write("audioproxy.conf", self._shipped(changes, enabled))
-        return self._write(
-            "apache2.conf",
-            "\n".join(
-                [
-                    f"ServerRoot {self._folder}",
-                    f"DefaultRuntimeDir {self._folder}",
-                    "PidFile apache2.pid",
-                    "ServerName localhost",
-                    f"ErrorLog {self._folder}/error.log",
-                    f"Listen 127.0.0.1:{self.port}",
-                    *(
-                        f"LoadModule {name}_module {_APACHE_MODULES}/mod_{name}.so"
-                        for name in _MODULES
-                    ),
-                    # Only root can change to another user.
-                    *([] if os.getuid() else ["User www-data", "Group www-data"]),
-                    f"Define APACHE_LOG_DIR {self._folder}",
-                    f"Include {own}",
-                    "",
-                ]
-            ),
-        )
+        loaded = (f"LoadModule {each}_module {_APACHE_MODULES}/mod_{each}.so" for each in _MODULES)
+        lines = [
+            f"ServerRoot {self._folder}",
+            f"DefaultRuntimeDir {self._folder}",
+            "PidFile apache2.pid",
+            "ServerName localhost",
+            f"ErrorLog {self._folder}/error.log",
+            f"Listen 127.0.0.1:{self.port}",
+            *loaded,
+            # Only root can change to another user.
+            *([] if os.getuid() else ["User www-data", "Group www-data"]),
+            f"Define APACHE_LOG_DIR {self._folder}",
+            f"Include {self._write('audioproxy.conf', self._shipped(changes))}",
+            "",
+        ]
+        return self._write("apache2.conf", "\n".join(lines))
 
 
 class Lighttpd(Proxy):
@@ -104,21 +90,17 @@ class Lighttpd(Proxy):
     running = ("-D", "-f")
     hosts = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
     flags: ClassVar[str] = '"server.h2proto" => "disable"'
+    tls = ('#$SERVER["socket"] == ":443" {', '#server.modules += ( "mod_openssl" )')
 
     def _configuration(self) -> str:
-        certificate, enabled = self._certificate, ()
+        socket = '$SERVER["socket"] == '
         changes = {
             "/var/log/lighttpd/error.log": f"{self._folder}/error.log",
             '$HTTP["host"] == "audio.example.com"': '$HTTP["host"] == "localhost"',
             '"server.h2proto" => "disable"': self.flags,
+            f'{socket}":443"': f'{socket}"127.0.0.1:{self.port}"',
         }
-        if certificate is not None:
-            socket = '$SERVER["socket"] == '
-            enabled = (f'#{socket}":443" {{', '#server.modules += ( "mod_openssl" )')
-            changes[f'{socket}":443"'] = f'{socket}"127.0.0.1:{self.port}"'
-            changes["/etc/lighttpd/audioproxy.crt"] = str(certificate.chain)
-            changes["/etc/lighttpd/audioproxy.key"] = str(certificate.key)
-        own = self._write("audioproxy.conf", self._shipped(changes, enabled))
+        own = self._write("audioproxy.conf", self._shipped(changes))
         text = f'''server.port = {self.port}
 server.bind = "127.0.0.1"
 server.document-root = "{self._folder}"
@@ -134,15 +116,11 @@ class Traefik(Proxy):
     file = "traefik/audioproxy.yml"
     showing_version = ("version",)
     running = ("--configFile",)
+    tls = ("#tls: {}", "#tls:")
 
     def _configuration(self) -> str:
-        certificate, enabled = self._certificate, ()
         changes = {"Host(`audio.example.com`)": "Host(`localhost`)"}
-        if certificate is not None:
-            enabled = ("#tls: {}", "#tls:")
-            changes["/etc/traefik/audioproxy.crt"] = str(certificate.chain)
-            changes["/etc/traefik/audioproxy.key"] = str(certificate.key)
-        self._write("conf.d/audioproxy.yml", self._shipped(changes, enabled))
+        self._write("conf.d/audioproxy.yml", self._shipped(changes))
         static = {
             'address: ":80"': f'address: "127.0.0.1:{self.port}"',
             "directory: /etc/traefik/conf.d": f"directory: {self._folder}/conf.d",
@@ -158,16 +136,12 @@ class Envoy(Proxy):
     showing_version = ("--version",)
     checking = ("--mode", "validate", "-c")
     running = ("--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warning", "-c")
+    tls = ("#transport_socket:",)
 
     def _configuration(self) -> str:
-        certificate, enabled = self._certificate, ()
         listener = "address: %s, port_value: %s"
         changes = {listener % ("0.0.0.0", 80): listener % ("127.0.0.1", self.port)}
-        if certificate is not None:
-            enabled = ("#transport_socket:",)
-            changes["/etc/envoy/audioproxy.crt"] = str(certificate.chain)
-            changes["/etc/envoy/audioproxy.key"] = str(certificate.key)
-        return self._write("envoy.yaml", self._shipped(changes, enabled))
+        return self._write("envoy.yaml", self._shipped(changes))
 
 
 #: All proxies that have a test of their own.
