@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 import venv
 from importlib.metadata import Distribution, distribution, distributions
@@ -18,6 +17,7 @@ import audioproxy
 from audioproxy.urls import Signer, Variant
 from tests.cli.command import SECRETS
 from tests.support.programs import FFMPEG
+from tests.support.runs import output_of, run_program
 from tests.support.service import PROJECT, TWISTD
 
 VERSION = audioproxy.__version__
@@ -48,13 +48,11 @@ def pip(*words: object) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--retries", "0", *words]
     # Trial's worker processes set PYTHONPATH to the project, which pip would regard as installed.
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
-    ended = subprocess.run(
-        command, env=environment, capture_output=True, check=False, text=True, timeout=PATIENCE
-    )
-    if ended.returncode and UNREACHABLE.search(ended.stderr):
+    ended = run_program(*command, environment=environment, timeout=PATIENCE)
+    if ended.status and UNREACHABLE.search(ended.err):
         raise SkipTest("pip cannot reach the package index")
-    if ended.returncode:
-        raise AssertionError(ended.stdout + ended.stderr)
+    if ended.status:
+        raise AssertionError(ended.out + ended.err)
 
 
 def build_wheel(source: Path, version: str) -> Path:
@@ -120,17 +118,10 @@ class Environment:
 
     def run(self, program: str, *words: str, **settings: str) -> tuple[int, str]:
         """Return the exit status and the output of a program of the environment."""
-        ended = subprocess.run(
-            [self.programs / program, *words],
-            cwd=self.programs,
-            env={**SECRETS, "PATH": str(Path(FFMPEG).parent), **settings},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
-            text=True,
-            timeout=PATIENCE,
-        )
-        return ended.returncode, ended.stdout
+        environment = {**SECRETS, "PATH": str(Path(FFMPEG).parent), **settings}
+        path = self.programs / program
+        ended = run_program(path, *words, environment=environment, cwd=self.programs)
+        return ended.status, ended.out + ended.err
 
 
 class InstallTests(SynchronousTestCase):
@@ -185,7 +176,7 @@ class InstallTests(SynchronousTestCase):
         # The wheel has the source of the program that confines ffmpeg, and no compiler.
         command = re.search(r"(?m)^--  cell .*`(cc .+?)`", text)
         assert command is not None, text
-        subprocess.run(command[1], shell=True, check=True)
+        output_of("sh", "-c", command[1])
         status, text = whole.run("audioproxy", "doctor", **settings)
         self.assertEqual((0, False), (status, "audioproxy-cell is missing" in text), text)
         self.assertRegex(text, r"(?m)^ok +start .* linked once, and forked")

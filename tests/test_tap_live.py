@@ -20,8 +20,8 @@ from tests.support.folders import short_folder
 from tests.support.hostile import number_of
 from tests.support.http import KEY, SALT
 from tests.support.programs import FFMPEG, FFPROBE, write_ffmpeg_without_soxr
+from tests.support.runs import run_program
 from tests.support.service import (
-    PATIENCE,
     TWISTD,
     Process,
     ServiceCase,
@@ -139,15 +139,10 @@ class RefusedStartTests(TapCase):
         (error,) = self.texts(process, "error")
         self.assertRegex(error, rf"\Aaudioproxy: AP_PORT: .*\b{port}\b")
         words = ["--pidfile", self.root / "pid", "--logfile", self.root / "log", "audioproxy"]
-        ended = subprocess.run(
-            [Path(sys.executable).with_name("twistd"), *words],
-            env=self.environment(AP_PORT=port),
-            capture_output=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-        self.assertEqual(1, ended.returncode)
-        self.assertIn(b"AP_PORT", ended.stdout + ended.stderr)
+        twistd = Path(sys.executable).with_name("twistd")
+        ended = run_program(twistd, *words, environment=self.environment(AP_PORT=port))
+        self.assertEqual(1, ended.status)
+        self.assertIn("AP_PORT", ended.out + ended.err)
 
     async def test_no_temporary_files(self) -> None:
         """A TMPDIR that is missing or no directory is refused: no other folder is used (D46)."""

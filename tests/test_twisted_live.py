@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping
 
@@ -12,20 +11,15 @@ from twisted.internet.process import reapProcessHandlers
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from audioproxy._twisted import ForkedProcess
+from tests.support import runs
 from tests.support.processes import open_descriptors, opened_since
 from tests.support.service import TEST_PATIENCE, Process, reactor
 
 
 def output_of(program: str, **variables: str) -> str:
     """Run a Python program in a process of its own, with more variables, and return its stdout."""
-    ended = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return ended.stdout.strip()
+    environment = {**os.environ, **variables}
+    return runs.output_of(sys.executable, "-c", program, environment=environment).strip()
 
 
 class ProcessTests(SynchronousTestCase):

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 from unittest import mock
@@ -21,6 +19,7 @@ from audioproxy.cli import reactor as cli_reactor
 from audioproxy.cli.main import build_parser, main
 from audioproxy.urls import Signer
 from tests.support import preloaded
+from tests.support.runs import RunResult
 from tests.support.service import PATIENCE, PROJECT, Process, ServiceCase, reactor
 
 KEY, SALT = bytes(range(32)), b"\xfa\x11"
@@ -30,15 +29,6 @@ SIGNER = Signer(KEY, SALT, "https://audio.example")
 PIECE = "local://masters/piece.wav"
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """Exit status and output of a command."""
-
-    status: int
-    out: str
-    err: str
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:
@@ -98,21 +88,6 @@ def json_keys(value: Any) -> Any:
 def parse_store(*words: str) -> Namespace:
     """Return the arguments of a command of `audioproxy store`."""
     return build_parser(["store"]).parse_args(["store", *words])
-
-
-def run_program(
-    *words: object, environment: Mapping[str, str] = SECRETS, **options: Any
-) -> RunResult:
-    """Run a program in a process of its own to its end.
-
-    PYTHONPATH makes it import this source tree, not an installed package.
-
-    :param options: see `subprocess.run`.
-    """
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
-    environment = {"PYTHONPATH": str(PROJECT), **environment}
-    ended = subprocess.run(words, env=environment, check=False, timeout=PATIENCE, **options)
-    return RunResult(ended.returncode, ended.stdout or "", ended.stderr)
 
 
 def start_command(

@@ -21,12 +21,13 @@ from audioproxy.cli.checks.settings import load_usable
 from audioproxy.process import find_starter
 from audioproxy.process.programs import LISTS
 from audioproxy.server.listener import open_socket
-from tests.cli.command import RunResult, run_command
+from tests.cli.command import run_command
 from tests.support.authority import Authority
 from tests.support.checks import collect, run_checks, single_result
 from tests.support.folders import short_folder
 from tests.support.origins import open_origin
 from tests.support.remote import RemoteCase
+from tests.support.runs import RunResult
 from tests.support.service import PATIENCE, ServiceCase, reactor
 from tests.support.stand_ins import compile_program
 

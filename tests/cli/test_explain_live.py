@@ -11,9 +11,10 @@ from typing import Any
 from twisted.trial.unittest import TestCase
 
 from audioproxy.urls import Variant
-from tests.cli.command import SECRETS, SIGNER, command, json_keys, run_program
+from tests.cli.command import SECRETS, SIGNER, command, json_keys
 from tests.cli.test_explain import KEYS
 from tests.support.audio import read_wav
+from tests.support.runs import run_program
 from tests.support.service import PATIENCE, TEST_PATIENCE, generate_audio, short_flac
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.urls import Signer, Variant
-from tests.cli.command import KEY, PIECE, SALT, SECRETS, SIGNER, RunResult, command
+from tests.cli.command import KEY, PIECE, SALT, SECRETS, SIGNER, command
+from tests.support.runs import RunResult
 
 
 class SignTests(SynchronousTestCase):

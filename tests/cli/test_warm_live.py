@@ -6,8 +6,9 @@ import json
 import os
 from xml.etree import ElementTree
 
-from tests.cli.command import RunResult, command, start_command, wait_for
+from tests.cli.command import command, start_command, wait_for
 from tests.support.origins import STALL, Status, open_origin
+from tests.support.runs import RunResult
 from tests.support.service import Process, ServiceCase, short_flac, signed, until, until_hit
 
 

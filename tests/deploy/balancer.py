@@ -12,7 +12,6 @@ import shutil
 import signal
 import socket
 import ssl
-import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from http.client import HTTPException
@@ -26,6 +25,7 @@ from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import SkipTest, TestCase
 
 from tests.support.authority import Certificate
+from tests.support.runs import run_program
 from tests.support.service import PATIENCE, PROJECT, Process, fetch, until
 
 reactor: Any = _reactor
@@ -67,8 +67,8 @@ def parent_death_prefix() -> tuple[str, ...]:
 
 def version_of(*command: str) -> tuple[int, ...]:
     """Return the version that a program prints."""
-    ended = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
-    (found,) = re.findall(r"\d+(?:\.\d+){1,2}", ended.stdout + ended.stderr)[:1]
+    ended = run_program(*command, cwd="/")
+    (found,) = re.findall(r"\d+(?:\.\d+){1,2}", ended.out + ended.err)[:1]
     return tuple(map(int, found.split(".")))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -14,7 +13,8 @@ import yaml
 from audioproxy.web.metrics_resource import exposition
 from tests.deploy.balancer import installed
 from tests.observe.test_metrics import full, parse
-from tests.support.service import PATIENCE, PROJECT
+from tests.support.runs import run_program
+from tests.support.service import PROJECT
 
 PROMETHEUS = PROJECT / "deploy/prometheus"
 
@@ -83,15 +83,8 @@ def run_promtool(*words: str | Path, stdin: str = "") -> tuple[int, str]:
     :param stdin: its input.
     :raises SkipTest: where promtool is missing and not required.
     """
-    done = subprocess.run(
-        [installed("promtool"), *words],
-        # GOMAXPROCS leaves the other cores to parallel tests. GOGC delays garbage collection:
-        # promtool ends before it is needed.
-        env={"GOMAXPROCS": "1", "GOGC": "400"},
-        input=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=PATIENCE,
-    )
-    return done.returncode, done.stdout
+    # GOMAXPROCS leaves the other cores to parallel tests. GOGC delays garbage collection: promtool
+    # ends before it is needed.
+    environment = {"GOMAXPROCS": "1", "GOGC": "400"}
+    ended = run_program(installed("promtool"), *words, environment=environment, input=stdin)
+    return ended.status, ended.out + ended.err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from audioproxy.service import make_resource
 from tests.deploy.balancer import installed, shipped
 from tests.deploy.promql import run_promtool
 from tests.deploy.test_container import environment as image_environment
-from tests.support.service import PATIENCE, PROJECT, reactor
+from tests.support.runs import output_of, run_program
+from tests.support.service import PROJECT, reactor
 
 FOLDER = PROJECT / "deploy/compose"
 TEXT = (FOLDER / "compose.yaml").read_text()
@@ -199,9 +199,8 @@ class NodeTests(SynchronousTestCase):
         )
         stub.chmod(0o755)
         environ = {"PATH": f"{folder}:/usr/bin:/bin", **FILLED}
-        command = ["sh", "-eu", str(FOLDER / "buckets.sh")]
         for _ in range(2):
-            subprocess.run(command, env=environ, check=True, timeout=PATIENCE)
+            output_of("sh", "-eu", FOLDER / "buckets.sh", environment=environ)
         lines = log.read_text().splitlines()
         attached = [line for line in lines if "attach" in line]
         self.assertEqual(["admin policy attach store audioproxy-node --user audioproxy"], attached)
@@ -221,13 +220,8 @@ class BalancerTests(SynchronousTestCase):
         path.write_text(
             shipped("compose/haproxy.cfg", {f"{names} last,libc,none": f"{names} none"})
         )
-        done = subprocess.run(
-            [installed("haproxy"), "-c", "-V", "-f", path],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
-        self.assertEqual("Configuration file is valid\n", done.stdout + done.stderr)
+        ended = run_program(installed("haproxy"), "-c", "-V", "-f", path)
+        self.assertEqual("Configuration file is valid\n", ended.out + ended.err)
 
     def test_nodes(self) -> None:
         """Every node is behind the balancer, at the service's port."""

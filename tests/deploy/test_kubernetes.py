@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from functools import cache
 from typing import Any
 
@@ -16,7 +15,8 @@ from audioproxy.config import VARIABLES, Config, load
 from audioproxy.service import make_resource
 from tests.deploy.promql import PROMETHEUS
 from tests.deploy.test_container import final
-from tests.support.service import PATIENCE, PROJECT, reactor
+from tests.support.runs import output_of
+from tests.support.service import PROJECT, reactor
 
 FOLDER = PROJECT / "deploy/kubernetes"
 
@@ -249,10 +249,7 @@ class NetworkTests(SynchronousTestCase):
         (command,) = re.findall(
             r"^\((.*)\) \| kubectl apply -f -$", "\n".join(comment), re.M | re.S
         )
-        made = subprocess.run(
-            ["sh", "-euc", command], cwd=PROJECT, capture_output=True, check=True, timeout=PATIENCE
-        )
-        rule = yaml.safe_load(made.stdout)
+        rule = yaml.safe_load(output_of("sh", "-euc", command, cwd=PROJECT))
         self.assertEqual("PrometheusRule", rule["kind"])
         for field in ("apiVersion", "metadata"):
             self.assertEqual(get_document("ServiceMonitor")[field], rule[field])

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import wave
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -26,10 +25,11 @@ from audioproxy.process.programs import LISTS
 from tests.support.audio import Sound, convert, convert_all, noise, render_all, run, tone, write_wav
 from tests.support.probes import Probe
 from tests.support.programs import FFMPEG, FFPROBE, OWN
-from tests.support.service import PATIENCE, PROJECT
+from tests.support.runs import output_of, run_program
+from tests.support.service import PROJECT
 from tests.web import test_info_live as test_info
 
-COMPONENTS = PROJECT / "tools/ffmpeg/components"
+BUILD, COMPONENTS = PROJECT / "tools/ffmpeg/build", PROJECT / "tools/ffmpeg/components"
 
 #: Names of formats in `configure`, by ffmpeg's own name, where the two differ.
 RENAMED = {"mpeg": "mpegps", **{form: f"pcm_{form}" for form in RAW_DEMUXERS}}
@@ -128,13 +128,6 @@ def own_program(program: str) -> str:
     raise SkipTest(reason)
 
 
-def output_of(*words: str) -> str:
-    """Return the output of a program."""
-    return subprocess.run(
-        words, capture_output=True, text=True, check=True, timeout=PATIENCE
-    ).stdout
-
-
 def listed_names(program: str, flag: str) -> set[str]:
     """Return the names in one of ffmpeg's lists."""
     text = output_of(program, "-hide_banner", "-v", "error", flag)
@@ -217,15 +210,10 @@ class BuildTests(SynchronousTestCase):
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
             proxy = f"http://127.0.0.1:{closed.getsockname()[1]}"
-            ended = subprocess.run(
-                [PROJECT / "tools/ffmpeg/build", "--check", OWN.parent],
-                env={**os.environ, "http_proxy": proxy, "https_proxy": proxy},
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE,
-            )
-        self.assertEqual((2, ""), (ended.returncode, ended.stdout))
-        self.assertIn("cannot be downloaded", ended.stderr)
+            environment = {**os.environ, "http_proxy": proxy, "https_proxy": proxy}
+            ended = run_program(BUILD, "--check", OWN.parent, environment=environment)
+        self.assertEqual((2, ""), (ended.status, ended.out))
+        self.assertIn("cannot be downloaded", ended.err)
 
     def test_required_version(self) -> None:
         """If the archive has another version than the required one, the build fails and names it.
@@ -235,14 +223,9 @@ class BuildTests(SynchronousTestCase):
         version = (
             output_of(own_program("ffmpeg"), "-version").split()[2].partition("+audioproxy")[0]
         )
-        ended = subprocess.run(
-            [PROJECT / "tools/ffmpeg/build", OWN.parent, "7:7.0-1"],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
-        self.assertEqual((2, ""), (ended.returncode, ended.stdout))
-        self.assertRegex(ended.stderr, rf"has ffmpeg \d:{re.escape(version)}, and 7:7.0-1 is req")
+        ended = run_program(BUILD, OWN.parent, "7:7.0-1")
+        self.assertEqual((2, ""), (ended.status, ended.out))
+        self.assertRegex(ended.err, rf"has ffmpeg \d:{re.escape(version)}, and 7:7.0-1 is req")
 
     def test_version(self) -> None:
         """The version is Debian's with a suffix for the build, so nodes can be compared (D44)."""

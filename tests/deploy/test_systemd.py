@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,8 @@ from audioproxy.cli.main import build_parser
 from audioproxy.config import VARIABLES, Config, FileStore, load
 from tests.deploy.balancer import installed, shipped
 from tests.support.http import KEY, SALT
-from tests.support.service import PATIENCE, PROJECT
+from tests.support.runs import run_program
+from tests.support.service import PROJECT
 
 FOLDER = PROJECT / "deploy/systemd"
 
@@ -58,11 +58,8 @@ class UnitTests(SynchronousTestCase):
 
     def analyze(self, *words: str) -> tuple[int, str]:
         """Return the exit status of systemd-analyze, and its output."""
-        command = [installed("systemd-analyze"), *words]
-        ended = subprocess.run(
-            command, cwd=self.folder, capture_output=True, text=True, check=False, timeout=PATIENCE
-        )
-        return ended.returncode, ended.stdout + ended.stderr
+        ended = run_program(installed("systemd-analyze"), *words, cwd=self.folder)
+        return ended.status, ended.out + ended.err
 
     def test_verified(self) -> None:
         """systemd accepts the units: every setting is known and well formed."""
@@ -202,16 +199,10 @@ class ReplacementTests(SynchronousTestCase):
             (folder / name).write_text("active\n")
         for name, state in states.items():
             (folder / f"audioproxy@{name}").write_text(f"{state}\n")
-        ended = subprocess.run(
-            [FOLDER / "audioproxy-replace"],
-            env={"PATH": f"{folder}:{os.environ['PATH']}"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE,
-        )
+        path = f"{folder}:{os.environ['PATH']}"
+        ended = run_program(FOLDER / "audioproxy-replace", environment={"PATH": path})
         calls = (folder / "calls").read_text().splitlines()
-        return ended.returncode, ended.stderr, [call for call in calls if "is-active" not in call]
+        return ended.status, ended.err, [call for call in calls if "is-active" not in call]
 
     def test_replaced(self) -> None:
         """The new instance is started first; the old one is stopped last."""

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from examples.player.uploads import Uploads
 from examples.samples import Home
 from tests.deploy.balancer import installed
 from tests.support.http import KEY, NOW, SALT, Connection, Malformed, Response
+from tests.support.runs import run_program
 from tests.support.service import PROJECT
 
 #: The part of the URLs before the signature.
@@ -378,12 +378,11 @@ class SnippetTests(PlayerCase):
     def run_bash(self, script: str) -> str:
         """Return the output of a script."""
         environ = {"PATH": self.path, "PYTHONPATH": str(PROJECT), "LC_ALL": "C.UTF-8"}
-        words = ["bash", "-c", script]
-        return subprocess.run(
-            words, env=environ, cwd=self.root, stdout=subprocess.PIPE, text=True, check=True
-        ).stdout.strip()
+        ended = run_program("bash", "-c", script, environment=environ, cwd=self.root)
+        self.assertEqual(0, ended.status, ended.err)
+        return ended.out.strip()
 
-    def run_program(self, command: str, text: str) -> str:
+    def run_example(self, command: str, text: str) -> str:
         """Return the output of a program, after the command for the shell in its first line."""
         setup = text.splitlines()[0].partition("in the shell: ")[2]
         (self.root / "program.mjs").write_text(text)
@@ -413,8 +412,8 @@ class SnippetTests(PlayerCase):
             document = json.loads(self.fetch(f"/sign?{query}").body)
             url, snippets = document["url"], document["snippets"]
             self.assertEqual(url, self.run_bash(snippets["command"]))
-            self.assertEqual(url, self.run_program("python", snippets["python"]))
-            self.assertEqual(url, self.run_program("node", snippets["javascript"]))
+            self.assertEqual(url, self.run_example("python", snippets["python"]))
+            self.assertEqual(url, self.run_example("node", snippets["javascript"]))
             (embedded,) = re.findall(r'="(http[^"]*)"', snippets["html"])
             self.assertEqual(url, html.unescape(embedded))
             self.assertEqual(url, self.run_bash(f"curl() {{ echo $3; }}; {snippets['curl']}"))

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.runs import output_of
 from tests.support.service import PROJECT, TEST_PATIENCE, short_flac
 
 QUICKSTART = PROJECT / "examples" / "quickstart.py"
@@ -27,8 +28,8 @@ def run_readme(folder: Path, origin: str) -> str:
     """Run the Python program of the README, for a service on another port than the usual one."""
     (example,) = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S)
     assert USUAL in example
-    words = [sys.executable, "-c", example.replace(USUAL, origin)]
-    return subprocess.check_output(words, cwd=folder, text=True).strip()
+    words = (sys.executable, "-c", example.replace(USUAL, origin))
+    return output_of(*words, cwd=folder).strip()
 
 
 class QuickstartTests(SynchronousTestCase):
@@ -72,7 +73,7 @@ class QuickstartTests(SynchronousTestCase):
         self.assertEqual(6, len(urls))
         words = re.search(r"^    \S+/audioproxy sign.*\n.*$", "".join(lines), re.MULTILINE)
         assert words is not None
-        urls.append(subprocess.check_output(["sh", "-c", words[0]], text=True).strip())
+        urls.append(output_of("sh", "-c", words[0]).strip())
         for url in urls:
             with urllib.request.urlopen(url) as response:
                 self.assertEqual("*", response.headers["access-control-allow-origin"])
@@ -103,8 +104,7 @@ class QuickstartTests(SynchronousTestCase):
             self.assertNotIn("[info]", "".join(lines))
             words = re.search(r"^    \S+/audioproxy sign.*\n.*$", "".join(lines), re.MULTILINE)
             assert words is not None
-            signing = subprocess.run(["sh", "-c", words[0]], capture_output=True, check=True)
-            urls.insert(0, signing.stdout.decode().strip())
+            urls.insert(0, output_of("sh", "-c", words[0]).strip())
             urls.append(run_readme(home.parent, "/".join(urls[1].split("/")[:3])))
             for url in urls:
                 with urllib.request.urlopen(url) as response:

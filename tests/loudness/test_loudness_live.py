@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,7 +17,8 @@ from audioproxy.loudness import LoudnessMeter
 from audioproxy.urls import Variant
 from tests.support.audio import measure_loudness, noise, write_wav
 from tests.support.children import fork_servers
-from tests.support.service import PATIENCE, PROJECT, TEST_PATIENCE, all_children, until
+from tests.support.runs import RunResult, run_program
+from tests.support.service import PROJECT, TEST_PATIENCE, all_children, until
 
 
 class LoudnessMeterTests(TestCase):
@@ -72,33 +72,27 @@ class LoudnessMeterTests(TestCase):
             with self.assertRaises(error):
                 await self.meter.measure(source, variant)
 
-    def command(self, *words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    def command(self, *words: str, **variables: str) -> RunResult:
         """Run ``audioproxy measure``."""
-        root = str(self.folder.resolve())
-        return subprocess.run(
-            [sys.executable, "-m", "audioproxy.cli.main", "measure", *words],
-            env={"AP_LOCAL_ROOT": root, "PATH": os.environ["PATH"], **variables},
-            cwd=PROJECT,
-            capture_output=True,
-            check=False,
-            timeout=PATIENCE,
-        )
+        environ = {"AP_LOCAL_ROOT": str(self.folder.resolve()), "PATH": os.environ["PATH"]}
+        program = (sys.executable, "-m", "audioproxy.cli.main", "measure")
+        return run_program(*program, *words, environment=environ | variables, cwd=PROJECT)
 
     def test_command(self) -> None:
         """The command measures sources, and says which ones it could not measure."""
         words = ["--target", "-16", "--json", "local://a.wav", "local://missing.wav"]
         ended = self.command(*words)
-        self.assertEqual(ended.returncode, 1, ended.stderr)
-        found, missing = map(json.loads, ended.stdout.splitlines())
+        self.assertEqual(ended.status, 1, ended.err)
+        found, missing = map(json.loads, ended.out.splitlines())
         expected = measure_loudness(self.source, "f:mp3").loudness.integrated
         assert expected is not None
         self.assertApproximates(found["integrated"], expected, 0.006)
         self.assertApproximates(found["gain"], -16 - expected, 0.006)
         self.assertIsNone(missing["integrated"])
-        self.assertIn(b"local://missing.wav: ", ended.stderr)
+        self.assertIn("local://missing.wav: ", ended.err)
 
     def test_unusable_settings(self) -> None:
         """Settings that are refused only when they are used are named too."""
         ended = self.command("local://a.wav", AP_SOURCE_ALLOWLIST="h", SSL_CERT_FILE="/missing")
-        self.assertEqual(ended.returncode, 2, ended.stderr)
-        self.assertIn(b"/missing", ended.stderr)
+        self.assertEqual(ended.status, 2, ended.err)
+        self.assertIn("/missing", ended.err)

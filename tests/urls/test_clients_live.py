@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 from dataclasses import fields
 from typing import Any
 
@@ -14,7 +13,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.urls import Variant
 from tests.deploy.balancer import installed
-from tests.support.service import PATIENCE, PROJECT
+from tests.support.runs import output_of, run_program
+from tests.support.service import PROJECT
 from tests.urls.calls import answer, mismatch, more_calls, vectors
 
 #: Environments that `Signer.from_env` accepts or refuses.
@@ -35,20 +35,11 @@ class ClientTests(SynchronousTestCase):
     def answers(self, program: str, *words: str, calls: list[Any]) -> list[dict[str, Any]]:
         """Return the answers of a program in ``tests/urls/clients``, the last of its words."""
         *options, file = words
-        command = (
-            *(installed(program, "AUDIOPROXY_LANGUAGES"), *options),
-            PROJECT / "tests/urls/clients" / file,
-        )
-        ended = subprocess.run(
-            command,
-            input=json.dumps(calls),
-            env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
-        self.assertEqual((0, ""), (ended.returncode, ended.stderr))
-        answers: list[dict[str, Any]] = json.loads(ended.stdout)
+        options += [PROJECT / "tests/urls/clients" / file]
+        environment = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
+        path = installed(program, "AUDIOPROXY_LANGUAGES")
+        text = output_of(path, *options, environment=environment, input=json.dumps(calls))
+        answers: list[dict[str, Any]] = json.loads(text)
         self.assertEqual(len(calls), len(answers))
         return answers
 
@@ -90,11 +81,9 @@ class ClientTests(SynchronousTestCase):
             ("infoUrl('local://a', { expiresIn: 1 })", "infoUrl: it has no options"),
         ):
             command = (installed("node", "AUDIOPROXY_LANGUAGES"), "--input-type=module", "-")
-            ended = subprocess.run(
-                command, input=f"{start}signer.{call};", capture_output=True, text=True
-            )
-            self.assertIn("TypeError", ended.stderr, call)
-            self.assertIn(reason, ended.stderr, call)
+            ended = run_program(*command, input=f"{start}signer.{call};")
+            self.assertIn("TypeError", ended.err, call)
+            self.assertIn(reason, ended.err, call)
 
     def test_php(self) -> None:
         """The PHP client answers all vectors, and more calls as `audioproxy.urls` does."""

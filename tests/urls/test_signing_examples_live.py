@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.deploy.balancer import installed
-from tests.support.service import PATIENCE, PROJECT
+from tests.support.runs import RunResult, run_program
+from tests.support.service import PROJECT
 from tests.test_vectors import SIGNATURES
 
 FOLDER = PROJECT / "examples" / "signing"
@@ -67,9 +67,7 @@ REFUSED = (
 class ExampleTests(SynchronousTestCase):
     """``examples/signing``"""
 
-    def run_one(
-        self, command: str, key: str, salt: str, paths: Sequence[str] = ()
-    ) -> subprocess.CompletedProcess[str]:
+    def run_one(self, command: str, key: str, salt: str, paths: Sequence[str] = ()) -> RunResult:
         """Run a program in the folder of the examples."""
         environ = {
             "PATH": os.environ["PATH"],
@@ -77,15 +75,9 @@ class ExampleTests(SynchronousTestCase):
             # With the library of Go, which `make languages` has compiled.
             "GOCACHE": str(PROJECT / "build/go"),
         }
-        return subprocess.run(
-            [word.format(out=self.out) for word in command.split()] + list(paths),
-            cwd=FOLDER,
-            env={**environ, "AP_KEY": key, "AP_SALT": salt},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
+        environ |= {"AP_KEY": key, "AP_SALT": salt}
+        words = [word.format(out=self.out) for word in command.split()] + list(paths)
+        return run_program(*words, environment=environ, cwd=FOLDER, input="")
 
     def check(self, language: str) -> None:
         """Run one example with all vectors and with input that it must refuse."""
@@ -96,24 +88,24 @@ class ExampleTests(SynchronousTestCase):
         self.out = Path(self.mktemp()).resolve()
         self.out.mkdir(parents=True)
         shown = self.run_one(example.command, KEY, SALT, [PAIRS[0]["signed"][0]["path"]])
-        self.assertEqual("", shown.stderr)
-        self.assertIn(f"`{shown.stdout.strip()}`", README)
+        self.assertEqual("", shown.err)
+        self.assertIn(f"`{shown.out.strip()}`", README)
         quick = example.built or example.command
         if example.build:
             made = self.run_one(example.build, KEY, SALT)
-            self.assertEqual((0, ""), (made.returncode, made.stderr))
+            self.assertEqual((0, ""), (made.status, made.err))
         for pair in PAIRS:
             paths = [row["path"] for row in pair["signed"]]
             ended = self.run_one(quick, pair["key"], pair["salt"], paths)
-            self.assertEqual((0, ""), (ended.returncode, ended.stderr))
+            self.assertEqual((0, ""), (ended.status, ended.err))
             expected = [f"/{row['signature']}{row['path']}" for row in pair["signed"]]
-            self.assertEqual(expected, ended.stdout.splitlines())
+            self.assertEqual(expected, ended.out.splitlines())
         for key, salt, path, word in REFUSED:
             ended = self.run_one(quick, key, salt, [path])
-            self.assertEqual((1, ""), (ended.returncode, ended.stdout), (key, salt, path))
-            self.assertIn(word, ended.stderr)
-            self.assertEqual(1, len(ended.stderr.splitlines()), ended.stderr)
-            self.assertNotIn(KEY[4:], ended.stderr)
+            self.assertEqual((1, ""), (ended.status, ended.out), (key, salt, path))
+            self.assertIn(word, ended.err)
+            self.assertEqual(1, len(ended.err.splitlines()), ended.err)
+            self.assertNotIn(KEY[4:], ended.err)
 
     def test_all_are_run(self) -> None:
         """Every example in the folder has a test here, and its command is in the README."""

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +17,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.grammar.signature import verify
 from tests.deploy.balancer import installed
 from tests.support.http import KEY, SALT
-from tests.support.service import PATIENCE, PROJECT
+from tests.support.runs import output_of
+from tests.support.service import PROJECT
 from tests.test_docs import PAGES, code
 
 SECRETS = {"AP_KEY": KEY.hex(), "AP_SALT": SALT.hex()}
@@ -108,16 +108,9 @@ class PageTests(SynchronousTestCase):
         command, name = self.LANGUAGES[language]
         (self.home / name).write_text(program)
         environ = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "PYTHONPATH": str(PROJECT)}
-        ended = subprocess.run(
-            (installed(command, "AUDIOPROXY_LANGUAGES"), name),
-            cwd=self.home,
-            env={**environ, "RUBYLIB": str(CLIENTS / "ruby/lib"), **SECRETS},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
-        self.assertEqual((0, ""), (ended.returncode, ended.stderr))
-        return ended.stdout
+        environ |= {"RUBYLIB": str(CLIENTS / "ruby/lib"), **SECRETS}
+        path = installed(command, "AUDIOPROXY_LANGUAGES")
+        return output_of(path, name, environment=environ, cwd=self.home)
 
     def test_languages(self) -> None:
         """The first program of each language prints the same URLs: variant, element and info."""
