@@ -142,9 +142,8 @@ def parts() -> dict[str, bytes]:
 
 def change_headers(file: bytes, bit: int) -> bytes:
     """Return an mp3 file with another value of a bit in the header of each frame."""
-    stream, changed = read(file), bytearray(file)
-    assert stream is not None
-    for at in stream.form.follow(file)[0]:
+    changed = bytearray(file)
+    for at in read(file).form.follow(file)[0]:
         changed[at + 3] ^= bit
     return bytes(changed)
 
@@ -158,9 +157,7 @@ class JoinedTests(SynchronousTestCase):
         :param steps: there, it starts with an earlier frame.
         """
         source = parts()[first] + parts()[second]
-        stream = read(parts()[first])
-        assert stream is not None
-        count = len(stream.form.follow(parts()[first])[0])
+        count = len(read(parts()[first]).form.follow(parts()[first])[0])
         places, regions = range(count - 2, count + 3), []
         whole, is_back = read_wav(render(source, WHOLE)), []
         for number in places:

@@ -29,9 +29,7 @@ def stream_of(count: int, sizes: Sequence[int] = SIZES) -> tuple[bytes, list[int
 
 def index_of(file: bytes) -> FrameIndex:
     """Return the index of a file, of which nothing is read yet."""
-    stream = read(file, "aac")
-    assert stream is not None
-    return FrameIndex(stream)
+    return FrameIndex(read(file, "aac"))
 
 
 def extend(index: FrameIndex, file: bytes, pieces: Sequence[int] = (1 << 20,)) -> None:

@@ -32,10 +32,17 @@ from tests.support.probes import Probe
 from tests.support.strategies import DETERMINISTIC
 
 
-def read(file: bytes, kind: str = "mp3", rate: int = 44100) -> FrameStream | None:
-    """Return the stream of a file; the container has the name of the codec."""
+def find_stream(file: bytes, kind: str = "mp3", rate: int = 44100) -> FrameStream | None:
+    """Return the stream of a file, if there is one; the container has the name of the codec."""
     probe = Probe(kind, kind, None, False, sample_rate=rate)
     return search(read_stream(len(file), probe), file)
+
+
+def read(file: bytes, kind: str = "mp3", rate: int = 44100) -> FrameStream:
+    """Return the stream of a file."""
+    stream = find_stream(file, kind, rate)
+    assert stream is not None, kind
+    return stream
 
 
 def offset_of(file: bytes, stream: FrameStream, number: int) -> int | None:
@@ -71,7 +78,6 @@ class FormTests(SynchronousTestCase):
         ):
             for before, behind in ((b"", b""), (ID3, b""), (b"", ID3_V1)):
                 stream = read(before + file + behind, kind, rate)
-                assert stream is not None, kind
                 self.assertEqual((stream.form.demuxer, stream.form.samples), (kind, samples))
                 self.assertEqual((stream.first, stream.delay), (len(before), 0))
                 self.assertEqual(stream.end, len(before + file))
@@ -95,7 +101,6 @@ class FormTests(SynchronousTestCase):
             kind = {0xFB: "mp3", 0xF1: "aac"}.get(first[1], "ac3" if first[5] < 100 else "eac3")
             rate = 48000 if kind == "eac3" else 44100
             stream = read(first, kind, rate)
-            assert stream is not None, kind
             self.assertEqual(stream.form.length(others), len(others), kind)
             for data in (b"", others[:7], bytes(8), *(each.ljust(8, b"\0") for each in wrong)):
                 self.assertEqual(stream.form.length(data), 0, (kind, data[:8]))
@@ -130,7 +135,7 @@ class FormTests(SynchronousTestCase):
             # Half of the rate.
             (eac3(rate_code=3) * 40, "eac3", 24000),
         ):
-            self.assertIsNone(read(file, kind, rate), (kind, file[:8]))
+            self.assertIsNone(find_stream(file, kind, rate), (kind, file[:8]))
 
     @DETERMINISTIC
     @given(
@@ -141,7 +146,6 @@ class FormTests(SynchronousTestCase):
     def test_follow(self, kinds: list[tuple[int, bool]], inside: list[int], missing: int) -> None:
         """All frames that follow each other are found, whatever bytes are inside them."""
         stream = read(mp3(MPEG_1, 40))
-        assert stream is not None
         parts = []
         for index, padding in kinds:
             header = FrameHeader(MPEG_1.bitrates[index], 44100, 2, int(padding))
@@ -169,7 +173,6 @@ class PlaceTests(SynchronousTestCase):
     def test_numbers(self) -> None:
         """Decoding starts a second ahead of a sample, with a whole frame."""
         plain, delayed = read(mp3(MPEG_1, 400)), read(tagged(MPEG_1, 400))
-        assert plain is not None and delayed is not None
         for sample, number in (
             (0, 0),
             (44100, 0),
@@ -188,7 +191,6 @@ class PlaceTests(SynchronousTestCase):
     def test_least_numbers(self) -> None:
         """A stream has all samples if it reaches two frames past them: decoders may drop some."""
         plain, delayed = read(mp3(MPEG_1, 400)), read(tagged(MPEG_1, 400))
-        assert plain is not None and delayed is not None
         for samples, number in ((0, 2), (1, 3), (1152, 3), (1153, 4), (460_800, 402)):
             self.assertEqual(plain.number_behind(samples), number, samples)
         self.assertEqual(delayed.number_behind(1152 - 1105), 3)
@@ -201,7 +203,6 @@ class PlaceTests(SynchronousTestCase):
 
         def is_proven(count: int, body: bytes | None = None, stated: int | None = None) -> bool:
             stream = read(counted(MPEG_1, count, body, stated))
-            assert stream is not None
             self.assertEqual(stream.frames, count if stated is None else stated)
             return stream.mean is not None
 
@@ -229,14 +230,12 @@ class PlaceTests(SynchronousTestCase):
             (frames(low, 400), False),
         ):
             stream = read(file, rate=48000)
-            assert stream is not None
             self.assertEqual(stream.mean is not None, is_proven, file[:60])
 
     def test_offsets(self) -> None:
         """The place of each frame follows from its number, also where some have more bytes."""
         for file in (counted(MPEG_1, 300), ID3 + counted(MPEG_1, 300) + ID3_V1):
             stream = read(file)
-            assert stream is not None
             starts, _ = stream.form.follow(file[stream.first :])
             for number in (1, 2, 3, 100, 101, 102, 250, 297):
                 self.assertEqual(offset_of(file, stream, number), stream.first + starts[number])
@@ -248,7 +247,6 @@ class PlaceTests(SynchronousTestCase):
         """A place of other bytes than three frames is none of a stream with one bit rate."""
         file = counted(MPEG_1, 300)
         stream = read(file)
-        assert stream is not None
         starts = [stream.first + at for at in stream.form.follow(file[stream.first :])[0]]
         at = starts[101]
         damaged = file[:at] + bytes(4) + file[at + 4 :]
@@ -269,7 +267,6 @@ class PlaceTests(SynchronousTestCase):
         body = frames(quiet, 50) + frames(loud, 50) + frames(quiet, 50)
         file = counted(quiet, 350, body)
         stream = read(file, rate=48000)
-        assert stream is not None
         self.assertEqual((stream.mean, stream.frames), (192, 350))
         # Those with the numbers 47 to 49 are the last ones ahead of the loud ones.
         for number in (40, 47):
@@ -287,7 +284,6 @@ class StartTests(SynchronousTestCase):
         """Return the number of the frame at which decoding starts instead of one."""
         file = b"".join(parts)
         stream = read(file)
-        assert stream is not None
         point = start_of(file, stream, number)
         if point is None:
             return None
@@ -348,7 +344,6 @@ class StartTests(SynchronousTestCase):
             file = first * 50 + adts(300) * 50 if kind == "aac" else first * 99
             rate = 44100 if kind == "aac" else 48000
             stream = read(file, kind, rate)
-            assert stream is not None
             for number in (1, 49, 50):
                 point = start_of(file, stream, number)
                 self.assertEqual(point, stream.point(number, number * len(first)))

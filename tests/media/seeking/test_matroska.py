@@ -63,9 +63,17 @@ PCM = Probe("matroska", "pcm_u8", None, False, sample_rate=8000, channels=1)
 OPUS = Probe("matroska", "opus", None, False, sample_rate=48000)
 
 
-def find(file: File | bytes, probe: Probe, first: int, last: int | None = None) -> SeekPoint | None:
+def seek(file: File | bytes, probe: Probe, first: int, last: int | None = None) -> SeekPoint | None:
+    """Return the place for a sample, if there is one."""
     data = bytes(file)
     return search(find_in_matroska(len(data), probe, LENGTH, first, last), data)
+
+
+def find(file: File | bytes, probe: Probe, first: int, last: int | None = None) -> SeekPoint:
+    """Return the place for a sample."""
+    point = seek(file, probe, first, last)
+    assert point is not None, (probe, first, last)
+    return point
 
 
 #: A minute of AC-3, in clusters of 25 blocks and 0.8 s.
@@ -90,11 +98,10 @@ class PlaceTests(SynchronousTestCase):
             (57 * 1536 - 1, None),
             (57 * 1536, 25),
         ):
-            point = find(PLAIN, AC3, first)
             if expected is None:
-                self.assertIsNone(point)
+                self.assertIsNone(seek(PLAIN, AC3, first))
                 continue
-            assert point is not None
+            point = find(PLAIN, AC3, first)
             self.assertEqual(point.sample, expected * 1536)
             self.assertEqual(point.offset, PLAIN.block(*divmod(expected, 25)))
             self.assertEqual((point.demuxer, point.end), ("matroska", None))
@@ -102,7 +109,6 @@ class PlaceTests(SynchronousTestCase):
     def test_head(self) -> None:
         """The decoder gets the headers in a segment without a size, and then a cluster."""
         point = find(PLAIN, AC3, 1_440_000)
-        assert point is not None
         file = bytes(PLAIN)
         start = file.index(bytes.fromhex(SEGMENT))
         self.assertTrue(point.head.startswith(file[: start + 4] + b"\1" + b"\xff" * 7))
@@ -115,17 +121,14 @@ class PlaceTests(SynchronousTestCase):
         """What follows the last needed sample is not read, from the second cluster after it on."""
         for last, expected in ((1_500_000, 41), (1_496_065, 41), (1_496_064, 40)):
             point = find(PLAIN, AC3, 1_440_000, last)
-            assert point is not None
             self.assertEqual(point.end, PLAIN.offset(expected))
         for last in (2_870_000, 9_999_999):
             point = find(PLAIN, AC3, 1_440_000, last)
-            assert point is not None
             self.assertIsNone(point.end)
 
     def test_cues(self) -> None:
         """Cues may be ahead of the clusters, behind pictures, and in any cluster of a few."""
         expected = find(PLAIN, AC3, 1_440_000)
-        assert expected is not None
         picture = element("1941a469", bytes(90_000))
         for file in (
             replace(PLAIN, in_front=True),
@@ -134,7 +137,6 @@ class PlaceTests(SynchronousTestCase):
             replace(PLAIN, points=[(n, None) for n in range(0, 75, 4)]),
         ):
             point = find(file, AC3, 1_440_000)
-            assert point is not None
             self.assertEqual(point.sample, expected.sample)
             self.assertEqual(point.offset, file.block(36, 5))
 
@@ -145,7 +147,6 @@ class PlaceTests(SynchronousTestCase):
         for place, last, expected in ((942, 977, 910), (941, 976, 899), (937, 972, 899)):
             file = replace(PLAIN, points=points)
             point = find(file, AC3, place * 1536, last * 1536)
-            assert point is not None
             self.assertEqual(point.sample, expected * 1536)
             self.assertEqual(point.offset, file.block(*divmod(expected, 25)))
             self.assertEqual(point.end, PLAIN.offset(40))
@@ -316,12 +317,11 @@ class GridTests(SynchronousTestCase):
         file = File(listed, info=number(SCALE, unit))
         probe = replace(PCM, sample_rate=rate)
         first = int(place * at * samples)
-        point = find(file, probe, first)
         ahead = [inner for inner in numbers if inner[0] * samples <= first]
         if len(ahead) == 1:
-            self.assertIsNone(point)
+            self.assertIsNone(seek(file, probe, first))
             return
-        assert point is not None
+        point = find(file, probe, first)
         expected = max(n for n in ahead[-1] if n * samples <= first)
         self.assertEqual(point.sample, expected * samples)
         offset = file.block(len(ahead) - 1, ahead[-1].index(expected), len(ahead[-1]))
@@ -341,7 +341,6 @@ class GridTests(SynchronousTestCase):
             file = File(clusters(times, 5, data.ljust(20, b"\0")), track(element(PRIVATE, private)))
             probe = replace(AC3, codec=codec, sample_rate=rate)
             point = find(file, probe, 300 * samples)
-            assert point is not None, codec
             preroll = 0 if codec.startswith("pcm") else -(-rate // samples)
             self.assertEqual(point.sample, (300 - preroll) * samples, codec)
 
@@ -349,7 +348,7 @@ class GridTests(SynchronousTestCase):
         """Frames that do not tell their number of samples give no place."""
         for codec, private in (("aac", b"\x17\x90"), ("aac", b""), ("flac", b"")):
             file = replace(PLAIN, tracks=track(element(PRIVATE, private)))
-            self.assertIsNone(find(file, replace(AC3, codec=codec), 1_440_000), codec)
+            self.assertIsNone(seek(file, replace(AC3, codec=codec), 1_440_000), codec)
 
 
 class DelayTests(SynchronousTestCase):
@@ -364,7 +363,6 @@ class DelayTests(SynchronousTestCase):
             track(number(DELAY, 6_500_000), element(PRIVATE, private)),
         )
         point = find(file, OPUS, 1_440_000)
-        assert point is not None
         self.assertEqual(point.sample, 1400 * 960 - 312)
         self.assertIn(number(DELAY, 0), point.head)
         self.assertIn(b"OpusHead\1\2\0\0", point.head)
@@ -378,7 +376,7 @@ class DelayTests(SynchronousTestCase):
         ):
             fields = number(DELAY, delay) + element(PRIVATE, private)
             file = File(clusters(stamps(3000, 960), data=b"\x08".ljust(20)), track(fields))
-            self.assertIsNone(find(file, OPUS, 1_440_000))
+            self.assertIsNone(seek(file, OPUS, 1_440_000))
 
     def test_other_codecs(self) -> None:
         """A delay of other codecs counts where the start of the stream shows it, as in FFmpeg 9."""
@@ -386,7 +384,6 @@ class DelayTests(SynchronousTestCase):
         for start, delay, expected in (("0", 1024, 906), ("-0.021", 0, 905)):
             probe = replace(AC3, start=Decimal(start), first_time_stamp=-21)
             point = find(file, probe, 1_440_000)
-            assert point is not None
             self.assertEqual(point.sample, expected * 1536 - delay)
             self.assertIn(number(DELAY, 0), point.head)
 
@@ -394,21 +391,20 @@ class DelayTests(SynchronousTestCase):
 class LacingTests(SynchronousTestCase):
     """Blocks of several frames (RFC 9559, 10.3)."""
 
-    def find(self, flags: int, sizes: bytes, data: bytes, count: int = 4) -> SeekPoint | None:
+    def seek(self, flags: int, sizes: bytes, data: bytes, count: int = 4) -> SeekPoint | None:
         """Return a place in a file with so many frames of a block, in PCM."""
         times = stamps(500, count * 800, 8000)
         laced = [
             (time, cluster(time, block(0, bytes((count - 1,)) + sizes + data, flags=flags)))
             for time in times
         ]
-        return find(File(laced), PCM, 240_000)
+        return seek(File(laced), PCM, 240_000)
 
     def test_frames(self) -> None:
         """All of their frames are examined, whichever way their sizes are stated."""
         for flags, sizes in ((2, b"\xff\xff\xff\x23" * 3), (4, b""), (6, b"\x43\x20\xbf\x5f\xff")):
-            point = self.find(flags, sizes, bytes(3200))
-            assert point is not None, flags
-            self.assertEqual(point.sample, 240_000)
+            point = self.seek(flags, sizes, bytes(3200))
+            self.assertEqual(point and point.sample, 240_000, flags)
 
     def test_uneven(self) -> None:
         """Frames of several lengths give no place, nor do sizes beyond the block."""
@@ -420,14 +416,13 @@ class LacingTests(SynchronousTestCase):
             (6, b"\x7f\xff\xbf\xbf"),
             (6, b"\x80\xbf\xbf"),
         ):
-            self.assertIsNone(self.find(flags, sizes, bytes(3200)))
+            self.assertIsNone(self.seek(flags, sizes, bytes(3200)))
 
     def test_long_blocks(self) -> None:
         """Of a block that is longer than what is read of its cluster, the first frame is known."""
         times = stamps(60, 40_000, 8000)
         file = File([(time, cluster(time, block(0, bytes(40_000)))) for time in times])
         point = find(file, PCM, 240_000)
-        assert point is not None
         self.assertEqual(point.sample, 240_000)
 
     def test_cut_blocks(self) -> None:
@@ -439,7 +434,6 @@ class LacingTests(SynchronousTestCase):
                     for time in stamps(180)[:: 1 + count]
                 ]
                 point = find(File(listed), AC3, 153 * 1536)
-                assert point is not None
                 self.assertEqual(point.sample, 121 * 1536)
 
 
@@ -447,7 +441,7 @@ class RefusalTests(SynchronousTestCase):
     """Files that are decoded from their start."""
 
     def refused(self, file: File | bytes, probe: Probe = AC3, first: int = 1_440_000) -> None:
-        self.assertIsNone(find(file, probe, first))
+        self.assertIsNone(seek(file, probe, first))
 
     def test_no_cues(self) -> None:
         """There must be Cues of the track, with times, tracks and places."""
@@ -480,7 +474,7 @@ class RefusalTests(SynchronousTestCase):
         ):
             self.refused(replace(PLAIN, tracks=tracks))
         scaled = replace(PLAIN, tracks=track(element(FACTOR, bytes.fromhex("3f800000"))))
-        self.assertIsNotNone(find(scaled, AC3, 1_440_000))
+        self.assertIsNotNone(seek(scaled, AC3, 1_440_000))
         for unit in (0, MS + 1):
             self.refused(replace(PLAIN, info=number(SCALE, unit)))
 
@@ -515,8 +509,8 @@ class RefusalTests(SynchronousTestCase):
         tracks = track(element(PRIVATE, b"\x11\x90"))
         for codec, data, expected in (("aac", b"a", True), ("pcm_u8", bytes(2048), False)):
             file = File(clusters(times, 10, data), tracks, info=number(SCALE, MS // 50))
-            found = find(file, replace(AC3, codec=codec, channels=2), 960_000)
-            self.assertEqual(found is not None, expected, codec)
+            probe = replace(AC3, codec=codec, channels=2)
+            self.assertEqual(seek(file, probe, 960_000) is not None, expected, codec)
 
     def test_numbers_of_frames(self) -> None:
         """FLAC frames state their numbers, which must be those of the time stamps."""
@@ -529,7 +523,7 @@ class RefusalTests(SynchronousTestCase):
             ((0, *range(2, 601)), False),
         ):
             frames = [flac_frame(chr(number).encode()) for number in numbers]
-            found = find(File(clusters(times, 9, frames), file), probe, 400 * 4096)
+            found = seek(File(clusters(times, 9, frames), file), probe, 400 * 4096)
             self.assertEqual(found is not None, expected)
 
     @given(
@@ -544,7 +538,7 @@ class RefusalTests(SynchronousTestCase):
         for offset, change in changes.items():
             at = len(data) - offset - 8 if is_at_end else offset
             data[at : at + len(change)] = change
-        point = find(bytes(data), AC3, 1_440_000, 1_500_000)
+        point = seek(bytes(data), AC3, 1_440_000, 1_500_000)
         if point is not None:
             self.assertLessEqual(point.sample, 1_440_000)
 
@@ -557,11 +551,10 @@ class RefusalTests(SynchronousTestCase):
                 PLAIN, clusters=[*ahead, (time, last + element(VOID, bytes(filler + extra)))]
             )
             data = bytes(long)
-            found = find(data, AC3, 1_440_000)
-            self.assertEqual(found is not None, expected)
+            self.assertEqual(seek(data, AC3, 1_440_000) is not None, expected)
             # What is ahead of the place, or after the last needed sample, is not copied.
-            self.assertIsNotNone(find(data, AC3, 1_440_000, 1_500_000))
-            self.assertIsNotNone(find(data, AC3, 1_500_000))
+            self.assertIsNotNone(seek(data, AC3, 1_440_000, 1_500_000))
+            self.assertIsNotNone(seek(data, AC3, 1_500_000))
 
     def test_order(self) -> None:
         """Points must be in order, and lead to the clusters of their times."""
@@ -572,16 +565,15 @@ class RefusalTests(SynchronousTestCase):
         """Points must be closer than ten minutes, and no place is found after six hours."""
         for step, count, expected in ((160, 120, True), (320, 30, False), (160, 240, False)):
             times = [n * step * 1000 for n in range(count)]
-            file = File(clusters(times, 1))
-            found = find(file, AC3, (count - 2) * step * 48000)
+            found = seek(File(clusters(times, 1)), AC3, (count - 2) * step * 48000)
             self.assertEqual(found is not None, expected)
 
     def test_short_blocks(self) -> None:
         """Blocks of less than ten milliseconds are too short for their time stamps to tell."""
         for samples, expected in ((80, True), (79, False)):
             times = stamps(5000, samples, 8000)
-            found = find(File(clusters(times, 50, bytes(samples))), PCM, 100_000)
-            self.assertEqual(found is not None, expected)
+            file = File(clusters(times, 50, bytes(samples)))
+            self.assertEqual(seek(file, PCM, 100_000) is not None, expected)
 
     def test_uneven_blocks(self) -> None:
         """All blocks but the last one must have the same number of samples."""
@@ -611,7 +603,7 @@ class RefusalTests(SynchronousTestCase):
         # Those of the track are examined, and not only those of another one.
         for tracks, expected in ((lambda n: 1, True), (lambda n: 1 if n % 27 == 1 else 2, False)):
             listed = [cue(n // 24 * 800, places[n // 24], tracks(n)) for n in range(1800)]
-            found = find(replace(PLAIN, cues=element(CUES, *listed)), AC3, 1_440_000)
-            self.assertEqual(found is not None, expected)
+            file = replace(PLAIN, cues=element(CUES, *listed))
+            self.assertEqual(seek(file, AC3, 1_440_000) is not None, expected)
         at_the_end = element(CUES, *(cue(n * 800, 1 << 30) for n in range(75)))
         self.refused(replace(PLAIN, cues=at_the_end))

@@ -34,7 +34,6 @@ from tests.support.probes import Probe
 from tests.support.strategies import DETERMINISTIC
 
 SERIAL = b"0001"
-RATES = {"opus": 48000, "vorbis": 44100, "flac": 44100}
 #: Samples that the decoder of Opus leaves out at the start, and those that are decoded ahead: of
 #: music, and of speech.
 PRESKIP, PREROLL, SPEECH_PREROLL = 312, 36000, 96000
@@ -45,25 +44,40 @@ SHORT, LONG = b"\0", b"\2"
 OPUS_PACKETS = {120: b"\x80", 960: b"\xf8", 2880: b"\x18"}
 
 
-def length_of(file: bytes, codec: str = "opus") -> SourceLength | None:
-    return find_length_of(file, Probe("ogg", codec, None, False, sample_rate=RATES[codec]))
+PROBES = {
+    codec: Probe("ogg", codec, None, False, sample_rate=rate)
+    for codec, rate in (("opus", 48000), ("vorbis", 44100), ("flac", 44100))
+}
 
 
-def find(
+def length_of(file: bytes, codec: str = "opus") -> SourceLength:
+    """Return the length of a file; Hypothesis draws another one if it is not found."""
+    length = find_length_of(file, PROBES[codec])
+    assume(length is not None)
+    assert length is not None
+    return length
+
+
+def seek(
     file: bytes,
     first: int,
     last: int | None = None,
     codec: str = "opus",
     length: SourceLength | None = None,
 ) -> SeekPoint | None:
-    """Return the place for a sample.
+    """Return the place for a sample, if there is one.
 
     :param length: the length of the file, if it is not found.
     """
     length = length or length_of(file, codec)
-    assert length is not None
-    probe = Probe("ogg", codec, None, False, sample_rate=RATES[codec])
-    return search(find_in_ogg(len(file), probe, length, first, last), file)
+    return search(find_in_ogg(len(file), PROBES[codec], length, first, last), file)
+
+
+def find(file: bytes, first: int, last: int | None = None) -> SeekPoint:
+    """Return the place for a sample of Opus."""
+    point = seek(file, first, last)
+    assert point is not None, first
+    return point
 
 
 def read_packets(file: bytes) -> tuple[list[bytes], list[int]]:
@@ -181,10 +195,8 @@ class PlaceTests(SynchronousTestCase):
             nonlocal found
             stream, file = drawn
             length = length_of(file, stream.codec)
-            assume(length is not None)
-            assert length is not None
             first = int(share * length.samples)
-            point = find(file, first, codec=stream.codec, length=length)
+            point = seek(file, first, codec=stream.codec, length=length)
             assume(point is not None)
             assert point is not None
             found += 1
@@ -225,7 +237,6 @@ class PlaceTests(SynchronousTestCase):
             (40 * 4800 - PRESKIP - 1, (40 * 4800 - 1 - PREROLL) // 960),
         ):
             point = find(file, first)
-            assert point is not None
             self.assertEqual(point.sample, packet * 960 - PRESKIP)
             self.assertEqual((point.demuxer, point.first_stamp), ("ogg", packet * 960))
             first_header, tags, begin = split(point.head)
@@ -245,7 +256,6 @@ class PlaceTests(SynchronousTestCase):
             ]
             first = samples * 50 * 49
             point = find(seal(opus(*pages)), first)
-            assert point is not None
             expected = (first + PRESKIP - preroll) // samples * samples - PRESKIP
             self.assertEqual(point.sample, expected, config)
 
@@ -253,8 +263,8 @@ class PlaceTests(SynchronousTestCase):
         """Near the start, and past the end, there is none."""
         file = seal(opus(*constant_opus()))
         for first in (0, 4800 - PRESKIP + PREROLL, 40 * 4800 - PRESKIP + PREROLL, 1 << 40):
-            self.assertIsNone(find(file, first), first)
-        self.assertIsNotNone(find(file, 4801 - PRESKIP + PREROLL))
+            self.assertIsNone(seek(file, first), first)
+        self.assertIsNotNone(seek(file, 4801 - PRESKIP + PREROLL))
 
     def test_not_sought(self) -> None:
         """Opus whose positions do not count its samples has none."""
@@ -269,10 +279,8 @@ class PlaceTests(SynchronousTestCase):
         )
         trimmed = seal(opus(*pages[:-1], page(40 * 4800 - 5000, PACKET, flags=4)))
         for file in (cut, trimmed):
-            length = length_of(file)
-            assert length is not None
-            self.assertFalse(length.seekable)
-            self.assertIsNone(find(file, 100_000))
+            self.assertFalse(length_of(file).seekable)
+            self.assertIsNone(seek(file, 100_000))
 
     def test_first_page(self) -> None:
         """A stream whose first page does not have the position of its samples has none."""
@@ -281,14 +289,14 @@ class PlaceTests(SynchronousTestCase):
                 page(begin + 4096 * (index + 1), frame(bytes((index,))), flags=4 * (index == 29))
                 for index in range(30)
             ]
-            point = find(seal(flac(*pages)), 50_000, codec="flac")
+            point = seek(seal(flac(*pages)), 50_000, codec="flac")
             self.assertEqual(point is not None, is_found)
         # Blocks of unknown sizes.
         blocks = [page(1024 * index, LONG + b"x", flags=4 * (index == 29)) for index in range(30)]
         whole = SourceLength(1024 * 29, is_stated_only=True)
         known, unknown = vorbis(*blocks, setup=SETUP), vorbis(*blocks)
         for file, is_found in ((known, True), (unknown, False)):
-            point = find(seal(file), 20_000, codec="vorbis", length=whole)
+            point = seek(seal(file), 20_000, codec="vorbis", length=whole)
             self.assertEqual(point is not None, is_found)
 
     def test_long_stream(self) -> None:
@@ -305,9 +313,8 @@ class PlaceTests(SynchronousTestCase):
             ]
             file = seal(opus(*pages))
             for first in (400_000, 1_300_000, 1_439_000, 1_500_000, 2_700_000):
-                point = find(file, first)
-                assert point is not None, first
-                self.assertEqual(point.sample, (first + PRESKIP - PREROLL) // 960 * 960 - PRESKIP)
+                expected = (first + PRESKIP - PREROLL) // 960 * 960 - PRESKIP
+                self.assertEqual(find(file, first).sample, expected)
         self.assert_bounded("_MOST_STEPS", 1, file, 1_439_000, is_found=False)
 
     def assert_bounded(
@@ -322,15 +329,13 @@ class PlaceTests(SynchronousTestCase):
     ) -> None:
         """Require that a search has a place, or none, under a lower bound than the real one."""
         self.patch(ogg_module, name, most)
-        self.assertEqual(find(file, first, last) is not None, is_found, (first, last, most))
+        self.assertEqual(seek(file, first, last) is not None, is_found, (first, last, most))
 
     def test_end(self) -> None:
         """The end is a whole page that ends at the last needed sample, or behind it."""
         file = seal(opus(*constant_opus()))
-        whole = find(file, 100_000)
+        self.assertIsNone(find(file, 100_000).is_end)
         point = find(file, 100_000, 110_000)
-        assert point is not None and whole is not None
-        self.assertIsNone(whole.is_end)
         assert point.is_end is not None
         pages = split(file)
         # The page with the position 110 400.
@@ -351,7 +356,7 @@ class PlaceTests(SynchronousTestCase):
         """
         file = seal(opus(*constant_opus()))
         point = find(file, 100_000, 110_000)
-        assert point is not None and point.is_end is not None
+        assert point.is_end is not None
         pages = split(file)
         end, ahead, other = pages[30], pages[10], seal(page(1 << 40, PACKET, serial=b"0002"))
         damaged = damage(end, 0)
@@ -393,7 +398,6 @@ class PlaceTests(SynchronousTestCase):
         pages = page(0, OPUS_HEAD, flags=2), *tags, page(0, b"", flags=1), *constant_opus()
         file = seal(number(*pages))
         point = find(file, 100_000)
-        assert point is not None
         self.assertEqual(split(point.head)[1:22], split(file)[1:22])
         self.assertEqual(read_packets(split(point.head)[-1])[0][0], PACKET + b"\x0d\x01")
 
@@ -406,7 +410,7 @@ class DamagedTests(SynchronousTestCase):
         file = seal(opus(*constant_opus()))
         # The packet with the place is on the page with the position 67 200.
         first, at = 100_000, 2 + 13
-        self.assertIsNotNone(find(file, first))
+        self.assertIsNotNone(seek(file, first))
         for index, is_found in (
             (at - 1, False),
             (at, False),
@@ -414,7 +418,7 @@ class DamagedTests(SynchronousTestCase):
             (at + 1, True),
             (2, True),
         ):
-            self.assertEqual(find(damage(file, index), first) is not None, is_found, index)
+            self.assertEqual(seek(damage(file, index), first) is not None, is_found, index)
 
     @settings(DETERMINISTIC, max_examples=60)
     @given(
@@ -433,10 +437,8 @@ class DamagedTests(SynchronousTestCase):
         """Pages with other bytes, numbers or positions leave the place as it is, or none."""
         stream, file = drawn
         length = length_of(file, stream.codec)
-        assume(length is not None)
-        assert length is not None
         first = int(share * length.samples)
-        whole = find(file, first, codec=stream.codec, length=length)
+        whole = seek(file, first, codec=stream.codec, length=length)
         pages = split(file)
         for kind, place in wrong:
             # Not the headers, and not the last page, which may be trimmed.
@@ -450,7 +452,7 @@ class DamagedTests(SynchronousTestCase):
             changed = bytearray(pages[index])
             struct.pack_into(form, changed, at, value)
             pages[index] = seal(bytes(changed))
-        point = find(b"".join(pages), first, codec=stream.codec, length=length)
+        point = seek(b"".join(pages), first, codec=stream.codec, length=length)
         if point is not None:
             # The bytes behind the place may be damaged.
             self.assertEqual(point, whole)
@@ -464,13 +466,13 @@ class DamagedTests(SynchronousTestCase):
             for n, each in enumerate(pages)
         ]
         file = seal(opus(*changed))
-        self.assertIsNone(find(file, 100_000))
-        self.assertIsNotNone(find(file, 106_000))
+        self.assertIsNone(seek(file, 100_000))
+        self.assertIsNotNone(seek(file, 106_000))
         # A page is missing.
         file = seal(opus(*pages))
         gone = split(file)
         del gone[2 + 13]
-        self.assertIsNone(find(b"".join(gone), 100_000))
+        self.assertIsNone(seek(b"".join(gone), 100_000))
 
     def test_nothing(self) -> None:
         """Where no undamaged page is near a place, the search ends."""
@@ -479,15 +481,15 @@ class DamagedTests(SynchronousTestCase):
             for index in range(300)
         ]
         file = seal(opus(*pages))
-        self.assertIsNotNone(find(file, 180_000))
+        self.assertIsNotNone(seek(file, 180_000))
         # Other bytes.
         at = sum(map(len, split(file)[:152]))
         other = file[:at] + bytes(400_000) + file[at:]
-        self.assertIsNone(find(other, 180_000, length=length_of(file)))
-        self.assertIsNotNone(find(other, 80_000, length=length_of(file)))
+        self.assertIsNone(seek(other, 180_000, length=length_of(file)))
+        self.assertIsNotNone(seek(other, 80_000, length=length_of(file)))
         for index in range(100, 220):
             file = damage(file, index)
-        self.assertIsNone(find(file, 180_000))
+        self.assertIsNone(seek(file, 180_000))
 
 
 class PagesTests(SynchronousTestCase):
