@@ -33,8 +33,8 @@ _RATE = 48000
 #: A variant that has all samples as the decoder outputs them.
 WHOLE = "f:wav/bd:32f"
 
-#: ffmpeg's arguments for sources of all forms in which the place of a region is found: bit rates
-#: that change or do not, pages of many sizes, rates, and numbers of channels.
+#: ffmpeg's arguments for sources of all forms in which a region is sought, or its place is found:
+#: bit rates that change or do not, pages of many sizes, rates, and numbers of channels.
 FORMS = {
     "vorbis.ogg": "-c:a libvorbis -ac 2 -ar 44100",
     "small-pages.ogg": "-c:a libvorbis -q:a 0 -ac 1 -ar 22050 -page_duration 10000",
@@ -55,11 +55,17 @@ FORMS = {
     "a.eac3": "-c:a eac3 -ac 6 -ar 48000",
     "surround.wv": "-c:a wavpack -ac 6 -ar 44100",
     "opus.webm": "-c:a libopus -b:a 64k -ac 2 -cluster_time_limit 1000",
-    "flac.mka": "-c:a flac -ac 1 -ar 48000 -cluster_time_limit 1000",
+    "flac.mka": "-c:a flac -ac 1 -ar 48000 -cluster_time_limit 1000 -cues_to_front 1",
     "aac.mka": "-c:a aac -aac_pns 0 -ac 2 -ar 44100 -cluster_time_limit 700",
+    "pcm.mka": "-c:a pcm_s16le -ac 2 -cluster_time_limit 1000 -reserve_index_space 4096",
     "a.flac": "-c:a flac -ac 2 -ar 96000",
+    "a.tta": "-c:a tta -ac 2 -ar 44100",
     "a.wav": "-c:a pcm_s24le -ac 2 -ar 8000",
+    "a.w64": "-c:a pcm_s24le -ac 2 -ar 44100",
+    "a.aiff": "-c:a pcm_alaw -ac 2 -ar 44100",
+    "a.caf": "-c:a pcm_f32le -ac 2 -ar 44100",
     "a.m4a": "-c:a aac -aac_pns 0 -ac 2 -ar 44100",
+    "alac.m4a": "-c:a alac -ac 2 -ar 44100",
 }
 
 
