@@ -6,14 +6,15 @@ import json
 import os
 import shutil
 import signal
-import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from twisted.trial.unittest import SkipTest
 
-from tests.support.service import PATIENCE, ServiceCase, until
+from tests.support.folders import short_folder
+from tests.support.service import PATIENCE, Process, ServiceCase, until
 
 HERE = Path(__file__).parent
 LIBRARIES = HERE / "node_modules"
@@ -55,6 +56,29 @@ def find_processes(path: str) -> list[int]:
     return found
 
 
+def start_with_home(case: ServiceCase, *words: str) -> tuple[Process, Callable[[], bool]]:
+    """Start a program with a home of its own, which ends with the test, as all its children.
+
+    :returns: it, and a function that kills all of these, and returns whether all have ended.
+    """
+    # Its path identifies the processes: a browser outlives a killed node, and the browser's
+    # children outlive the browser briefly. It is short, since it contains Unix sockets.
+    home = short_folder(case)
+    home.chmod(0o777)
+    environ = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home)}
+    process = case.spawn(*words, **environ)
+
+    def all_ended() -> bool:
+        left = find_processes(str(home))
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not left and process.code is not None
+
+    case.addCleanup(until, all_ended, f"{words[0]} and its children to end")
+    return process, all_ended
+
+
 class NodeCase(ServiceCase):
     """Tests that run scripts with node, and end every process that a script leaves behind."""
 
@@ -67,26 +91,7 @@ class NodeCase(ServiceCase):
 
     async def run_script(self, name: str, *words: str) -> Any:
         """Run a script of this folder and return the JSON document that it prints."""
-        # The path is unique, which identifies the script's processes. It is short, since it
-        # contains Unix sockets, whose paths have a limited length.
-        home = tempfile.mkdtemp(prefix="audioproxy-node-")
-        environ = {"PATH": os.environ["PATH"], "HOME": home, "TMPDIR": home}
-        process = self.spawn(self.node, str(HERE / name), *words, **environ)
-
-        def all_ended() -> bool:
-            # A browser outlives a killed node, and the browser's children outlive the browser
-            # briefly.
-            left = find_processes(home)
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            return not left and process.code is not None
-
-        async def clean() -> None:
-            await until(all_ended, "node and its children to end")
-            shutil.rmtree(home)
-
-        self.addCleanup(clean)
+        process, _ = start_with_home(self, self.node, str(HERE / name), *words)
         # A browser that visits many pages is slow on a busy machine.
         await until(lambda: process.code is not None, f"{name} to end", 3 * PATIENCE)
         self.assertEqual(0, process.code, process.stderr)

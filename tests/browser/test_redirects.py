@@ -5,19 +5,15 @@ Pages report what they play to their origin, so a browser needs no driver.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 from collections.abc import Callable, Iterable
 from functools import partial
 
 import numpy as np
 
 from audioproxy.web.cors import Cors
-from tests.browser.node import find_processes, program
+from tests.browser.node import program, start_with_home
 from tests.deploy.balancer import installed
 from tests.support.audio import Sound, write_wav
-from tests.support.folders import short_folder
 from tests.support.origins import BehaviorSequence, File, Redirect, Status, open_origin
 from tests.support.service import ServiceCase, until
 from tests.test_docs import PAGES, code, rows
@@ -144,26 +140,6 @@ class RedirectCase(ServiceCase):
         # localhost and 127.0.0.1 are two sites.
         return self.pages.put(f"/{name}/", response, "127.0.0.1")
 
-    def run_program(self, *words: str) -> Callable[[], bool]:
-        """Start a program with a home of its own, which ends with the test, as all its children.
-
-        :returns: a function that kills them, and returns whether all have ended.
-        """
-        home = short_folder(self)
-        home.chmod(0o777)
-        environ = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home)}
-        process = self.spawn(*words, **environ)
-
-        def all_ended() -> bool:
-            left = find_processes(str(home))
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            return not left and process.code is not None
-
-        self.addCleanup(until, all_ended, f"{words[0]} and its children to end")
-        return all_ended
-
     def place(self, name: str) -> str:
         """Return where the later ranges of a source came from; empty if there were none so far."""
         if len(self.audio.requests_for(f"/service/{name}")) > 1:
@@ -187,7 +163,7 @@ class PlayerTests(RedirectCase):
         places = {player.rpartition(" ")[0]: place for player, place in rows("browsers", "Player")}
         for name, command in PROGRAMS.items():
             source = self.redirect(name)
-            all_ended = self.run_program(*command(self.page(name, source), source))
+            _, all_ended = start_with_home(self, *command(self.page(name, source), source))
             await until(partial(self.place, name), f"{name} to seek")
             self.assertEqual(places[name], self.place(name), name)
             await until(all_ended, f"{name} to end")
@@ -200,7 +176,7 @@ class PageTests(RedirectCase):
         """Open pages by their names, and return the reports."""
         # A page leads to the next one, since a browser starts slowly.
         way = BehaviorSequence(*map(Redirect, pages.values()), Status(204))
-        self.run_program(*chromium(self.pages.put("/next", way, "127.0.0.1"), ""))
+        start_with_home(self, *chromium(self.pages.put("/next", way, "127.0.0.1"), ""))
         await until(lambda: all(map(self.is_reported, pages)), "the pages to report")
         return {name: self.report(name) for name in pages}
 

@@ -13,9 +13,7 @@ from pathlib import Path
 from tests.observe.test_metrics import parse
 from tests.soak.lines import PATIENCE, wait_for
 from tests.support.children import fork_servers
-from tests.support.http import KEY, SALT
 from tests.support.service import (
-    PROJECT,
     TWISTD,
     WITHOUT_FFMPEG_CHECK,
     Process,
@@ -74,20 +72,8 @@ class Node:
         # A check of ffmpeg takes as long as several renders.
         program = WITHOUT_FFMPEG_CHECK + _IDLE_SOON + TWISTD
         command = (sys.executable, "-c", program, "--nodaemon", "--pidfile=", "audioproxy")
-        environ = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(self._base),
-            "PYTHONPATH": str(PROJECT),
-            "TMPDIR": str(self.temporary),
-            "AP_KEY": KEY.hex(),
-            "AP_SALT": SALT.hex(),
-            "AP_PORT": "0",
-            "AP_METRICS_BIND": "127.0.0.1",
-            "AP_METRICS_PORT": "0",
-            "AP_SERVE_MODE": "proxy",
-            "AP_LOG_LEVEL": "info",
-            **self._environment,
-        }
+        own = {"TMPDIR": str(self.temporary), "AP_PORT": "0", "AP_METRICS_PORT": "0"}
+        environ = {**self._environment, **own}
         start_process(self.process, command, environ, str(self._base))
         self.port = await self.process.port()
         self._metrics_port = await self.process.metrics_port()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from tests.soak.bucket import BucketNode
 from tests.soak.lines import PATIENCE, wait_for
 from tests.soak.rig import BOUND, Rig
 from tests.soak.sounds import SPEECH, TONE
-from tests.support.service import PROJECT, Process, start_process
+from tests.support.service import Process, start_process
 
 _COMMANDS = (
     ("prune", "--max-bytes", "20M"),
@@ -74,14 +73,7 @@ class Operator:
         journal.disturbed += 1
         process = Process()
         command = (sys.executable, "-m", "audioproxy.cli.main", "store", *words)
-        environ = {
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(PROJECT),
-            "AP_ALLOW_INSECURE": "1",
-            "AP_SERVE_MODE": "proxy",
-            **environment,
-        }
-        start_process(process, command, environ)
+        start_process(process, command, environment)
         if killed_after and not await wait_for(lambda: process.code is not None, killed_after):
             process.signal(signal.SIGKILL)
         await wait_for(lambda: process.code is not None, PATIENCE)

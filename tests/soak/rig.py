@@ -20,7 +20,7 @@ from tests.soak.sounds import LONG, SPEECH, TONE, Sounds, document, render
 from tests.soak.verdicts import RENDER_TIMEOUT
 from tests.support.audio import options_of
 from tests.support.http import key_of
-from tests.support.service import reactor, signed
+from tests.support.service import basic_environment, reactor, signed
 
 CAPACITY, QUEUE = 2, 12
 #: The bytes that nodes A and B may store.
@@ -109,8 +109,7 @@ class Rig:
             (base / name).mkdir(parents=True)
         sounds = Sounds(base / "root", parameters.long)
         environment = {
-            "AP_LOCAL_ROOT": str(base / "root"),
-            "AP_VARIANT_STORE": f"file://{base / 'store'}",
+            **basic_environment(base / "root", base / "store"),
             "AP_MAX_CONCURRENCY": str(CAPACITY),
             "AP_QUEUE_SIZE": str(QUEUE),
             "AP_RENDER_TIMEOUT": str(RENDER_TIMEOUT),
