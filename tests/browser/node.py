@@ -4,39 +4,33 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from twisted.trial.unittest import SkipTest
 
+from tests.deploy.balancer import installed
 from tests.support.folders import short_folder
 from tests.support.service import PATIENCE, Process, ServiceCase, until
 
 HERE = Path(__file__).parent
 LIBRARIES = HERE / "node_modules"
 
-#: Whether a missing program or library fails the tests. ``make test-more`` installs all of them.
+#: Whether a missing library fails the tests. ``make test-more`` installs all of them.
 REQUIRED = os.environ.get("AUDIOPROXY_BROWSER") == "required"
 
 
-def program(name: str) -> str:
-    """Return the path of a program.
-
-    :raises SkipTest: if it is missing and not required.
-    """
-    path = shutil.which(name)
-    if path is None:
-        raise missing(f"there is no {name} on this machine")
-    return path
+#: Returns the path of a program.
+program = partial(installed, variable="AUDIOPROXY_BROWSER")
 
 
 def missing(what: str) -> Exception:
-    """Return the exception for a missing program or library: SkipTest unless REQUIRED."""
-    reason = f"{what}; `make test-more` or `make browsers` installs it, except Chromium on Ubuntu"
+    """Return the exception for a missing library: SkipTest unless REQUIRED."""
+    reason = f"{what}; `make test-more` or `make browsers` installs it"
     return AssertionError(reason) if REQUIRED else SkipTest(reason)
 
 

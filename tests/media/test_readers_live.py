@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import mutagen
-from twisted.trial.unittest import SkipTest, SynchronousTestCase
+from twisted.trial.unittest import SynchronousTestCase
 
+from tests.deploy.balancer import installed
 from tests.support.audio import noise, render_all, write_wav
 from tests.support.programs import FFPROBE
 from tests.support.service import PATIENCE
@@ -41,12 +40,9 @@ def outputs() -> dict[str, bytes]:
 
 def output_of(*words: str, data: bytes | None = None) -> bytes:
     """Return what a program prints."""
-    if shutil.which(words[0]) is None:
-        if os.environ.get("AUDIOPROXY_READERS") == "required":
-            raise AssertionError(f"{words[0]} is not installed")
-        raise SkipTest(f"{words[0]} is not installed; `make readers` installs it")
+    command = (installed(words[0], "AUDIOPROXY_READERS"), *words[1:])
     return subprocess.run(
-        words, input=data, capture_output=True, check=True, timeout=PATIENCE
+        command, input=data, capture_output=True, check=True, timeout=PATIENCE
     ).stdout
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from typing import Any
 
 import numpy as np
-from twisted.logger import globalLogPublisher
+from twisted.logger import formatEvent
 from twisted.trial.unittest import SkipTest
 
 from tests.support.audio import Sound, convert, decode, join, noise, run, tone, write_wav
 from tests.support.flac import crc
-from tests.support.http import Response
+from tests.support.http import Log, Response
 from tests.support.programs import FFMPEG
 from tests.support.service import ServiceCase, fetch, signed
 
@@ -95,16 +94,6 @@ def rename_codec(m4a: bytes, name: bytes) -> bytes:
 class StreamCase(ServiceCase):
     """A service whose requests are each the first of their kind."""
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.lines: list[str] = []
-        globalLogPublisher.addObserver(self._observe)
-        self.addCleanup(globalLogPublisher.removeObserver, self._observe)
-
-    def _observe(self, event: dict[str, Any]) -> None:
-        if event.get("log_format"):
-            self.lines.append(event["log_format"].format(**event))
-
     async def get(self, port: int, options: str, name: str) -> Response:
         """Return the response to the first request for a variant, or for the info document."""
         return await fetch(port, signed(f"/{options}/plain/local://{name}"))
@@ -133,7 +122,7 @@ class TrackTests(StreamCase):
 
         So the first request for a part, a fade or peaks is whole, and nothing is irregular.
         """
-        port = self.start().port
+        port, log = self.start().port, Log(self)
         files = {
             "two.mka": with_tone("flac", "a.mka"),
             "two.webm": with_tone("libopus -ar 48000", "a.webm"),
@@ -161,7 +150,7 @@ class TrackTests(StreamCase):
             self.assertEqual(200, peaks.status)
             past = await self.get(port, "f:wav/t:15:2", name)
             self.assertEqual(422, past.status, name)
-        self.assertNotIn("irregular", "\n".join(self.lines))
+        self.assertNotIn("irregular", "".join(str(formatEvent(each)) for each in log.events))
 
     async def test_iamf(self) -> None:
         """IAMF in MP4 is a 415 that names it, for `/info` and each render alike (D71)."""

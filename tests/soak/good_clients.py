@@ -110,13 +110,13 @@ def with_range(request: ExpectedRequest, chance: Random) -> ExpectedRequest:
     )
     expected = replace(request.expected, statuses=frozenset({200, 206 if byte_range else 416}))
     expected = replace(expected, byte_range=byte_range)
-    return replace(request, expected=expected, headers={b"Range": spelled})
+    return replace(request, expected=expected, headers={"range": spelled})
 
 
 def conditional_on(request: ExpectedRequest, _chance: Random) -> ExpectedRequest:
     """Return a copy of a request for a variant whose If-None-Match has the right ETag."""
     tag = (request.expected.etag or "").encode()
-    return status_only(request, 304, headers={b"If-None-Match": b'"other", ' + tag})
+    return status_only(request, 304, headers={"if_none_match": b'"other", ' + tag})
 
 
 async def ranged(rig: Rig, chance: Random) -> None:

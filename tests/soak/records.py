@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tests.support.http import write_request
+
 Error = tuple[int, str]
 
 
@@ -37,7 +39,7 @@ class ExpectedRequest:
     expected: ExpectedResponse
     endpoint: str = "render"
     method: bytes = b"GET"
-    headers: Mapping[bytes, bytes] = field(default_factory=dict)
+    headers: Mapping[str, bytes] = field(default_factory=dict)
     key: str | None = None
 
     def head(self, request_id: str, last: bool = True) -> bytes:
@@ -45,11 +47,8 @@ class ExpectedRequest:
 
         :param last: whether this is the last request on the connection.
         """
-        lines = [b"%s %s HTTP/1.1" % (self.method, self.target), b"Host: localhost"]
-        lines += [b"Connection: close"] if last else []
-        lines += [b"x-request-id: " + request_id.encode()]
-        lines += [name + b": " + value for name, value in self.headers.items()]
-        return b"\r\n".join([*lines, b"", b""])
+        own = {"x_request_id": request_id.encode(), **({"connection": b"close"} if last else {})}
+        return write_request(self.target, self.method, **own, **self.headers)
 
 
 @dataclass(frozen=True)

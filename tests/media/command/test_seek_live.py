@@ -210,10 +210,6 @@ def gapless() -> dict[str, bytes]:
 class GaplessTests(SynchronousTestCase):
     """AAC whose delay and padding only the tag ``iTunSMPB`` states"""
 
-    def with_tag(self, name: str, text: str) -> bytes:
-        """Return an m4a file with the tag at its end."""
-        return add_gapless_tag(gapless()[name], text)
-
     def assert_gapless(self, source: bytes, delay: int, samples: int) -> None:
         """Require the samples between the delay and the padding, and no silence."""
         expected = decode(gapless()["tag.m4a"]).part(delay, delay + samples)
@@ -241,4 +237,4 @@ class GaplessTests(SynchronousTestCase):
         for delay, padding in ((1024, 0), (2112, 300)):
             left = samples + 1024 - delay - padding
             tag = f" 00000000 {delay:08X} {padding:08X} {left:016X}" + " 00000000" * 8
-            self.assert_gapless(self.with_tag("tag.m4a", tag), delay, left)
+            self.assert_gapless(add_gapless_tag(gapless()["tag.m4a"], tag), delay, left)
