@@ -7,14 +7,11 @@ from decimal import Decimal
 from audioproxy.errors import RangeNotSatisfiable
 from audioproxy.web.conditions import matches, range_applies, read_range
 from tests.fuzz.outcomes import outcome
+from tests.web.test_conditions import DATE, TAG
 
-#: The ETag of the requested variant. Inputs contain a short word instead, which a fuzzer finds
-#: sooner.
-TAG = b'"' + b"0123456789abcdef" * 4 + b'"'
-TAG_WORD = b"TAG"
-#: The Last-Modified of the requested variant, and the word for it.
-DATE = b"Sun, 06 Nov 1994 08:49:37 GMT"
-DATE_WORD = b"DATE"
+#: What inputs contain in place of the ETag of the requested variant, and of its Last-Modified: a
+#: fuzzer finds short words sooner.
+TAG_WORD, DATE_WORD = b"TAG", b"DATE"
 
 SIZES = (0, 1, 2, 10, 1000, 65_536, 10**9, 10**15)
 

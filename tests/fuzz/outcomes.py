@@ -1,11 +1,9 @@
-"""The outcome of a parser, and assertions on messages."""
+"""The outcome of a parser, and an assertion on messages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TypeVar
-
-from audioproxy.errors import Refusal
 
 T = TypeVar("T")
 
@@ -16,12 +14,6 @@ def outcome(read: Callable[[], T], *refusals: type[Exception]) -> T | Exception:
         return read()
     except refusals as refusal:
         return refusal
-
-
-def check_refusal(refusal: Exception) -> None:
-    """Assert that an exception is a refusal whose message is one short sentence."""
-    assert isinstance(refusal, Refusal), repr(refusal)
-    check_message(refusal.message)
 
 
 def check_message(message: str) -> None:

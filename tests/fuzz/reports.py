@@ -13,7 +13,7 @@ from audioproxy.media.command.needs import Needs
 from audioproxy.media.command.trim import trim_range
 from audioproxy.media.diagnostics import classify, one_line
 from audioproxy.media.ffprobe import parse_probe
-from tests.fuzz.outcomes import check_refusal, outcome
+from tests.fuzz.outcomes import check_message, outcome
 
 NOTICES = (b"", b"[mp3 @ 0x5] Estimating duration from bitrate, this may be inaccurate\n")
 # Credentials that must not appear in the log.
@@ -38,7 +38,7 @@ def check_probe(cut_off: bool, notice: bytes, output: bytes) -> None:
         ValueError,
     )
     if isinstance(found, Refusal):
-        check_refusal(found)
+        check_message(found.message)
     if isinstance(found, Exception):
         return
     assert isinstance(found.container, str)

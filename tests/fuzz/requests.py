@@ -10,17 +10,14 @@ import io
 import re
 
 from audioproxy.errors import Refusal
-from audioproxy.grammar.cache_key import cache_key, etag
-from audioproxy.grammar.options import VariantOptions
 from audioproxy.observe.access_log import AccessLogEntry
 from audioproxy.observe.logs import LineObserver
 from tests.fuzz.fixture import VARIANT, FuzzFixture, Setup
+from tests.fuzz.headers import TAG_WORD
 from tests.fuzz.outcomes import check_message
 from tests.support.http import Connection, Log, Response, read_response
+from tests.web.test_conditions import TAG
 
-#: Stands for the ETag of the variant ``plain/local://a.mp3`` in an input.
-TAG_WORD = b"TAG"
-TAG = etag(cache_key(VariantOptions(), b"local://a.mp3"))
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 STATUSES = {200, 204, 206, 302, 304, 400, 401, 404, 410, 413, 415, 416, 422, 429, 502, 504}
@@ -44,12 +41,7 @@ def check_server(setup: Setup, data: bytes) -> None:
     :param setup: of the service.
     :param data: the bytes of one connection.
     """
-    converse(FuzzFixture(setup), data)
-
-
-def converse(fixture: FuzzFixture, data: bytes) -> None:
-    """Assert this of one service."""
-    log = Log()
+    fixture, log = FuzzFixture(setup), Log()
     stop = log.start()
     try:
         connection = fixture.connect(fixture.window)
@@ -119,13 +111,13 @@ def check_responses(
             break
         record = _take_record(unread, response)
         assert response.complete or (last and (unfinished or record.error_code)), response
-        _check_response_here(fixture, response, method, record)
+        check_response(fixture, response, method, record)
         rest = _skip_continue(response.rest)
     if rest:
         response = read_response(rest, closed=closed)
         assert response is not None, rest
         assert response.status == 400, response
-        _check_response_here(fixture, response, b"GET", _take_record(unread, response))
+        check_response(fixture, response, b"GET", _take_record(unread, response))
         rest = response.rest
     assert not rest, f"bytes after the last response: {rest!r}"
     assert not unread, f"log entries without a response: {unread}"
@@ -146,16 +138,12 @@ def _take_record(unread: list[AccessLogEntry], response: Response) -> AccessLogE
     return found[0]
 
 
-def _check_response_here(
+def check_response(
     fixture: FuzzFixture, response: Response, method: bytes, record: AccessLogEntry
 ) -> None:
+    """Assert that the status, headers and body of a response fit together and fit its log entry."""
     shared = response["access-control-allow-origin"] is not None
     assert shared == fixture.origin.enabled, response
-    check_response(response, method, record)
-
-
-def check_response(response: Response, method: bytes, record: AccessLogEntry) -> None:
-    """Assert that the status, headers and body of a response fit together and fit its log entry."""
     assert response.status in STATUSES, response
     assert response["cache-control"], f"no Cache-Control: {response}"
     for name, value in response.headers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -40,25 +39,18 @@ class Journal:
             self.bodies[request.key] = request.expected.body
         return record
 
-    def end(self, record: RequestRecord, client: Client) -> Response | None:
+    def end(self, record: RequestRecord, client: Client) -> None:
         """Judge a request whose connection has ended or was given up."""
         try:
-            response = client.response
+            self.judge(record, client.response)
         except (Malformed, ValueError) as error:
             self.running.discard(record)
             record.problems.append(f"not a valid HTTP response: {error}")
-            return None
-        return self.judge(record, response)
 
-    def judge(self, record: RequestRecord, response: Response | None) -> Response | None:
+    def judge(self, record: RequestRecord, response: Response | None) -> None:
         """Judge a request by its response; None stands for no response."""
         self.running.discard(record)
         if response is not None:
             record.status = response.status
             record.state = (response["x-audio-proxy"] or b"").decode() or None
         record.problems.extend(problems(record, response))
-        return response
-
-    def at(self, node: str) -> Iterable[RequestRecord]:
-        """Return the records to one node."""
-        return [record for record in self.records if record.node == node]
