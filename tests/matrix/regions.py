@@ -144,7 +144,8 @@ def find_differences(source: bytes, regions: Sequence[Region], whole: Sound) -> 
         # In silence, the filter of the Opus decoder keeps the smallest numbers that a float can
         # have, as they round to themselves. Behind another start, they are 0.
         if apart >= np.finfo(np.float32).tiny:
-            yield f"{each.text}: {len(heard)} of {len(expected)} samples, up to {apart:.2g} apart"
+            place = each.text.removeprefix(f"{WHOLE}/")
+            yield f"{place}: {len(heard)} of {len(expected)} samples, up to {apart:.2g} apart"
 
 
 def seeks(source: bytes) -> bool:
