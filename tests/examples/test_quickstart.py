@@ -57,6 +57,14 @@ class QuickstartTests(SynchronousTestCase):
             self.addCleanup(stream.close)
         return running
 
+    def first_lines(self, running: subprocess.Popen[str]) -> tuple[str, str]:
+        """Return what the program prints first, and the URL that its printed command signs."""
+        assert running.stdout is not None
+        text = "".join(iter(running.stdout.readline, "Ctrl-C stops the service.\n"))
+        words = re.search(r"^    \S+/audioproxy sign.*\n.*$", text, re.MULTILINE)
+        assert words is not None
+        return text, output_of("sh", "-c", words[0]).strip()
+
     def test_settings(self) -> None:
         """Settings apply: with AP_LOCAL_ROOT, the URLs are those of an own file, however short.
 
@@ -67,14 +75,11 @@ class QuickstartTests(SynchronousTestCase):
         (root / "a" / "it's.flac").write_bytes(short_flac().read_bytes())
         environment = {"AP_LOCAL_ROOT": str(root), "AP_ALLOW_ORIGIN": "*", "AP_KEY": "00" * 32}
         running = self.run_service(Path(self.mktemp()), **environment, AWS_REGION="x")
-        assert running.stdout is not None and running.stderr is not None
-        lines = list(iter(running.stdout.readline, "Ctrl-C stops the service.\n"))
-        urls = re.findall(r"^    (http://\S+/plain/\S+)$", "".join(lines), re.MULTILINE)
+        assert running.stderr is not None
+        text, signed = self.first_lines(running)
+        urls = re.findall(r"^    (http://\S+/plain/\S+)$", text, re.MULTILINE)
         self.assertEqual(6, len(urls))
-        words = re.search(r"^    \S+/audioproxy sign.*\n.*$", "".join(lines), re.MULTILINE)
-        assert words is not None
-        urls.append(output_of("sh", "-c", words[0]).strip())
-        for url in urls:
+        for url in (*urls, signed):
             with urllib.request.urlopen(url) as response:
                 self.assertEqual("*", response.headers["access-control-allow-origin"])
                 self.assertTrue(response.read())
@@ -96,17 +101,14 @@ class QuickstartTests(SynchronousTestCase):
         running = self.run_service(home, AP_BIND="", AP_LOG_LEVEL="warning")
         assert running.stdout is not None
         with running.stdout:
-            lines = list(iter(running.stdout.readline, "Ctrl-C stops the service.\n"))
-            urls = re.findall(r"^    (http://\S+)$", "".join(lines), re.MULTILINE)
+            text, signed = self.first_lines(running)
+            urls = re.findall(r"^    (http://\S+)$", text, re.MULTILINE)
             self.assertEqual(7, len(urls))
             with self.assertRaises(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.2", urlsplit(urls[0]).port or 0))
-            self.assertNotIn("[info]", "".join(lines))
-            words = re.search(r"^    \S+/audioproxy sign.*\n.*$", "".join(lines), re.MULTILINE)
-            assert words is not None
-            urls.insert(0, output_of("sh", "-c", words[0]).strip())
-            urls.append(run_readme(home.parent, "/".join(urls[1].split("/")[:3])))
-            for url in urls:
+            self.assertNotIn("[info]", text)
+            of_readme = run_readme(home.parent, "/".join(urls[0].split("/")[:3]))
+            for url in (signed, *urls, of_readme):
                 with urllib.request.urlopen(url) as response:
                     kind, body = response.headers["content-type"], response.read()
                 if url.endswith("/metrics"):

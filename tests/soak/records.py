@@ -51,33 +51,20 @@ class ExpectedRequest:
         return write_request(self.target, self.method, **own, **self.headers)
 
 
-@dataclass(frozen=True)
-class Excuse:
-    """Differences from the expected response that one cause permits.
-
-    :ivar errors: errors that may replace the expected response.
-    :ivar may_break_off: the response may be broken off.
-    :ivar may_be_missing: there may be no response at all.
-    """
-
-    errors: frozenset[Error] = frozenset()
-    may_break_off: bool = False
-    may_be_missing: bool = False
-
-
 _FAILED = frozenset({(500, "render_failed"), (500, "probe_failed")})
-_UNAVAILABLE = frozenset({(502, "upstream_unavailable")})
 
-
-#: Excuses by cause: the name of a fault that was injected on purpose.
-EXCUSES = {
-    "client left": Excuse(may_break_off=True, may_be_missing=True),
-    "child killed": Excuse(_FAILED, may_break_off=True),
-    "bucket away": Excuse(_FAILED | _UNAVAILABLE, may_break_off=True),
-    "node killed": Excuse(may_break_off=True, may_be_missing=True),
+#: The errors that may replace the expected response, by their cause: the name of a fault that was
+#: injected on purpose. Each of these faults may break a response off, too.
+EXCUSED_ERRORS: Mapping[str, frozenset[Error]] = {
+    "client left": frozenset(),
+    "child killed": _FAILED,
+    "bucket away": _FAILED | {(502, "upstream_unavailable")},
+    "node killed": frozenset(),
     # The cause is set only for responses that had not begun when SIGTERM was sent.
-    "node drained": Excuse(may_break_off=True, may_be_missing=True),
+    "node drained": frozenset(),
 }
+#: The causes with which there may be no response at all.
+SILENT = frozenset({"client left", "node killed", "node drained"})
 
 
 @dataclass(eq=False)
@@ -85,7 +72,7 @@ class RequestRecord:
     """One request to one node, and its outcome.
 
     :ivar kind: what kind of request this is, for the report.
-    :ivar causes: names in `EXCUSES`; one set is shared by all records that an attack affects.
+    :ivar causes: names in `EXCUSED_ERRORS`; one set for all records that an attack affects.
     :ivar certain: whether the node certainly read the headers, and therefore logs the request.
     :ivar begun: whether a successful response has begun to arrive.
     :ivar hung: whether the response did not end within the deadline.
@@ -102,10 +89,6 @@ class RequestRecord:
     status: int | None = None
     state: str | None = None
     problems: list[str] = field(default_factory=list)
-
-    def excuses(self) -> list[Excuse]:
-        """Return the excuses for this record."""
-        return [EXCUSES[cause] for cause in sorted(self.causes)]
 
     def __str__(self) -> str:
         because = f" ({', '.join(sorted(self.causes))})" if self.causes else ""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 
-from tests.soak.records import RequestRecord
-from tests.support.http import Response
+from tests.soak.records import EXCUSED_ERRORS, SILENT, RequestRecord
+from tests.support.http import Malformed, Response
 
 #: AP_RENDER_TIMEOUT of all nodes, which no render may reach: the longest valid Retry-After.
 RENDER_TIMEOUT = 300
@@ -21,7 +22,7 @@ def problems(record: RequestRecord, response: Response | None) -> Iterator[str]:
     if record.hung:
         yield "the response did not end within the deadline"
     if response is None:
-        if not any(excuse.may_be_missing for excuse in record.excuses()):
+        if record.causes.isdisjoint(SILENT):
             yield "no response, without a cause"
         return
     expected = record.request.expected
@@ -30,7 +31,7 @@ def problems(record: RequestRecord, response: Response | None) -> Iterator[str]:
         yield f"the request id in the response is {echo!r}"
     if response["cache-control"] is None:
         yield "no Cache-Control"
-    if not response.complete and not any(excuse.may_break_off for excuse in record.excuses()):
+    if not response.complete and not record.causes:
         yield f"a {response.status} was broken off after {len(response.body)} bytes without a cause"
     if response.status == 429:
         yield from _busy(response)
@@ -55,18 +56,15 @@ def _busy(response: Response) -> Iterator[str]:
 
 def _unwanted(record: RequestRecord, response: Response) -> Iterator[str]:
     code = error_code(response)
-    if (response.status, code) in {e for excuse in record.excuses() for e in excuse.errors}:
-        return
-    yield f"an unexpected {response.status} {code or ''}".rstrip()
+    if not any((response.status, code) in EXCUSED_ERRORS[cause] for cause in record.causes):
+        yield f"an unexpected {response.status} {code or ''}".rstrip()
 
 
 def error_code(response: Response) -> str | None:
     """Return the code in the error document of a response; None if the body is no such document."""
-    try:
-        document = json.loads(response.body)
-        return str(document["error"]) if set(document) == {"error", "message"} else None
-    except (ValueError, TypeError, KeyError):
-        return None
+    with suppress(Malformed, ValueError):
+        return response.error
+    return None
 
 
 def _document_of(response: Response, code: str | None) -> Iterator[str]:
