@@ -10,13 +10,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.defer import Deferred, execute
-from twisted.internet.task import Clock
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from audioproxy.concurrency.blocking_calls import BlockingCalls
 from audioproxy.variants.files import FileVariantStore
 from tests.support.processes import open_descriptors, opened_since
+from tests.variants.test_files import store_in
 
 KEY = "ab" + "0" * 62
 BODY = bytes(range(256)) * 2
@@ -52,9 +51,7 @@ def check_stored(content: bytes, is_sealed: bool) -> None:
         path.parent.mkdir()
         path.write_bytes(content)
         before = open_descriptors()
-        # It works without threads.
-        calls = BlockingCalls(Clock(), execute)
-        opened = FileVariantStore(root, calls, calls)
+        opened = store_in(Path(root))
         found = _lookup(opened)
         assert _lookup(opened) == found, "a second lookup, which needs no thread, differs"
         if found is None:

@@ -8,13 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from audioproxy.concurrency.blocking_calls import BlockingCalls
-from audioproxy.concurrency.threads import thread_per_call
-from audioproxy.variants.files import FileVariantStore
 from tests.soak.access_log import alarms, entries, mismatches
 from tests.soak.journal import Journal
 from tests.soak.nodes import Metrics, Node
-from tests.support.service import reactor, resident_bytes
+from tests.support.service import resident_bytes
+from tests.variants.test_files import store_in
 
 #: Bytes by which the memory of a node may grow after warm-up.
 MEMORY_BOUND = 48 * 1024 * 1024
@@ -99,9 +97,7 @@ def check_metrics(journal: Journal, node: Node, metrics: Metrics) -> Iterator[st
 
 async def check_store(journal: Journal, store: Path) -> list[str]:
     """Check that every variant that the store returns is complete and right."""
-    calls = BlockingCalls(reactor, thread_per_call(reactor))
-    variants = FileVariantStore(str(store), calls, calls)
-    wrong = []
+    variants, wrong = store_in(store), []
     for path in sorted(store.glob("[0-9a-f][0-9a-f]/*")):
         stored = await variants.lookup(path.name)
         if stored is None:
