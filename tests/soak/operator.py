@@ -78,7 +78,8 @@ class Operator:
             process.signal(signal.SIGKILL)
         await wait_for(lambda: process.code is not None, PATIENCE)
         journal.disturbed += 1
-        # A command fails if the store is away, or if it finds a damaged variant.
-        if process.code not in (0, 1) and not killed_after:
+        # A command fails if the store is away, also at its start, or if it finds a damaged variant.
+        is_away = process.code == 2 and "is not a directory" in process.stderr
+        if process.code not in (0, 1) and not is_away and not killed_after:
             code, text = process.code, process.stderr[-500:]
             journal.errors.append(f"store {words} ended with {code}: {text}")
