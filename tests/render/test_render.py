@@ -274,11 +274,14 @@ class RefusalTests(RenderCase):
 
     def test_source(self) -> None:
         """A missing source is a 404, one past AP_MAX_SRC_BYTES a 413; no child is started."""
-        for path, refusal in ((b"no.wav", NoSuchSource), (b"huge.wav", SourceTooLarge)):
+        for path, refusal in ((b"no.wav", NoSuchSource), (b"large.wav", SourceTooLarge)):
             self.make()
+            self.harness.sources.sizes[b"large.wav"] = 100_001
             self.harness.start_client(path=path)
             self.assertEqual(self.harness.spawner.children, [])
             self.assert_refused(refusal, had_slot=False)
+        self.harness.sources.sizes[b"a.wav"] = 100_000
+        self.harness.render_whole()
 
     def test_probe(self) -> None:
         """A probe that fails, or exceeds AP_PROBE_TIMEOUT, refuses all clients without a slot."""
