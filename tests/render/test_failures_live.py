@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from twisted.internet.interfaces import IDelayedCall
-from twisted.logger import LogLevel, formatEvent
 
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR
 from audioproxy.service import AudioProxy
@@ -243,7 +242,7 @@ class FailureTests(ScriptedEncoderCase):
         counted = counter_increases(before, await self.until_idle(service))
         for counter, count in Counter(end.counter for end in ends).items():
             self.assertEqual(count, counted[counter], counter)
-        lines = [formatEvent(e) for e in self.log.events if e["log_level"] is LogLevel.warn]
+        lines = self.log.warnings
         for end in ends:
             found = [line for line in lines if re.search(end.line, line)]
             self.assertTrue(found or not end.code, (end, lines))

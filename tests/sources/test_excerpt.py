@@ -10,7 +10,6 @@ from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, execute
 from twisted.internet.task import Clock
-from twisted.logger import formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.deadlines import Deadline
@@ -115,8 +114,8 @@ class ExcerptTests(SynchronousTestCase):
         """Require a refusal with the status 500, and a warning that names TMPDIR."""
         refusal = self.failureResultOf(opening, RenderFailed).value
         self.assertEqual(refusal.status, 500)
-        (event,) = self.log.events
-        self.assertIn("TMPDIR: No space left on device", formatEvent(event))
+        (text,) = self.log.texts
+        self.assertIn("TMPDIR: No space left on device", text)
 
     def test_whole(self) -> None:
         """A decoder reads the headers, and the source from the place on to its end."""
@@ -173,8 +172,8 @@ class ExcerptTests(SynchronousTestCase):
         self.source = CompleteSource(folder)
         opening = self.open(SeekPoint(0, 0, "ogg", HEAD), read)
         self.failureResultOf(opening, UpstreamUnavailable)
-        (event,) = self.log.events
-        self.assertIn("a source cannot be read: Is a directory", formatEvent(event))
+        (text,) = self.log.texts
+        self.assertIn("a source cannot be read: Is a directory", text)
         self.source.close()
 
     def test_least(self) -> None:

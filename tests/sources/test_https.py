@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionRefusedError
-from twisted.logger import formatEvent
 from twisted.python.failure import Failure
 
 from audioproxy.errors import (
@@ -312,7 +311,7 @@ class OpenTests(OriginCase, far_versions.StartTests):
         self.error_of(self.sources.open(SOURCE), UpstreamUnavailable)
         self.refuse_all(UntrustedCertificate("it has expired"))
         self.error_of(self.sources.open(SOURCE), UpstreamUnavailable)
-        first, second = map(formatEvent, log.events)
+        first, second = log.texts
         self.assertIn("the origin origin.test is unreachable: ", first)
         self.assertEqual("the origin origin.test is not trusted: it has expired", second)
 
@@ -459,9 +458,9 @@ class PrivateTests(OriginCase):
         log = Log(self)
         self.refused(NotFound, redirect("https://b.origin.test/private"), reply(401))
         self.assertEqual([[], []], self.sent)
-        (event,) = log.events
-        self.assertIn("no redirect carries them", formatEvent(event))
-        self.assertNotIn("s3cret", f"{event}")
+        (text,) = log.texts
+        self.assertIn("no redirect carries them", text)
+        self.assertNotIn("s3cret", f"{log.events}")
 
     def test_log(self) -> None:
         """Refused headers are a 404 as any, and a line in the log; no line has a value.
@@ -473,7 +472,7 @@ class PrivateTests(OriginCase):
             self.refused(NotFound, reply(status))
             self.refused(NotFound, redirect("https://a.origin.test/"), reply(status))
         self.refused(UpstreamUnavailable, cut(b"SSH-Bearer s3cret\r\n\r\n"))
-        lines = list(map(formatEvent, log.events))
+        lines = log.texts
         self.assertEqual(3, len(lines), lines)
         for status, line in zip((401, 403), lines, strict=False):
             self.assertIn(f"the origin origin.test responds with {status}: its headers", line)
@@ -486,9 +485,8 @@ class PrivateTests(OriginCase):
         log = Log(self)
         self.refuse_all(PrivateAddress("no address of it is public"))
         self.error_of(self.sources.open(SOURCE), NotFound)
-        (line,) = map(formatEvent, log.events)
         text = "the origin origin.test is refused by AP_SOURCE_DENY_PRIVATE: no address of it is"
-        self.assertEqual(f"{text} public", line)
+        self.assertEqual([f"{text} public"], log.texts)
 
 
 class OriginStateTests(OriginCase):
@@ -638,7 +636,7 @@ class RetryTests(OriginCase):
         self.exactly(opening, UpstreamUnavailable)
         self.exactly(self.asked_again([], busy(429, "30")), UpstreamUnavailable)
         expected = [f"the origin origin.test responds with {status}" for status in (503, 429)]
-        self.assertEqual(expected, list(map(formatEvent, log.events)))
+        self.assertEqual(expected, log.texts)
         self.opened(reply(501), reply(501), WHOLE)
 
     def asked_again(self, seconds: list[float], *responses: Script) -> Deferred[FarSource]:
@@ -681,8 +679,7 @@ class RetryTests(OriginCase):
                 self.assertNoResult(reading)
                 self.network.advance(delay)
             self.exactly(reading, UpstreamUnavailable)
-            texts = list(map(formatEvent, log.events))
-            self.assertIn("the origin origin.test does not return a source: ", texts[-1])
+            self.assertIn("the origin origin.test does not return a source: ", log.texts[-1])
             self.network.scripts.clear()
             found = self.opened(serve)
             self.assert_read(found, serve)
