@@ -47,7 +47,7 @@ class FakeSourceFile:
 
 
 class FakeSource(FakeSourceFile):
-    """Source that states a given size; its descriptor for child processes is /dev/null.
+    """Source that states a given size; its descriptor is /dev/null by default.
 
     :ivar written_to: whether the source was written to after it was opened.
     :ivar is_far: blocks of it may be missing, so children alone read it.
@@ -60,8 +60,10 @@ class FakeSource(FakeSourceFile):
     :ivar content: what `read` returns; an exception is raised.
     """
 
-    def __init__(self, size: int | None, content: bytes | Exception = b"") -> None:
-        super().__init__({SOURCE_DESCRIPTOR: _NULL})
+    def __init__(
+        self, size: int | None, content: bytes | Exception = b"", *, descriptor: int = _NULL
+    ) -> None:
+        super().__init__({SOURCE_DESCRIPTOR: descriptor})
         self.size = size
         self.content = content
         self.validator = b"" if size is None else b"%d" % size
@@ -75,7 +77,7 @@ class FakeSource(FakeSourceFile):
     @property
     def descriptor(self) -> int | None:
         assert not self.closed, "the source is closed"
-        return None if self.is_far else _NULL
+        return None if self.is_far else self.descriptors[SOURCE_DESCRIPTOR]
 
     @contextmanager
     def inherit(self) -> Iterator[Mapping[int, int]]:
