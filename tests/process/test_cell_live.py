@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
 import signal
 import subprocess
@@ -105,15 +104,6 @@ while True:
 """
 
 
-@cache
-def system_calls() -> dict[str, int]:
-    """Return the numbers of the system calls of this machine that attempts make, by their names."""
-    lines = ["#include <sys/syscall.h>", *(f"{name}= __NR_{name}" for name in hostile.NUMBERS)]
-    command = ["cc", "-E", "-P", "-"]
-    text = subprocess.check_output(command, input="\n".join(lines), text=True, timeout=PATIENCE)
-    return {name: int(number) for name, number in re.findall(r"(\w+)= (\d+)$", text, re.MULTILINE)}
-
-
 class Echo(BaseRequestHandler):
     """Returns what it receives."""
 
@@ -165,7 +155,7 @@ class Fixture:
         self._serve(ThreadingUnixStreamServer, unix)
         self.targets = {
             **paths,
-            "numbers": system_calls(),
+            "numbers": hostile.system_calls(),
             "secret": secret,
             "unique": unique,
             "source": self.source,

@@ -19,6 +19,7 @@ import json
 import mmap
 import os
 import platform
+import re
 import resource
 import signal
 import socket
@@ -28,7 +29,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,6 +81,15 @@ PATH_ADDRESS = 0x10000
 def raise_last_error() -> None:
     number = ctypes.get_errno()
     raise OSError(number, os.strerror(number))
+
+
+@cache
+def system_calls() -> dict[str, int]:
+    """Return the numbers of the system calls that this machine has, of those above."""
+    lines = ["#include <sys/syscall.h>", *(f"{name}= __NR_{name}" for name in NUMBERS)]
+    command = ["cc", "-E", "-P", "-"]
+    text = subprocess.check_output(command, input="\n".join(lines), text=True, timeout=60)
+    return {name: int(number) for name, number in re.findall(r"(\w+)= (\d+)$", text, re.MULTILINE)}
 
 
 def call(name: str | int, *arguments: Any) -> int:
