@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy import tap
 from audioproxy.grammar.signature import sign
 from tests.support.folders import short_folder
-from tests.support.hostile import number_of
+from tests.support.hostile import system_calls
 from tests.support.http import KEY, SALT
 from tests.support.programs import FFMPEG, FFPROBE, write_ffmpeg_without_soxr
 from tests.support.service import (
@@ -373,7 +373,7 @@ class CellTests(TapCase):
         :param name: of the call, in `tests.support.hostile`.
         """
         mask = 0 if argument is None else 0xFFFFFFFF
-        code = WITHOUT.format(number=number_of(name), mask=mask, argument=argument or 0)
+        code = WITHOUT.format(number=system_calls()[name], mask=mask, argument=argument or 0)
         words = ("-c", code + TWISTD, "--nodaemon", "--pidfile=", "audioproxy")
         process = self.spawn(sys.executable, *words, **self.environment())
         response = await fetch(await process.port(), signed("/f:wav/plain/local://short.flac"))

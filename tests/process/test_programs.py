@@ -9,7 +9,6 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
-from twisted.logger import formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
@@ -211,8 +210,8 @@ class ProgramsMonitorTests(CapabilitiesCase):
             self.assertEqual([True], self.reports)
             self.answer_lists(without=without)
             self.assertEqual([], self.spawner.alive)
-            texts = [str(formatEvent(event)) for event in self.log.events]
-            self.assertEqual([logged] * bool(logged), [text[: len(logged)] for text in texts])
+            texts = [text[: len(logged)] for text in self.log.texts]
+            self.assertEqual([logged] * bool(logged), texts)
             self.reports.clear()
             self.log.events.clear()
 

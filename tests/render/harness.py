@@ -91,7 +91,7 @@ class RenderHarness(FakeEngine):
     """A node, by default with one render slot and a variant store."""
 
     def __init__(self, *, stored: bool = True, **settings: Any) -> None:
-        sizes = {b"a.wav": 1000, b"b.wav": 1000, b"huge.wav": 1_000_000}
+        sizes = {b"a.wav": 1000, b"b.wav": 1000}
         super().__init__(sizes=sizes, has_store=stored, **settings)
         self.clients: list[Client] = []
         self.renders = RenderRegistry(self.context)

@@ -1,7 +1,8 @@
-"""Variant store in a bucket: stored objects, uploads in parts, and hits in redirect mode."""
+"""Variant store in a bucket: stored objects, uploads, write-backs, and hits in redirect mode."""
 
 from __future__ import annotations
 
+import signal
 from functools import partial
 from typing import Any
 
@@ -12,8 +13,16 @@ from audioproxy.service import BootError
 from audioproxy.variants import s3 as s3_module
 from audioproxy.variants.s3 import S3VariantStore
 from tests.support.http import MEDIA_CACHE_CONTROL, Response
-from tests.support.remote import ABORTED, PASS, RemoteCase, RequestAction, body_and_headers, key_of
-from tests.support.service import fetch, long_flac, short_flac, until_hit
+from tests.support.remote import (
+    ABORTED,
+    HOLD,
+    PASS,
+    RemoteCase,
+    RequestAction,
+    body_and_headers,
+    key_of,
+)
+from tests.support.service import fetch, long_flac, short_flac, signed, until, until_hit
 from tests.support.wire import Request
 
 MEBIBYTE = 1024 * 1024
@@ -153,3 +162,26 @@ class RedirectTests(RemoteCase):
         self.assertEqual((302, b"%d" % len(miss.body)), (head.status, head["content-length"]))
         self.assertEqual((b"no-store", b"bytes"), (head["cache-control"], head["accept-ranges"]))
         self.assertEqual(200, self.server.fetch((head["location"] or b"").decode()).status)
+
+
+class WriteBackTests(RemoteCase):
+    """Write-backs that run when the service stops."""
+
+    async def test_term(self) -> None:
+        """SIGTERM during a write-back lets the write-back complete; the exit status is 0 (D39)."""
+        self.add("short.flac", short_flac())
+        relay = self.relay()
+        relay.rule = lambda a: HOLD if a.method == "PUT" and "proof" not in a.target else PASS
+        node = self.twistd(AP_VARIANT_S3_ENDPOINT=f"http://127.0.0.1:{relay.port}")
+        port = await node.port()
+        response = await fetch(port, signed("/plain/local://short.flac"))
+        await until(lambda: relay.stalled, "the upload")
+        self.assertEqual([], self.stored())
+        node.signal(signal.SIGTERM)
+        await node.printed("Received SIGTERM", "SIGTERM to be logged")
+        self.assertIsNone(node.code)
+        relay.release()
+        self.assertEqual(0, await node.end())
+        self.assertEqual([key_of(response)], self.stored())
+        self.assertEqual(response.body, self.server.get(self.variants, key_of(response)).body)
+        self.assertEqual("", node.stderr)

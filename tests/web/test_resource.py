@@ -11,6 +11,7 @@ from twisted.web.server import Site
 from twisted.web.static import Data
 
 import audioproxy
+from audioproxy.errors import UpstreamUnavailable
 from audioproxy.grammar.signature import sign
 from audioproxy.web.cors import Cors
 from audioproxy.web.metrics_resource import exposition
@@ -66,8 +67,10 @@ class RoutingTests(RootCase):
     def test_ready(self) -> None:
         """``/ready`` is a 503 from the threshold on, and 200 again at half of it.
 
-        Both have the ready document, which is not an error document (Health and readiness).
+        A store that fails does not matter. Both have the ready document, which is not an error
+        document (Health and readiness).
         """
+        self.harness.store.lookup_error = UpstreamUnavailable()
         for depth, ready in ((0, True), (1, True), (2, False), (1, True)):
             self.harness.readiness.depth_changed(depth)
             response = self.harness.fetch(b"/ready")
