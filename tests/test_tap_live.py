@@ -74,10 +74,9 @@ class TapCase(ServiceCase):
         return matches
 
 
-#: Variables of a bucket store. No server listens at the endpoint; some tests replace it.
+#: Variables of a bucket store, without its endpoint.
 BUCKET = {
     "AP_VARIANT_STORE": "s3://bucket",
-    "AP_S3_ENDPOINT": "http://127.0.0.1:9",
     "AWS_ACCESS_KEY_ID": "id",
     "AWS_SECRET_ACCESS_KEY": "secret",
     "AWS_REGION": "eu-west-1",
@@ -166,6 +165,19 @@ class RefusedStartTests(TapCase):
         # If no host is allowed, no certificate is ever verified.
         await self.twistd(**missing).port()
 
+    async def test_stopped_while_it_asks(self) -> None:
+        """SIGTERM during the check of a bucket ends the start with status 0 and without errors."""
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            silent.settimeout(PATIENCE)
+            endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+            process = self.twistd(**{**BUCKET, "AP_S3_ENDPOINT": endpoint})
+            with silent.accept()[0]:
+                process.signal(signal.SIGTERM)
+                self.assertEqual(0, await process.end())
+        self.assertEqual("", process.stderr)
+        self.assertEqual([], self.texts(process, "error"))
+        self.assert_not_served(process)
+
 
 class RunTests(TapCase):
     """Running service: log, metrics, readiness and insecure mode."""
@@ -189,7 +201,8 @@ class RunTests(TapCase):
         known = "opts=f:opus src=local://a%20b.flac"
         scrape = (await fetch(metrics_port, b"/metrics", x_request_id=b"three")).body
         self.assertIn(b'audio_proxy_renders_total{format="opus",outcome="success"} 1.0\n', scrape)
-        process.signal(signal.SIGTERM)
+        # Ctrl-C ends it like SIGTERM.
+        process.signal(signal.SIGINT)
         self.assertEqual(0, await process.end())
         self.assertEqual("", process.stderr)
         lines = self.lines(process.stdout)

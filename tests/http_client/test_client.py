@@ -96,6 +96,14 @@ class RequestTests(ClientCase):
             self.assertIn(f"Host: {netloc}", self.sent(f"http://{netloc}/a"))
             self.assertEqual(self.network.destinations[-1], (host, port))
 
+    def test_bodiless_methods(self) -> None:
+        """POST and PUT without a body send ``Content-Length: 0``; other methods send none."""
+        for method in ("POST", "PUT", "GET", "HEAD", "DELETE"):
+            lines = self.sent("http://s3.test/?uploads=", {}, method)
+            lengths = [line for line in lines if line.startswith("Content-Length")]
+            expected = ["Content-Length: 0"] if method in ("POST", "PUT") else []
+            self.assertEqual(lengths, expected, method)
+
 
 class ResponseTests(ClientCase):
     """Responses are returned to the caller unchanged"""
