@@ -74,15 +74,6 @@ class TapCase(ServiceCase):
         return matches
 
 
-#: Variables of a bucket store, without its endpoint.
-BUCKET = {
-    "AP_VARIANT_STORE": "s3://bucket",
-    "AWS_ACCESS_KEY_ID": "id",
-    "AWS_SECRET_ACCESS_KEY": "secret",
-    "AWS_REGION": "eu-west-1",
-}
-
-
 class RefusedStartTests(TapCase):
     """Refused starts, with messages that name the variable."""
 
@@ -164,19 +155,6 @@ class RefusedStartTests(TapCase):
         self.assertRegex(line, r"\ASSL_CERT_FILE: .*No such file")
         # If no host is allowed, no certificate is ever verified.
         await self.twistd(**missing).port()
-
-    async def test_stopped_while_it_asks(self) -> None:
-        """SIGTERM during the check of a bucket ends the start with status 0 and without errors."""
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            silent.settimeout(PATIENCE)
-            endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
-            process = self.twistd(**{**BUCKET, "AP_S3_ENDPOINT": endpoint})
-            with silent.accept()[0]:
-                process.signal(signal.SIGTERM)
-                self.assertEqual(0, await process.end())
-        self.assertEqual("", process.stderr)
-        self.assertEqual([], self.texts(process, "error"))
-        self.assert_not_served(process)
 
 
 class RunTests(TapCase):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import Awaitable, Iterable
+from itertools import product
 
 from twisted.internet.defer import Deferred, gatherResults
 
@@ -102,24 +103,20 @@ class NodeLossTests(ServiceCase):
         killed = self.twistd(PATH=self.shadow_ffmpeg(HELD_FFMPEG), AP_MAX_CONCURRENCY="2")
         nodes = {"killed": killed, "one": self.twistd(), "two": self.twistd()}
         ports = {name: await node.port() for name, node in nodes.items()}
-        clients, later = [], []
-        for kind in (HAProxy, Nginx):
-            balancer = await balance(self, kind, self.root.parent, ports)
-            paths = [
-                path
-                for path in (
-                    signed(f"/f:aac/cb:{kind.program}-{number}/plain/local://short.flac")
-                    for number in range(20)
-                )
-                if (await fetch(balancer.port, path, b"HEAD"))[NODE] == b"killed"
-            ]
-            clients.append(await send(balancer.port, paths[0]))
-            later += [(balancer.port, path) for path in paths[1:]]
-        self.assertGreater(len(later), 1)
+        balancers = [
+            await balance(self, kind, self.root.parent, ports) for kind in (HAProxy, Nginx)
+        ]
+        addresses = []
+        for port, number in product([each.port for each in balancers], range(20)):
+            path = signed(f"/f:aac/cb:{port}-{number}/plain/local://short.flac")
+            if (await fetch(port, path, b"HEAD"))[NODE] == b"killed":
+                addresses.append((port, path))
+        clients = [await send(*addresses[0]), await send(*addresses[-1])]
+        self.assertNotEqual(addresses[0][0], addresses[-1][0])
         await until(lambda: sum(map(is_stopped, children(killed.pid))) == 2, "both encoders")
         killed.signal(signal.SIGKILL)
         responses = [await client.end() for client in clients]
-        responses += [await fetch(port, path) for port, path in later]
+        responses += [await fetch(*address) for address in addresses[1:-1]]
         for response in responses:
             self.assertEqual((200, True), (response.status, response.complete))
             self.assertIn(response[NODE], (b"one", b"two"))
