@@ -74,16 +74,6 @@ class TapCase(ServiceCase):
         return matches
 
 
-#: Variables of a bucket store. No server listens at the endpoint; some tests replace it.
-BUCKET = {
-    "AP_VARIANT_STORE": "s3://bucket",
-    "AP_S3_ENDPOINT": "http://127.0.0.1:9",
-    "AWS_ACCESS_KEY_ID": "id",
-    "AWS_SECRET_ACCESS_KEY": "secret",
-    "AWS_REGION": "eu-west-1",
-}
-
-
 class RefusedStartTests(TapCase):
     """Refused starts, with messages that name the variable."""
 
@@ -189,7 +179,8 @@ class RunTests(TapCase):
         known = "opts=f:opus src=local://a%20b.flac"
         scrape = (await fetch(metrics_port, b"/metrics", x_request_id=b"three")).body
         self.assertIn(b'audio_proxy_renders_total{format="opus",outcome="success"} 1.0\n', scrape)
-        process.signal(signal.SIGTERM)
+        # Ctrl-C ends it like SIGTERM.
+        process.signal(signal.SIGINT)
         self.assertEqual(0, await process.end())
         self.assertEqual("", process.stderr)
         lines = self.lines(process.stdout)

@@ -96,6 +96,13 @@ class RequestTests(ClientCase):
             self.assertIn(f"Host: {netloc}", self.sent(f"http://{netloc}/a"))
             self.assertEqual(self.network.destinations[-1], (host, port))
 
+    def test_no_body(self) -> None:
+        """POST and PUT without a body send ``Content-Length: 0``; other methods send none."""
+        for method, count in (("POST", 1), ("PUT", 1), ("GET", 0), ("HEAD", 0), ("DELETE", 0)):
+            text = "\n".join(self.sent("http://s3.test/a", {}, method))
+            self.assertEqual(count, text.count("Content-Length: 0"), method)
+            self.assertEqual(count, text.count("Content-Length"), method)
+
 
 class ResponseTests(ClientCase):
     """Responses are returned to the caller unchanged"""

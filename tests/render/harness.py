@@ -78,13 +78,17 @@ class Client:
 
 
 def answer_probe(
-    child: FakeChild, duration: str | None, container: str = "wav", codec: str = "pcm_s16le"
+    child: FakeChild,
+    duration: str | None,
+    container: str = "wav",
+    codec: str = "pcm_s16le",
+    count: int = 1,
 ) -> None:
-    """Make a probe report decodable audio, and end."""
+    """Make a probe report a number of decodable streams, and end."""
     assert child.arguments[0] == "ffprobe", child.arguments
     form = {"format_name": container} | ({} if duration is None else {"duration": duration})
     stream = {"codec_type": "audio", "codec_name": codec, "sample_rate": "44100", "channels": 2}
-    child.exit_and_end(stdout=json.dumps({"format": form, "streams": [stream]}).encode())
+    child.exit_and_end(stdout=json.dumps({"format": form, "streams": [stream] * count}).encode())
 
 
 class RenderHarness(FakeEngine):

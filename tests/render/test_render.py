@@ -236,6 +236,7 @@ class LaneTests(RenderCase):
         self.assertEqual(("whole", None), (listener.outcome, low.outcome))
         self.finish_encoder()
         self.assertEqual("whole", low.outcome)
+        self.assertIn("render_queue_wait_seconds_count low", self.counts.changes)
 
     def test_joined_while_it_waits(self) -> None:
         """A listener who joins a waiting low render gets the free slot for it."""
@@ -320,6 +321,15 @@ class RefusalTests(RenderCase):
             self.assertEqual([type(client.outcome) for client in waiting], [QueueFull] * 2)
             other.exit_and_end(stdout=b"x")
             self.assertEqual(sum(self.outcomes().values()), 1)
+            self.assertEqual(1, self.counts.changes["render_queue_rejections_total"])
+
+    def test_no_probe_slot(self) -> None:
+        """The 429 of a probe that finds no slot does not count as a rejection of the queue."""
+        self.make(probes=1)
+        self.harness.start_client()
+        refused = self.harness.start_client(path=b"b.wav")
+        self.assertIsInstance(refused.outcome, QueueFull)
+        self.assertNotIn("render_queue_rejections_total", self.counts.changes)
 
     def test_timeout(self) -> None:
         """At AP_RENDER_TIMEOUT clients get 504 or an abort; a child keeps its slot (Errors, 10)."""

@@ -9,6 +9,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SkipTest
 
+from audioproxy.s3.signing import RequestSigner
 from audioproxy.service import BootError
 from audioproxy.variants import s3 as s3_module
 from audioproxy.variants.s3 import S3VariantStore
@@ -132,8 +133,8 @@ class RedirectTests(RemoteCase):
     async def test_location(self) -> None:
         """The presigned URL of a 302 serves the object with its headers, whole or in ranges.
 
-        The URL permits GET only. The service looks the object up, and reads one byte of it. HEAD
-        gets the object's size (HEAD on signed endpoints, 3 and 4).
+        The URL permits GET only, until it expires. The service looks the object up, and reads one
+        byte of it. HEAD gets the object's size (HEAD on signed endpoints, 3 and 4).
         """
         relay, options = self.relay(), "f:mp3/dl:%C3%A9.mp3"
         port, miss = await self.start_with_variant(
@@ -158,6 +159,12 @@ class RedirectTests(RemoteCase):
         self.assertEqual((206, miss.body[10:20]), (part.status, part.body))
         for method in ("HEAD", "PUT", "DELETE"):
             self.assertEqual(403, self.server.fetch(location, method).status, method)
+        # A URL that has expired is refused, as those of other methods are.
+        who, place = self.server.owner, self.server.url(self.variants, key_of(miss))
+        signer = RequestSigner(who.access_key, who.secret_key, None, self.server.region)
+        lasting, brief = (signer.presign("GET", place, seconds) for seconds in (77, 1))
+        await until(lambda: self.server.fetch(brief).status == 403, "the URL to expire")
+        self.assertEqual(200, self.server.fetch(lasting).status)
         head = await fetch(port, self.url("a.flac", options), b"HEAD")
         self.assertEqual((302, b"%d" % len(miss.body)), (head.status, head["content-length"]))
         self.assertEqual((b"no-store", b"bytes"), (head["cache-control"], head["accept-ranges"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.http_headers import Headers
 from twisted.web.resource import Resource
@@ -71,12 +72,22 @@ class RoutingTests(RootCase):
         document (Health and readiness).
         """
         self.harness.store.lookup_error = UpstreamUnavailable()
+
+        async def hold() -> None:
+            async with self.harness.slots.hold():
+                await Deferred()
+
+        holds = [Deferred.fromCoroutine(hold())]
         for depth, ready in ((0, True), (1, True), (2, False), (1, True)):
-            self.harness.readiness.depth_changed(depth)
+            if depth == len(holds):
+                holds.append(Deferred.fromCoroutine(hold()))
+            elif depth:
+                holds[-1].cancel()
+                self.failureResultOf(holds.pop(), CancelledError)
             response = self.harness.fetch(b"/ready")
             self.assertEqual(200 if ready else 503, response.status)
             self.assertEqual(
-                {"status": "ready" if ready else "not_ready", "queued": 0, "threshold": 2},
+                {"status": "ready" if ready else "not_ready", "queued": depth, "threshold": 2},
                 response.document,
             )
             self.assertEqual(b"no-store", response["cache-control"])

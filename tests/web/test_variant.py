@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 from unittest.mock import AsyncMock, Mock, patch
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 
 from hypothesis import given
 from twisted.internet.defer import Deferred
@@ -35,6 +35,7 @@ from audioproxy.errors import (
 from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.grammar.option_parser import parse_options
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.variants.interfaces import VariantChanged
 from audioproxy.variants.response_headers import VariantHeaders
 from tests.observe.test_metrics import Counts
@@ -574,6 +575,13 @@ class DownloadTests(SynchronousTestCase):
             (b"%F0%9F%8E%B5", "attachment; filename=\"_\"; filename*=UTF-8''%F0%9F%8E%B5"),
         ):
             self.assertEqual(expected, _disposition(dl))
+
+    def test_presigned(self) -> None:
+        """A presigned URL names the header, or ``inline`` without ``dl``: a store may add one."""
+        for name, expected in ((None, "inline"), ("a+b&.mp3", _disposition(b"a+b&.mp3"))):
+            headers = VariantHeaders.of(VariantOptions(dl=name))
+            query = parse_qs(headers.response_parameters())
+            self.assertEqual([expected], query["response-content-disposition"])
 
     @DETERMINISTIC
     @given(FILENAMES)
