@@ -34,7 +34,7 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' audioproxy/__init__.py
 .DELETE_ON_ERROR:
 # Tests that need an S3 server.
 S3_TESTS = tests.support.test_buckets_live tests.deploy.test_cluster \
-    tests.sources.test_s3_live tests.variants.test_s3_live tests.variants.test_s3_outage_live \
+    tests.sources.test_s3_live tests.variants.test_s3_live \
     tests.s3.test_credentials_live tests.cli.test_bucket_checks_live tests.cli.test_doctor_live \
     tests.cli.test_store_live
 

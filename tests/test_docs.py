@@ -48,6 +48,13 @@ PAGES = {page.stem: page.read_text() for page in (ROOT / "docs").glob("*.md")}
 #: Markdown link within the project. Groups: its file, empty for the same file; its anchor, if any.
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]*))?\)")
 
+#: A measured speed, time or ratio, such as "19,000 requests a second".
+SPEED = re.compile(
+    r"\d(?:[\d.,]*\d)?(?: [`\w]+){0,4} (?:a|per) second\b|\d ?(?:\w+/s|µs|us|microseconds)\b"
+    r"|(?:\d|two|three|ten|twenty) times (?:faster|slower|as (?:long|fast|many)|real time)"
+    r"|\ba (?:third|fifth|seventh|eighth|tenth) of (?:the|that|this)(?: CPU)? time\b"
+)
+
 #: Base URL of the examples in the URL reference.
 SERVICE = "http://127.0.0.1:4000/insecure"
 
@@ -314,6 +321,12 @@ class LinkTests(SynchronousTestCase):
                     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
                     self.assertIn(name, map(anchor, headings), f"{page.name}: {file}#{name}")
 
+    def test_headings(self) -> None:
+        """Headings are the tasks and things that people search, and not questions."""
+        for name, text in PAGES.items():
+            prose = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+            self.assertEqual([], re.findall(r"^#+ .*\?$", prose, re.M), name)
+
 
 class FigureTests(SynchronousTestCase):
     """Figures of the benchmarks, which `make bench` and `make quality` write between marks."""
@@ -329,6 +342,14 @@ class FigureTests(SynchronousTestCase):
         self.assertGreater(len(shown), 3)
         for row in shown:
             self.assertIn(f"\n{row}", PAGES["benchmarks"])
+
+    def test_no_figure_is_typed(self) -> None:
+        """Speeds and ratios stand between marks alone; other text links to them."""
+        texts = {name: BLOCK.sub("", text) for name, text in PAGES.items()}
+        texts |= {"README": BLOCK.sub("", README), "NEWS": (ROOT / "NEWS.md").read_text()}
+        for name, text in texts.items():
+            prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+            self.assertEqual([], SPEED.findall(prose), name)
 
 
 class SecurityTests(SynchronousTestCase):

@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy import tap
 from audioproxy.grammar.signature import sign
 from tests.support.folders import short_folder
-from tests.support.hostile import number_of
+from tests.support.hostile import system_calls
 from tests.support.http import KEY, SALT
 from tests.support.programs import FFMPEG, FFPROBE, write_ffmpeg_without_soxr
 from tests.support.runs import run_program
@@ -72,16 +72,6 @@ class TapCase(ServiceCase):
         matches = [match for line in log.splitlines() if (match := LINE.fullmatch(line))]
         self.assertEqual(len(log.splitlines()), len(matches), log)
         return matches
-
-
-#: Variables of a bucket store. No server listens at the endpoint; some tests replace it.
-BUCKET = {
-    "AP_VARIANT_STORE": "s3://bucket",
-    "AP_S3_ENDPOINT": "http://127.0.0.1:9",
-    "AWS_ACCESS_KEY_ID": "id",
-    "AWS_SECRET_ACCESS_KEY": "secret",
-    "AWS_REGION": "eu-west-1",
-}
 
 
 class RefusedStartTests(TapCase):
@@ -184,7 +174,8 @@ class RunTests(TapCase):
         known = "opts=f:opus src=local://a%20b.flac"
         scrape = (await fetch(metrics_port, b"/metrics", x_request_id=b"three")).body
         self.assertIn(b'audio_proxy_renders_total{format="opus",outcome="success"} 1.0\n', scrape)
-        process.signal(signal.SIGTERM)
+        # Ctrl-C ends it like SIGTERM.
+        process.signal(signal.SIGINT)
         self.assertEqual(0, await process.end())
         self.assertEqual("", process.stderr)
         lines = self.lines(process.stdout)
@@ -368,7 +359,7 @@ class CellTests(TapCase):
         :param name: of the call, in `tests.support.hostile`.
         """
         mask = 0 if argument is None else 0xFFFFFFFF
-        code = WITHOUT.format(number=number_of(name), mask=mask, argument=argument or 0)
+        code = WITHOUT.format(number=system_calls()[name], mask=mask, argument=argument or 0)
         words = ("-c", code + TWISTD, "--nodaemon", "--pidfile=", "audioproxy")
         process = self.spawn(sys.executable, *words, **self.environment())
         response = await fetch(await process.port(), signed("/f:wav/plain/local://short.flac"))

@@ -549,6 +549,9 @@ class ObjectStoreTests(ConfigCase):
         ):
             config = self.config(**environ)
             self.assertEqual((config.source_s3, config.variant_s3), (source, variant))
+            self.assertEqual(source, config.sources.s3)
+            stored = replace(config, variant_store=BucketStore("bucket")).store
+            self.assertEqual(variant, stored and stored.s3)
             self.assertEqual(config.source_s3.configured, source is shared)
             self.assertTrue(config.variant_s3.configured)
 

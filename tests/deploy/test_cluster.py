@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Awaitable, Iterable
+from itertools import product
 
 from twisted.internet.defer import Deferred, gatherResults
 
 from tests.deploy.balancer import NODE, HAProxy, Nginx, balance
+from tests.support.programs import HELD_FFMPEG
 from tests.support.remote import RemoteCase
-from tests.support.service import fetch, scrape, short_flac, signed, until_hit
+from tests.support.service import (
+    ServiceCase,
+    children,
+    fetch,
+    is_stopped,
+    scrape,
+    send,
+    short_flac,
+    signed,
+    until,
+    until_hit,
+)
 
 #: Options of one variant of each kind. Balancers treat all formats alike.
 VARIANT_OPTIONS = ("f:mp3/br:64", "f:wav/t:0.2:0.5", "f:peaks/pts:100")
@@ -75,3 +89,35 @@ class ClusterTests(RemoteCase):
                 "renders_total", *[await each.metrics_port() for each in nodes.values()]
             ),
         )
+
+
+class NodeLossTests(ServiceCase):
+    """Nodes with one folder, behind HAProxy on one port and nginx on another"""
+
+    async def test_killed(self) -> None:
+        """If a node is killed, the others serve its URLs, and what it had not answered.
+
+        Its encoders have written nothing yet.
+        """
+        self.add("short.flac", short_flac())
+        killed = self.twistd(PATH=self.shadow_ffmpeg(HELD_FFMPEG), AP_MAX_CONCURRENCY="2")
+        nodes = {"killed": killed, "one": self.twistd(), "two": self.twistd()}
+        ports = {name: await node.port() for name, node in nodes.items()}
+        balancers = [
+            await balance(self, kind, self.root.parent, ports) for kind in (HAProxy, Nginx)
+        ]
+        addresses = []
+        for port, number in product([each.port for each in balancers], range(20)):
+            path = signed(f"/f:aac/cb:{port}-{number}/plain/local://short.flac")
+            if (await fetch(port, path, b"HEAD"))[NODE] == b"killed":
+                addresses.append((port, path))
+        clients = [await send(*addresses[0]), await send(*addresses[-1])]
+        self.assertNotEqual(addresses[0][0], addresses[-1][0])
+        await until(lambda: sum(map(is_stopped, children(killed.pid))) == 2, "both encoders")
+        killed.signal(signal.SIGKILL)
+        responses = [await client.end() for client in clients]
+        responses += [await fetch(*address) for address in addresses[1:-1]]
+        for response in responses:
+            self.assertEqual((200, True), (response.status, response.complete))
+            self.assertIn(response[NODE], (b"one", b"two"))
+            self.assertEqual(responses[0].body, response.body)

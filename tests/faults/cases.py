@@ -32,6 +32,7 @@ from tests.faults.rig import (
     judge,
 )
 from tests.support.http import key_of
+from tests.support.preloaded import VARIABLES
 from tests.support.programs import FFMPEG
 from tests.support.remote import RemoteCase
 from tests.support.service import (
@@ -108,7 +109,8 @@ class FaultCase(ServiceCase):
 
     async def new_forks(self) -> Forks:
         page = self.new_page()
-        environ: Any = {**self.environment(), "LD_PRELOAD": page.variables["LD_PRELOAD"]}
+        preload = {"LD_PRELOAD": page.variables["LD_PRELOAD"]}
+        environ: Any = {**self.environment(), **VARIABLES, **preload}
         command = (sys.executable, "-m", "tests.faults.forks")
         process = self.spawn(*command, path=str(self.root), **environ)
         return Forks(process, page, self.new_store())

@@ -96,6 +96,13 @@ class RequestTests(ClientCase):
             self.assertIn(f"Host: {netloc}", self.sent(f"http://{netloc}/a"))
             self.assertEqual(self.network.destinations[-1], (host, port))
 
+    def test_no_body(self) -> None:
+        """POST and PUT without a body send ``Content-Length: 0``; other methods send none."""
+        for method, count in (("POST", 1), ("PUT", 1), ("GET", 0), ("HEAD", 0), ("DELETE", 0)):
+            text = "\n".join(self.sent("http://s3.test/a", {}, method))
+            self.assertEqual(count, text.count("Content-Length: 0"), method)
+            self.assertEqual(count, text.count("Content-Length"), method)
+
 
 class ResponseTests(ClientCase):
     """Responses are returned to the caller unchanged"""
@@ -522,18 +529,22 @@ class TrustTests(ClientCase):
     def test_untrusted(self) -> None:
         """A certificate of an unknown CA, for another name or address, or expired is rejected.
 
-        No request is sent. If only the system's CAs are trusted, a private CA is unknown.
+        So is a self-signed one. No request is sent. If only the system's CAs are trusted, a private
+        CA is unknown.
         """
         right = self.AUTHORITY.issue_cert("s3.test", "*.s3.test", "192.0.2.7")
         yesterday = datetime.now(UTC) - timedelta(days=1)
         expired = self.AUTHORITY.issue_cert(
             "s3.test", not_before=yesterday - timedelta(days=9), not_after=yesterday
         )
+        lone = trustme.CA()
+        self_signed = trustme.LeafCert(lone.private_key_pem.bytes(), lone.cert_pem.bytes(), [])
         system_only = HttpClient(self.network, load_trust_root(None))
         untrusted = (UntrustedCertificate, "the certificate is not trusted")
         another_name = (NameMismatch, "the certificate is for another name")
         for certificate, host, client, (kind, reason) in (
             (trustme.CA().issue_cert("s3.test"), "s3.test", self.client, untrusted),
+            (self_signed, "s3.test", self.client, untrusted),
             (expired, "s3.test", self.client, untrusted),
             (right, "other.test", self.client, another_name),
             (right, "a.b.s3.test", self.client, another_name),

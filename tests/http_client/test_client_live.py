@@ -10,14 +10,13 @@ from typing import Any
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IPullProducer
-from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.ssl import platformTrust
-from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface import implementer
 
-from audioproxy.http_client.client import HttpClient
+from audioproxy.http_client.client import HttpClient, Response
 from tests.support.consumers import FakeConsumer
+from tests.support.origins import OriginConnection, Raw, open_origin
 from tests.support.service import PATIENCE, TEST_PATIENCE
 from tests.support.wire import reply
 
@@ -27,43 +26,26 @@ reactor: Any = _reactor
 OK, LENGTH = b"200 OK", b"Content-Length: 5\r\n"
 
 
-class ServerProtocol(Protocol):
-    """Server side of a connection, which answers any data with the test's response."""
-
-    transport: Any
-
-    def __init__(self, server: RealTests) -> None:
-        self.server = server
-
-    def connectionMade(self) -> None:
-        self.server.connections.append(self)
-        self.transport.setTcpNoDelay(True)
-        self.ended: Deferred[BaseException] = Deferred()
-
-    def dataReceived(self, data: bytes) -> None:
-        if self.server.answer:
-            self.transport.write(self.server.answer)
-
-    def connectionLost(self, reason: Failure) -> None:
-        self.ended.callback(reason.value)
-
-
 class RealTests(TestCase):
     """Real sockets behave like the simulated ones"""
 
     timeout = TEST_PATIENCE
 
     def setUp(self) -> None:
-        self.connections: list[ServerProtocol] = []
-        self.answer = reply(200, b"hello")
-        factory = Factory.forProtocol(lambda: ServerProtocol(self))
-        factory.noisy = False
-        port = reactor.listenTCP(0, factory, interface="127.0.0.1")
-        self.addCleanup(port.stopListening)
-        self.port = port
-        self.url = f"http://127.0.0.1:{port.getHost().port}/"
+        self.origin = open_origin(self)
+        self.url = self.origin.url("/", "127.0.0.1")
         self.client = HttpClient(reactor, platformTrust())
         self.addCleanup(lambda: Deferred.fromCoroutine(self.client.close()))
+
+    async def respond(self, answer: bytes) -> Response:
+        """Return the response to a request, which consists of these bytes; the connection stays."""
+        self.origin.put("/", Raw(answer, "hold"))
+        return await self.client.request("GET", self.url, {})
+
+    @property
+    def server(self) -> OriginConnection:
+        """The server's side of the newest connection."""
+        return self.origin.connections[-1]
 
     async def test_strays(self) -> None:
         """Bytes that no request asked for are never taken for the response to another request.
@@ -73,30 +55,29 @@ class RealTests(TestCase):
         stray = reply(302, headers={"Location": "https://elsewhere.test/"})
         for head, asked in ((b"204 No Content", b""), (b"304 Not Modified", b""), (OK, b"hello")):
             for delay in (0, 0.001, 0.02):
-                self.answer = b"HTTP/1.1 %b\r\n%b\r\n" % (head, LENGTH if asked else b"") + asked
-                response = await self.client.request("GET", self.url, {})
-                before = len(self.connections)
-                reactor.callLater(delay, self.connections[-1].transport.write, stray)
+                length = LENGTH if asked else b""
+                response = await self.respond(b"HTTP/1.1 %b\r\n%b\r\n" % (head, length) + asked)
+                before = len(self.origin.connections)
+                self.server.transport.setTcpNoDelay(True)
+                reactor.callLater(delay, self.server.transport.write, stray)
                 self.assertEqual(asked, await response.read(5))
                 if asked:
                     # It is idle when the bytes arrive.
-                    await self.connections[-1].ended
-                self.answer = reply(200, b"right")
+                    await self.server.closed
                 for _ in range(20):
-                    response = await self.client.request("GET", self.url, {})
+                    response = await self.respond(reply(200, b"right"))
                     self.assertEqual(
                         (200, b"right"), (response.status, await response.read(5)), (head, delay)
                     )
-                self.assertEqual(before + 1, len(self.connections), (head, delay))
+                self.assertEqual(before + 1, len(self.origin.connections), (head, delay))
 
     async def test_slow_reader(self) -> None:
         """While the consumer is paused, a server can send only as much as the kernel buffers."""
         size = 32 * 1024 * 1024
-        self.answer = reply(200, length=size)
-        response = await self.client.request("GET", self.url, {})
+        response = await self.respond(reply(200, length=size))
         consumer = FakeConsumer(capacity=0)
         sending = response.stream(size).send(consumer)
-        sender = Sender(self.connections[0].transport, size)
+        sender = Sender(self.server.transport, size)
         left, idle_iterations = size, 0
         # The transfer is blocked once 200 reactor iterations have moved nothing.
         while idle_iterations < 200:

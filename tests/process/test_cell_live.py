@@ -155,6 +155,7 @@ class Fixture:
         self._serve(ThreadingUnixStreamServer, unix)
         self.targets = {
             **paths,
+            "numbers": hostile.system_calls(),
             "secret": secret,
             "unique": unique,
             "source": self.source,

@@ -7,7 +7,6 @@ import signal
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
-from twisted.logger import formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.observe.log_context import set_request_id
@@ -49,10 +48,6 @@ class ChildTests(SynchronousTestCase):
     def signals(self) -> list[str]:
         """The signals that the last child received."""
         return self.spawner.last.signals
-
-    def errors(self) -> list[str]:
-        """Return the text of all logged errors."""
-        return [formatEvent(event) for event in self.log.errors]
 
     def tearDown(self) -> None:
         self.assertEqual(self.clock.getDelayedCalls(), [])
@@ -232,10 +227,10 @@ class ChildTests(SynchronousTestCase):
                 self.clock.advance(seconds)
                 if signals:
                     child.stop()
-                self.assertEqual((signals, []), (self.signals, self.errors()))
+                self.assertEqual((signals, []), (self.signals, self.log.texts))
             self.clock.advance(0.1)
             error = "child 77 survived SIGKILL; waiting for its end"
-            self.assertEqual((self.errors(), self.clock.getDelayedCalls()), ([error], []))
+            self.assertEqual((self.log.texts, self.clock.getDelayedCalls()), ([error], []))
             if cancelled:
                 waiting.cancel()
             self.clock.advance(1000)
@@ -243,7 +238,7 @@ class ChildTests(SynchronousTestCase):
             self.assertEqual(self.signals, ["TERM", "KILL"])
             self.spawner.last.exit_and_end(signal=9)
             self.failureResultOf(waiting, CancelledError if cancelled else ChildTimeout)
-            self.assertEqual(self.errors(), [error])
+            self.assertEqual(self.log.texts, [error])
 
     def test_cancelled_again(self) -> None:
         """A wait cancelled repeatedly ends when the child is dead; other waits get its exit."""
@@ -269,11 +264,11 @@ class ChildTests(SynchronousTestCase):
             child.stop()
             child.kill()
         self.assertTrue(self.successResultOf(waiting).ok)
-        self.assertEqual(self.errors(), [])
+        self.assertEqual(self.log.texts, [])
 
     def test_signal_refused(self) -> None:
         """A signal that the system refuses to deliver is logged as an error."""
         child = self.start()
         self.spawner.last.refusal = PermissionError("not yours")
         child.kill()
-        self.assertEqual(self.errors(), ["cannot signal a child: not yours"])
+        self.assertEqual(self.log.texts, ["cannot signal a child: not yours"])

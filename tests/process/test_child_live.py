@@ -49,12 +49,15 @@ class ChildTests(RealCase):
     """How a child starts, what it inherits, and how it ends"""
 
     async def test_exits(self) -> None:
-        """The exit status or the signal is reported, with all output; no descriptor leaks."""
+        """The exit status or the signal is reported, with all output; no descriptor leaks.
+
+        The stdin of a child is empty.
+        """
         await self.start(["/bin/true"]).wait()
         before = open_descriptors()
         for source, expected in (
             ("echo out; echo err >&2", Exit(0, stdout=b"out\n", stderr=b"err\n")),
-            ("exit 7", Exit(7)),
+            ("cat; exit 7", Exit(7)),
             ("kill -9 $$", Exit(None, 9)),
         ):
             self.assertEqual(await self.start(["/bin/sh", "-c", source]).wait(), expected)

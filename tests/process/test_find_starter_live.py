@@ -13,6 +13,7 @@ from audioproxy.process.cell import CellStarter
 from audioproxy.process.find_starter import BINARY, find_starter
 from audioproxy.process.starters import Starter, UtilLinuxStarter
 from tests.support.processes import set_environment
+from tests.support.programs import write_script
 from tests.support.service import PATIENCE
 
 #: What audioproxy-cell prints where everything works.
@@ -28,10 +29,7 @@ class FindTests(SynchronousTestCase):
 
     def write(self, name: str, text: str) -> str:
         """Write a script, and return its path."""
-        path = self.folder / name
-        path.write_text(text)
-        path.chmod(0o755)
-        return str(path)
+        return str(write_script(self.folder / name, text))
 
     def find(
         self, binary: str, *programs: str, timeout: float = PATIENCE

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from decimal import Decimal
 from signal import SIGXCPU
 from typing import Any, ClassVar, TypeVar
@@ -44,7 +43,7 @@ from tests.support.lossless import TAG, wavpack
 from tests.support.mpeg import MPEG_1, tagged
 from tests.support.processes import FakeSpawner
 from tests.support.riff import chunk, extensible, sphere, wav
-from tests.support.stores import FakeSourceFile
+from tests.support.stores import FakeSource
 
 AUDIO = {"codec_type": "audio", "codec_name": "mp3", "sample_rate": "44100", "channels": 1}
 VIDEO = {"codec_type": "video", "codec_name": "h264"}
@@ -66,47 +65,33 @@ def probe_output(*streams: dict[str, object], container: str = "mp3", **extra: o
 START = local_input(seekable=False)
 
 
-@dataclass(eq=False)
-class FakeSource(FakeSourceFile):
-    """Source whose behavior each test sets.
+class ProbedSource(FakeSource):
+    """Source that is probed, of which children alone read by default.
 
-    :ivar state: distinguishes its versions; empty where they cannot be distinguished.
-    :ivar refusal: raised by `inspect`, `input`, `complete` and `read`, if it is set.
-    :ivar arriving: `complete` waits for it; None for a source that is complete.
-    :ivar input_calls: for each `inspect` or `input` its seconds, and whether it was an `input`.
+    :ivar reads: how often the service has read of it.
     :ivar replacement: the input of a second look, which `replacing` starts.
     """
 
-    state: bytes = b""
-    name: bytes = b"a"
-    changed: bool = False
-    opened: Input = field(default_factory=local_input)
-    refusal: Exception | None = None
-    input_calls: list[tuple[float, bool]] = field(default_factory=list)
-    data: bytes = b""
-    size: int | None = 0
-    reads: int = 0
-    descriptor: int | None = None
-    arriving: Deferred[None] | None = None
-    replacement: Input | None = None
-    replacing: Callable[[], object] = lambda: None
-
-    def __post_init__(self) -> None:
-        super().__init__()
-
-    @property
-    def identity(self) -> bytes:
-        return self.name + self.state
-
-    def has_certain_identity(self) -> bool:
-        return bool(self.state) and not self.changed
+    def __init__(
+        self,
+        state: bytes = b"",
+        name: bytes = b"a",
+        data: bytes = b"",
+        opened: Input | None = None,
+        **fields: Any,
+    ) -> None:
+        super().__init__(len(data), data)
+        self.identity, self.certain, self.found = name + state, bool(state), opened or local_input()
+        self.is_far = True
+        self.reads = 0
+        self.replacement: Input | None = None
+        self.replacing: Callable[[], object] = lambda: None
+        vars(self).update(fields)
 
     async def inspect(
         self, deadline: Deadline, look: Callable[[Input], Coroutine[Any, Any, T]]
     ) -> T:
-        self.input_calls.append((deadline.remaining, False))
-        self._refuse()
-        looking = Deferred.fromCoroutine(look(self.opened))
+        looking = Deferred.fromCoroutine(super().inspect(deadline, look))
         self.replacing = looking.cancel
         try:
             return await looking
@@ -114,24 +99,14 @@ class FakeSource(FakeSourceFile):
             assert self.replacement is not None
             return await look(self.replacement)
 
-    async def input(self, deadline: Deadline) -> Input:
-        self.input_calls.append((deadline.remaining, True))
+    async def _fetch(self, deadline: Deadline) -> None:
         self._refuse()
-        return self.opened
-
-    async def complete(self, deadline: Deadline) -> None:
-        self._refuse()
-        if self.arriving is not None:
-            await deadline.limit(self.arriving)
+        if self.fetching is not None:
+            await deadline.limit(self.fetching)
 
     async def read(self, offset: int, count: int) -> bytes:
         self.reads += 1
-        self._refuse()
-        return self.data[offset : offset + count]
-
-    def _refuse(self) -> None:
-        if self.refusal is not None:
-            raise self.refusal
+        return await super().read(offset, count)
 
 
 class ProberCase(SynchronousTestCase):
@@ -147,9 +122,9 @@ class ProberCase(SynchronousTestCase):
         launcher = Launcher(self.spawner, self.clock, {})
         self.prober = Prober(launcher, "ffprobe", self.slots, 10)
 
-    def fetch(self, name: bytes = b"a", source: FakeSource | None = None) -> Deferred[Probe]:
+    def fetch(self, name: bytes = b"a", source: ProbedSource | None = None) -> Deferred[Probe]:
         """Probe a source, or one with a name."""
-        return Deferred.fromCoroutine(self.prober.probe(source or FakeSource(name=name)))
+        return Deferred.fromCoroutine(self.prober.probe(source or ProbedSource(name=name)))
 
     def answer(self, probing: Deferred[Probe], output: bytes | None = None) -> Probe:
         """Make the last child report a source of ten seconds, and return the probe."""
@@ -174,7 +149,7 @@ class CacheTests(ProberCase):
     def probe_uncached(self, state: bytes, name: bytes = b"a") -> Probe:
         """Probe a source, and assert that this starts a child."""
         before = len(self.spawner.children)
-        probing = self.fetch(source=FakeSource(state, name))
+        probing = self.fetch(source=ProbedSource(state, name))
         self.assertEqual(len(self.spawner.children), before + 1)
         return self.answer(probing)
 
@@ -182,7 +157,7 @@ class CacheTests(ProberCase):
         """An unchanged source needs no child and no slot; any other one is probed again."""
         cached = self.probe_uncached(b"1")
         for _ in range(2):
-            self.assertEqual(self.successResultOf(self.fetch(source=FakeSource(b"1"))), cached)
+            self.assertEqual(self.successResultOf(self.fetch(source=ProbedSource(b"1"))), cached)
         self.assertEqual((1, 0), (len(self.spawner.children), self.slots.held))
         for state, name in ((b"2", b"a"), (b"1", b"b"), (b"", b"a"), (b"", b"a")):
             self.probe_uncached(state, name)
@@ -191,27 +166,27 @@ class CacheTests(ProberCase):
         """The probe of a source that changed during its render is forgotten, and no other."""
         for name in (b"a", b"b"):
             self.probe_uncached(b"1", name)
-        self.prober.forget(FakeSource(b"1").identity)
+        self.prober.forget(ProbedSource(b"1").identity)
         self.prober.forget(b"unknown")
         self.probe_uncached(b"1")
-        self.successResultOf(self.fetch(source=FakeSource(b"1", b"b")))
+        self.successResultOf(self.fetch(source=ProbedSource(b"1", b"b")))
 
     def test_changed_meanwhile(self) -> None:
         """The result for a source that changed during its probe is not cached."""
-        source = FakeSource(b"1")
+        source = ProbedSource(b"1")
         probing = self.fetch(source=source)
-        source.changed = True
+        source.certain = False
         self.answer(probing)
         self.probe_uncached(b"1")
 
     def test_refused(self) -> None:
         """A refusal is not cached, since its cause may be gone at the next request."""
-        probing = self.fetch(source=FakeSource(b"1"))
+        probing = self.fetch(source=ProbedSource(b"1"))
         self.spawner.last.exit_and_end(1)
         self.assert_refused(probing, ProbeFailed)
         self.probe_uncached(b"1")
 
-    def time_out(self, source: FakeSource, cpu_seconds: float) -> None:
+    def time_out(self, source: ProbedSource, cpu_seconds: float) -> None:
         """Make a probe time out, after it has used the CPU for some seconds."""
         self.cpu_seconds = cpu_seconds
         probing = self.fetch(source=source)
@@ -221,19 +196,19 @@ class CacheTests(ProberCase):
 
     def test_remembered(self) -> None:
         """A timeout after half of it on the CPU is remembered for a minute of a certain state."""
-        self.time_out(FakeSource(b"1"), 5.1)
+        self.time_out(ProbedSource(b"1"), 5.1)
         count = len(self.spawner.children)
-        self.failureResultOf(self.fetch(source=FakeSource(b"1")), ProbeTimeout)
+        self.failureResultOf(self.fetch(source=ProbedSource(b"1")), ProbeTimeout)
         self.assertEqual(count, len(self.spawner.children))
-        for source, cpu_seconds in ((FakeSource(b"2"), 4.9), (FakeSource(b""), 5.1)):
+        for source, cpu_seconds in ((ProbedSource(b"2"), 4.9), (ProbedSource(b""), 5.1)):
             self.time_out(source, cpu_seconds)
             self.answer(self.fetch(source=source))
         self.clock.advance(40)
-        probing = self.fetch(source=FakeSource(b"1"))
+        probing = self.fetch(source=ProbedSource(b"1"))
         # The kernel's limit of CPU time
         self.spawner.last.exit_and_end(signal=SIGXCPU)
         self.failureResultOf(probing, ProbeTimeout)
-        self.failureResultOf(self.fetch(source=FakeSource(b"1")), ProbeTimeout)
+        self.failureResultOf(self.fetch(source=ProbedSource(b"1")), ProbeTimeout)
 
 
 class ResultTests(ProberCase):
@@ -261,9 +236,9 @@ class ResultTests(ProberCase):
     def test_copy(self) -> None:
         """A complete source is probed apart from one that still arrives (D61)."""
         partial, whole = (
-            FakeSource(state=b"1", opened=opened) for opened in (START, local_input())
+            ProbedSource(state=b"1", opened=opened) for opened in (START, local_input())
         )
-        whole.descriptor = 3
+        whole.is_far = False
         self.assertFalse(self.answer(self.fetch(source=partial)).file.saw_end)
         running = [self.fetch(source=partial), self.fetch(b"b")]
         again = Deferred.fromCoroutine(self.prober.probe(whole, pooled=False))
@@ -336,7 +311,7 @@ class ResultTests(ProberCase):
             (0, probe_output(*streams, container="mpegts"), b""),
             (1, b"{}", b"file:/dev/fd/3: Invalid data found when processing input\n"),
         ):
-            source = FakeSource(data=b"RIFF\0\0\0\0WAVE" + bytes(60), size=72)
+            source = ProbedSource(data=b"RIFF\0\0\0\0WAVE" + bytes(60))
             probing = self.fetch(source=source)
             self.assertNotIn("-f", self.spawner.last.arguments)
             self.spawner.last.exit_and_end(code, stdout=output, stderr=stderr)
@@ -352,7 +327,7 @@ class ResultTests(ProberCase):
         data = b"ID3\4\0\0\0\0\0\5hello" + b"RIFF\0\0\0\0WAVE" + bytes(60)
         tagged = probe_output(VIDEO, container="flac", tags={"title": "x"})
         for code, tags, output in ((0, {"title": "x"}, tagged), (1, {}, b"")):
-            source = FakeSource(data=data, size=len(data))
+            source = ProbedSource(data=data)
             probing = self.fetch(source=source)
             first = probe_output(AUDIO, probe_score=48)
             self.spawner.last.exit_and_end(code, stdout=first, stderr=INVALID * code)
@@ -420,7 +395,7 @@ class ExaminationCase(ProberCase):
         Check.SAMPLES: ({**AUDIO, "codec_name": "pcm_f24le"}, "wav", PADDED),
     }
 
-    def examine(self, check: Check, source: FakeSource) -> Deferred[Probe]:
+    def examine(self, check: Check, source: ProbedSource) -> Deferred[Probe]:
         """Probe a source, of which ffprobe reports what a check is for."""
         probing = self.fetch(source=source)
         if self.slots.held:
@@ -436,7 +411,7 @@ class ExaminationTests(ExaminationCase):
         """A source is read once for all requests, if it has a certain identity."""
         found = {}
         for check, (*_, content) in self.CONTENTS.items():
-            source = FakeSource(check.name.encode(), data=content, size=len(content))
+            source = ProbedSource(check.name.encode(), data=content)
             found[check] = self.successResultOf(self.examine(check, source))
             self.assertNotIn(check, found[check].pending)
             reads, children = source.reads, len(self.spawner.children)
@@ -455,14 +430,14 @@ class ExaminationTests(ExaminationCase):
             (Check.ENCRYPTION, TYPE + movie(track(entry(b"enca"))), EncryptedSource),
             (Check.JOINED_FILES, wavpack() + TAG + wavpack(), UndecodableSource),
         ):
-            source = FakeSource(check.name.encode(), data=content, size=len(content))
+            source = ProbedSource(check.name.encode(), data=content)
             for _ in range(2):
                 self.assert_refused(self.examine(check, source), refusal)
 
     def test_without_ranges(self) -> None:
         """A source that still arrives is left to the render, which waits for its end."""
         for check in (Check.ENCRYPTION, Check.JOINED_FILES):
-            for source in (FakeSource(size=9, opened=START), FakeSource(size=None)):
+            for source in (ProbedSource(size=9, opened=START), ProbedSource(size=None)):
                 probe = self.successResultOf(self.examine(check, source))
                 self.assertIn(check, probe.pending)
                 self.assertEqual(source.reads, 0)
@@ -475,7 +450,7 @@ class ExaminationTests(ExaminationCase):
                 (RenderFailed("The source changed while it was read."), ProbeFailed),
                 (ProbeTimeout(), ProbeTimeout),
             ):
-                source = FakeSource(data=content, size=len(content))
+                source = ProbedSource(data=content)
                 probing = self.fetch(source=source)
                 source.refusal = refusal
                 self.spawner.last.exit_and_end(stdout=probe_output(stream, container=container))
@@ -485,7 +460,7 @@ class ExaminationTests(ExaminationCase):
 class DescribeTests(ProberCase):
     """`Prober.describe`"""
 
-    def describe(self, source: FakeSource) -> Deferred[Probe]:
+    def describe(self, source: ProbedSource) -> Deferred[Probe]:
         """Probe a source for its info document."""
         return Deferred.fromCoroutine(self.prober.describe(source))
 
@@ -502,7 +477,7 @@ class DescribeTests(ProberCase):
                 (stream, "2.612245", "avi", mp3, local_input(), "2.612245", 0),
             )
         ):
-            source = FakeSource(b"%d" % number, data=data, size=len(data), opened=opened)
+            source = ProbedSource(b"%d" % number, data=data, opened=opened)
             output = probe_output(reported, container=container, duration=found)
             probe = self.answer(self.describe(source), output)
             self.assertEqual(probe.description.duration, Decimal(duration), container)
@@ -525,7 +500,7 @@ class DescribeTests(ProberCase):
                 (1, b"", b"surprise\n", ProbeFailed),
             )
         ):
-            source = FakeSource(b"%d" % number)
+            source = ProbedSource(b"%d" % number)
             describing = self.describe(source)
             self.spawner.last.exit_and_end(stdout=output, stderr=complaint)
             words = " ".join(self.spawner.last.arguments)
@@ -536,13 +511,13 @@ class DescribeTests(ProberCase):
                 self.assert_refused(describing, refusal or UndecodableSource, stderr)
                 continue
             self.assertNotIn(Check.DECODER, self.successResultOf(describing).pending)
-            again = self.describe(FakeSource(b"0"))
+            again = self.describe(ProbedSource(b"0"))
             self.assertNotIn(Check.DECODER, self.successResultOf(again).pending)
             self.assert_released()
 
     def test_undecodable_timeout(self) -> None:
         """A source of which nothing is decoded until AP_PROBE_TIMEOUT is a 504."""
-        describing = self.describe(FakeSource())
+        describing = self.describe(ProbedSource())
         output = json.loads(probe_output(AUDIO)) | {"packets": []}
         self.spawner.last.exit_and_end(stdout=json.dumps(output).encode())
         self.clock.advance(10)
@@ -560,23 +535,22 @@ class SampleTests(ExaminationCase):
         A source that is too large for a render has an info document.
         """
         plain = AUDIO | {"codec_name": "pcm_s16le"}
-        source = FakeSource(b"1", size=99, data=self.PADDED, opened=START)
+        source = ProbedSource(b"1", data=self.PADDED, opened=START)
         probing = self.fetch(source=source)
         self.assertIn(
             Check.SAMPLES, self.answer(probing, probe_output(plain, container="wav")).pending
         )
         self.assertEqual(source.reads, 0)
-        size = len(self.PADDED)
         for outcome in ("arrives", "is late", "is too large"):
-            source = FakeSource(data=self.PADDED, size=size, opened=START, arriving=Deferred())
+            source = ProbedSource(data=self.PADDED, opened=START, fetching=Deferred())
             probing = self.examine(Check.SAMPLES, source)
             self.assertNoResult(probing)
             if outcome == "arrives":
-                source.arriving.callback(None)
+                source.fetching.callback(None)
             elif outcome == "is late":
                 self.clock.advance(10)
             else:
-                source.arriving.errback(SourceTooLarge())
+                source.fetching.errback(SourceTooLarge())
             probe = self.successResultOf(probing)
             codec = "pcm_s32le" if outcome == "arrives" else "pcm_f24le"
             self.assertEqual((probe.codec, probe.file.saw_end), (codec, False))
@@ -600,7 +574,7 @@ class SampleTests(ExaminationCase):
             ),
             (1, b"", True, ProbeFailed),
         ):
-            source = FakeSource(b"%d" % len(self.spawner.children), data=content, size=len(content))
+            source = ProbedSource(b"%d" % len(self.spawner.children), data=content)
             probing = Deferred.fromCoroutine(self.prober.probe(source, pooled=pooled))
             self.spawner.last.exit_and_end(stdout=json.dumps(output).encode())
             words = " ".join(self.spawner.last.arguments)
@@ -618,7 +592,7 @@ class SampleTests(ExaminationCase):
     def test_unread_by_ffprobe(self) -> None:
         """Plain samples in a container that ffprobe refuses are described without it (D43)."""
         for data, container in ((sphere(), "nistsphere"), (sphere()[:99], None)):
-            probing = self.fetch(source=FakeSource(data=data, size=len(data)))
+            probing = self.fetch(source=ProbedSource(data=data))
             # A container that is not on the list is looked for once more, with its signature.
             self.spawner.last.exit_and_end(1, stderr=INVALID)
             if container is None:
@@ -626,7 +600,7 @@ class SampleTests(ExaminationCase):
             else:
                 self.assertEqual(self.successResultOf(probing).container, container)
         refused = sphere(sample_coding="-s9 shortpack")
-        probing = self.fetch(source=FakeSource(data=refused, size=len(refused)))
+        probing = self.fetch(source=ProbedSource(data=refused))
         self.spawner.last.exit_and_end(1, stderr=INVALID)
         self.assertIn("NIST SPHERE", self.failureResultOf(probing, UndecodableSource).value.message)
 
@@ -639,7 +613,7 @@ class SampleTests(ExaminationCase):
             (MUCH_SPACE + 999, local_input(), b"ID3", False),
         ):
             padded = data.ljust(200_000, b"\0")
-            source = FakeSource(data=padded, size=size, opened=opened)
+            source = ProbedSource(data=padded, size=size, opened=opened)
             probing = self.fetch(source=source)
             for option in ("-ignore_length", "-probesize"):
                 self.assertIs(option in self.spawner.last.arguments, expected, option)
@@ -654,12 +628,12 @@ class SourceTests(ProberCase):
 
     def test_how_it_is_opened(self) -> None:
         """A source is opened with AP_PROBE_TIMEOUT; if it cannot be, no child starts."""
-        source = FakeSource(refusal=UpstreamUnavailable())
+        source = ProbedSource(refusal=UpstreamUnavailable())
         self.assert_refused(self.fetch(source=source), UpstreamUnavailable)
         self.assertEqual(self.spawner.children, [])
         null = os.open(os.devnull, os.O_RDONLY)
         self.addCleanup(os.close, null)
-        source = FakeSource()
+        source = ProbedSource()
         source.descriptors = {3: null, 4: null}
         probing = self.fetch(source=source)
         self.assertEqual(source.input_calls, [(10, False)])
@@ -675,7 +649,7 @@ class SourceTests(ProberCase):
             (RenderFailed("The source changed while it was read."), ProbeFailed),
         ):
             for code, number, stderr in ((0, None, b""), (1, None, INVALID), (None, 15, b"")):
-                source = FakeSource(state=b"1")
+                source = ProbedSource(state=b"1")
                 probing = self.fetch(source=source)
                 source.failure = failure
                 if number is not None:
@@ -684,11 +658,11 @@ class SourceTests(ProberCase):
                     code, number, stdout=probe_output(AUDIO), stderr=stderr
                 )
                 self.assert_refused(probing, refusal, (code, number, stderr))
-        self.answer(self.fetch(source=FakeSource(state=b"1")))
+        self.answer(self.fetch(source=ProbedSource(state=b"1")))
 
     def test_replaced(self) -> None:
         """If the end of the source does not arrive, the child is stopped, and reads the start."""
-        source = FakeSource(replacement=START)
+        source = ProbedSource(replacement=START)
         probing = self.fetch(source=source)
         first = self.spawner.last
         source.replacing()
@@ -719,7 +693,7 @@ class SharingTests(ProberCase):
 
     def test_failed_source_of_another(self) -> None:
         """A request is not refused for the source of another one that could not be read."""
-        one, two = FakeSource(state=b"1"), FakeSource(state=b"1")
+        one, two = ProbedSource(state=b"1"), ProbedSource(state=b"1")
         first, second = self.fetch(source=one), self.fetch(source=two)
         one.failure = UpstreamUnavailable()
         self.spawner.last.exit_and_end(stdout=probe_output(AUDIO))
@@ -739,7 +713,7 @@ class SharingTests(ProberCase):
 
     def test_pool_full(self) -> None:
         """A probe that finds no free slot is a 429 at once: there is no queue (D21)."""
-        sources = [FakeSource(name=name) for name in (b"a", b"b", b"a", b"c")]
+        sources = [ProbedSource(name=name) for name in (b"a", b"b", b"a", b"c")]
         for source in sources[:2]:
             self.fetch(source=source).addErrback(lambda _: None)
         shared = self.fetch(source=sources[2]).addErrback(lambda _: None)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
-from twisted.logger import formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.config import Config
+from audioproxy.engine import Engine
+from audioproxy.errors import ProbeFailed
 from audioproxy.grammar.formats import FORMATS
+from audioproxy.grammar.sources import LocalSource
 from audioproxy.media.command.decoding import decoded_stream, decoder_arguments, measure_arguments
 from audioproxy.media.command.encoders import ENCODERS
 from audioproxy.media.command.encoding import encoder_arguments
@@ -23,10 +27,12 @@ from audioproxy.media.reading import SourceLength
 from audioproxy.process.programs import LISTS, Programs, ProgramsMonitor
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.starters import UtilLinuxStarter
+from audioproxy.testing import FakeThreads, memory_parts
 from tests.support.audio import options_of
 from tests.support.http import Log
 from tests.support.probes import Probe
 from tests.support.processes import FakeSpawner
+from tests.support.stores import FakeSources
 
 PROGRAMS = ("/x/ffmpeg", "/x/ffprobe")
 
@@ -211,8 +217,8 @@ class ProgramsMonitorTests(CapabilitiesCase):
             self.assertEqual([True], self.reports)
             self.answer_lists(without=without)
             self.assertEqual([], self.spawner.alive)
-            texts = [str(formatEvent(event)) for event in self.log.events]
-            self.assertEqual([logged] * bool(logged), [text[: len(logged)] for text in texts])
+            texts = [text[: len(logged)] for text in self.log.texts]
+            self.assertEqual([logged] * bool(logged), texts)
             self.reports.clear()
             self.log.events.clear()
 
@@ -261,6 +267,26 @@ class ProgramsMonitorTests(CapabilitiesCase):
         self.successResultOf(stopping)
         monitor.check()
         self.assertEqual(([], []), (self.spawner.alive, self.reports))
+
+    def test_readiness(self) -> None:
+        """A node whose ffprobe is removed, and installed again, is ready without a restart (D34).
+
+        A request finds it missing; then both programs are tried until they run.
+        """
+        doubles = self.spawner, FakeThreads(), FakeSources({b"a.wav": 9}, []), None
+        parts = memory_parts(Config(allow_insecure=True), self.clock, *doubles)
+        node = Engine(replace(parts, programs=self.programs()))
+        self.successResultOf(Deferred.fromCoroutine(node.open()))
+        self.answer_all()
+        self.assertTrue(node.readiness.ready)
+        self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
+        probing = Deferred.fromCoroutine(node.probe(LocalSource(b"a.wav")))
+        self.failureResultOf(probing, ProbeFailed)
+        self.assertFalse(node.readiness.ready)
+        self.spawner.refusal = None
+        self.clock.advance(10)
+        self.answer_all()
+        self.assertTrue(node.readiness.ready)
 
 
 #: Sources that may need a decoder of their own, of integers and of floating-point numbers.

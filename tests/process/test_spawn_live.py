@@ -23,6 +23,7 @@ from audioproxy.process.spawn import Launcher
 from audioproxy.process.starters import Starter, UtilLinuxStarter
 from tests.process.test_child_live import ENVIRONMENT, RealCase
 from tests.support.processes import set_environment
+from tests.support.programs import write_script
 from tests.support.service import PATIENCE, is_running, reactor, until
 
 MEMORY = 1 << 28
@@ -130,10 +131,8 @@ class UtilLinuxTests(SpawnTests):
     def test_without_util_linux(self) -> None:
         """Without util-linux, or with other programs of its names, nothing is limited."""
         folder = Path(self.mktemp()).resolve()
-        folder.mkdir()
         for name in ("prlimit", "setpriv"):
-            (folder / name).write_text("#!/bin/sh\nexit 1\n")
-            (folder / name).chmod(0o755)
+            write_script(folder / name, "#!/bin/sh\nexit 1\n")
         for path in ("/nowhere", str(folder)):
             set_environment(self, PATH=path)
             starter = UtilLinuxStarter.find({"core": (0, 0)})

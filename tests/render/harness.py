@@ -78,20 +78,24 @@ class Client:
 
 
 def answer_probe(
-    child: FakeChild, duration: str | None, container: str = "wav", codec: str = "pcm_s16le"
+    child: FakeChild,
+    duration: str | None,
+    container: str = "wav",
+    codec: str = "pcm_s16le",
+    count: int = 1,
 ) -> None:
-    """Make a probe report decodable audio, and end."""
+    """Make a probe report a number of decodable streams, and end."""
     assert child.arguments[0] == "ffprobe", child.arguments
     form = {"format_name": container} | ({} if duration is None else {"duration": duration})
     stream = {"codec_type": "audio", "codec_name": codec, "sample_rate": "44100", "channels": 2}
-    child.exit_and_end(stdout=json.dumps({"format": form, "streams": [stream]}).encode())
+    child.exit_and_end(stdout=json.dumps({"format": form, "streams": [stream] * count}).encode())
 
 
 class RenderHarness(FakeEngine):
     """A node, by default with one render slot and a variant store."""
 
     def __init__(self, *, stored: bool = True, **settings: Any) -> None:
-        sizes = {b"a.wav": 1000, b"b.wav": 1000, b"huge.wav": 1_000_000}
+        sizes = {b"a.wav": 1000, b"b.wav": 1000}
         super().__init__(sizes=sizes, has_store=stored, **settings)
         self.clients: list[Client] = []
         self.renders = RenderRegistry(self.context)

@@ -7,8 +7,6 @@ import re
 import struct
 from pathlib import Path
 
-from twisted.logger import formatEvent
-
 from audioproxy.media.command.progress import round_up
 from tests.render.test_failures_live import RENDER_TIMEOUT, JumpingReactor
 from tests.support.audio import riff
@@ -70,8 +68,7 @@ class DeadlineTests(ServiceCase):
         """Wait for such a log line, return its percentage and its deadline, and forget the log."""
 
         def find() -> re.Match[str] | None:
-            lines = "\n".join(formatEvent(event) for event in self.log.events)
-            return STOPPED.search(lines)
+            return STOPPED.search("\n".join(self.log.texts))
 
         found = await until(find, "the log line")
         assert found is not None

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from twisted.internet.interfaces import IDelayedCall
-from twisted.logger import LogLevel, formatEvent
 
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR
 from audioproxy.service import AudioProxy
 from tests.support.http import Log
-from tests.support.processes import open_descriptors
+from tests.support.processes import open_descriptors, set_environment
 from tests.support.service import (
     Client,
     ServiceCase,
@@ -67,13 +66,10 @@ class ScriptedEncoderCase(ServiceCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.programs = self.root.with_name("programs")
-        self.programs.mkdir()
-        path = f"{self.programs}:{os.environ['PATH']}"
-        self.patch(os, "environ", {**os.environ, "PATH": path})
         rows = [f"{name}.flac) {script} ;;" for name, script in self.encoder_scripts.items()]
-        (self.programs / "ffmpeg").write_text(ENCODER % "\n".join(rows))
-        (self.programs / "ffmpeg").chmod(0o755)
+        path = self.shadow_ffmpeg(ENCODER % "\n".join(rows))
+        self.programs = Path(path.partition(":")[0])
+        set_environment(self, PATH=path)
         for name in ("good", *self.encoder_scripts):
             self.add(f"{name}.flac", short_flac())
 
@@ -243,7 +239,7 @@ class FailureTests(ScriptedEncoderCase):
         counted = counter_increases(before, await self.until_idle(service))
         for counter, count in Counter(end.counter for end in ends).items():
             self.assertEqual(count, counted[counter], counter)
-        lines = [formatEvent(e) for e in self.log.events if e["log_level"] is LogLevel.warn]
+        lines = self.log.warnings
         for end in ends:
             found = [line for line in lines if re.search(end.line, line)]
             self.assertTrue(found or not end.code, (end, lines))

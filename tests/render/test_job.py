@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from twisted.internet.defer import Deferred
+from twisted.logger import formatEvent
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.errors import EncryptedSource, IrregularSource, RenderTimeout, WrongLength
@@ -16,6 +17,7 @@ from audioproxy.media.inputs import SOURCE_DESCRIPTOR
 from audioproxy.media.seek_point import SeekPoint
 from audioproxy.render.job import Job
 from tests.media.test_encryption import CLEAR, TYPE, entry, movie, track
+from tests.render.harness import answer_probe
 from tests.render.test_render import RenderCase
 from tests.support.flac import frame
 from tests.support.mpeg import adts
@@ -62,6 +64,14 @@ class PreparerTests(RenderCase):
             (Decimal(4), measuring.arguments), (job.source.probe.duration, job.measure)
         )
         self.assertIn("ss=132300", " ".join(job.pipeline.encoder))
+
+    def test_several_streams(self) -> None:
+        """The log says which of several streams is rendered, for debugging (D71)."""
+        begun = self.begin()
+        answer_probe(self.harness.spawner.last, "10", count=2)
+        self.successResultOf(begun)
+        texts = [str(formatEvent(each)) for each in self.log.events]
+        self.assertIn(" renders the first of 2 audio streams", "\n".join(texts))
 
     def test_probed_again(self) -> None:
         """A source that was probed before its download ended is probed again (D61, D64).

@@ -7,7 +7,7 @@ from contextvars import copy_context
 from typing import Any
 
 from twisted.internet.defer import CancelledError
-from twisted.logger import LogLevel, formatEvent
+from twisted.logger import formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
@@ -92,10 +92,6 @@ class RenderCase(SynchronousTestCase):
         counts = self.counts.of("renders_total")
         return {series.split(" ")[2]: count for series, count in counts.items()}
 
-    def warnings(self) -> list[str]:
-        """Return the logged warnings."""
-        return [formatEvent(e) for e in self.log.events if e["log_level"] is LogLevel.warn]
-
 
 class GoodEndTests(RenderCase):
     """Renders that succeed."""
@@ -157,8 +153,8 @@ class LengthTests(RenderCase):
             client, encoder = self.harness.render("f:wav")
             encoder.exit_and_end(stdout=b"RIFF____WAVEdata____audio", stderr=stderr)
             self.assertEqual(client.outcome, "whole")
-            self.assertEqual(len(self.warnings()), 1 if warning else 0)
-            self.assertIn(warning or "", " ".join(self.warnings()))
+            self.assertEqual(len(self.log.warnings), 1 if warning else 0)
+            self.assertIn(warning or "", " ".join(self.log.warnings))
 
 
 class JoiningTests(RenderCase):
@@ -240,6 +236,7 @@ class LaneTests(RenderCase):
         self.assertEqual(("whole", None), (listener.outcome, low.outcome))
         self.finish_encoder()
         self.assertEqual("whole", low.outcome)
+        self.assertIn("render_queue_wait_seconds_count low", self.counts.changes)
 
     def test_joined_while_it_waits(self) -> None:
         """A listener who joins a waiting low render gets the free slot for it."""
@@ -274,11 +271,14 @@ class RefusalTests(RenderCase):
 
     def test_source(self) -> None:
         """A missing source is a 404, one past AP_MAX_SRC_BYTES a 413; no child is started."""
-        for path, refusal in ((b"no.wav", NoSuchSource), (b"huge.wav", SourceTooLarge)):
+        for path, refusal in ((b"no.wav", NoSuchSource), (b"large.wav", SourceTooLarge)):
             self.make()
+            self.harness.sources.sizes[b"large.wav"] = 100_001
             self.harness.start_client(path=path)
             self.assertEqual(self.harness.spawner.children, [])
             self.assert_refused(refusal, had_slot=False)
+        self.harness.sources.sizes[b"a.wav"] = 100_000
+        self.harness.render_whole()
 
     def test_probe(self) -> None:
         """A probe that fails, or exceeds AP_PROBE_TIMEOUT, refuses all clients without a slot."""
@@ -321,6 +321,15 @@ class RefusalTests(RenderCase):
             self.assertEqual([type(client.outcome) for client in waiting], [QueueFull] * 2)
             other.exit_and_end(stdout=b"x")
             self.assertEqual(sum(self.outcomes().values()), 1)
+            self.assertEqual(1, self.counts.changes["render_queue_rejections_total"])
+
+    def test_no_probe_slot(self) -> None:
+        """The 429 of a probe that finds no slot does not count as a rejection of the queue."""
+        self.make(probes=1)
+        self.harness.start_client()
+        refused = self.harness.start_client(path=b"b.wav")
+        self.assertIsInstance(refused.outcome, QueueFull)
+        self.assertNotIn("render_queue_rejections_total", self.counts.changes)
 
     def test_timeout(self) -> None:
         """At AP_RENDER_TIMEOUT clients get 504 or an abort; a child keeps its slot (Errors, 10)."""
@@ -415,7 +424,7 @@ class RefusalTests(RenderCase):
             self.harness.encoder().exit_and_end(stdout=b"total_size=187425\nprogress=end\n" * 20)
             self.harness.threads.run()
             self.assertEqual(client.output_started, options == "f:flac")
-            (warning,) = self.warnings()
+            (warning,) = self.log.warnings
             self.assertIn("a source changed while it was read", warning)
             self.assert_refused(RenderFailed)
 
@@ -477,7 +486,7 @@ class RefusalTests(RenderCase):
         self.render_too_short(b"4000000")
         self.harness.encoder().exit_and_end(1, stderr=b"Empty output")
         self.assertEqual(
-            ["the encoder output no audio (exit status 1: Empty output)"], self.warnings()
+            ["the encoder output no audio (exit status 1: Empty output)"], self.log.warnings
         )
         self.assert_refused(NothingDecoded)
         self.make()
@@ -632,7 +641,7 @@ class IrregularTests(RenderCase):
         for each in (client, late):
             self.assertEqual((each.data, each.outcome), (b"x" * 1000 + b" and more", "whole"))
         self.assertEqual(self.harness.stored(), client.data)
-        self.assertEqual([], self.warnings())
+        self.assertEqual([], self.log.warnings)
 
     def test_two_at_once(self) -> None:
         """Two renders of a source that find the same at once both begin anew."""
@@ -655,7 +664,7 @@ class IrregularTests(RenderCase):
         decoder.exit_and_end(255)
         self.assertIsInstance(client.outcome, OutputDiffers)
         self.assertEqual((client.data, self.harness.stored()), (b"x" * 1000, None))
-        (warning,) = self.warnings()
+        (warning,) = self.log.warnings
         self.assertIn("its next render is whole", warning)
         again = self.harness.start_probed("f:mp3")
         self.end_pipeline(b"whole")

@@ -48,7 +48,7 @@ class StoreCase(RenderCase):
     def warnings(self) -> list[str]:
         """Return the beginning of each logged warning; assert that no error was logged."""
         self.assertEqual(self.log.errors, [])
-        return [text.partition(",")[0].partition(" of ")[0] for text in super().warnings()]
+        return [text.partition(",")[0].partition(" of ")[0] for text in self.log.warnings]
 
     def break_store(self) -> None:
         """Remove the store's folder, so that every operation on the store fails."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from twisted.protocols.portforward import ProxyFactory
-
 from audioproxy.service import BootError
 from tests.support.processes import set_environment
 from tests.support.remote import HOLD, RemoteCase
-from tests.support.service import fetch, reactor, short_flac, until
+from tests.support.service import fetch, short_flac, until
 
 #: Requirements that are named at the end of boot errors.
 RIGHTS = "credentials that may write, read and delete objects there are required"
@@ -70,7 +68,8 @@ class TLSStoreCheckTests(RemoteCase):
 
     async def test_not_trusted(self) -> None:
         """A store is refused at boot if its certificate is not trusted or is for another name."""
-        other_endpoint = f"https://127.1.1.1:{self.forward_from_another_address()}"
+        # An address that is not in the certificate.
+        other_endpoint = f"https://127.1.1.1:{self.relay('127.1.1.1').port}"
         for settings, fault, wanted in (
             ({"ca_bundle": None}, "is not trusted", "AP_VARIANT_S3_CA_BUNDLE with"),
             ({"endpoint": other_endpoint}, "is for another name", "AP_S3_ADDRESSING=path, or"),
@@ -79,14 +78,6 @@ class TLSStoreCheckTests(RemoteCase):
                 await self.new_service(variant_s3=self.s3(**settings)).startService()
             self.assertRegex(str(raised.exception), f"certificate {fault}.*; .*{wanted}")
         self.assertEqual([], self.stored())
-
-    def forward_from_another_address(self) -> int:
-        """Forward to the server from an address that is not in its certificate; return the port."""
-        factory = ProxyFactory("127.0.0.1", self.server.port)
-        factory.noisy = False
-        port = reactor.listenTCP(0, factory, interface="127.1.1.1")
-        self.addCleanup(port.stopListening)
-        return int(port.getHost().port)
 
     async def test_trusted(self) -> None:
         """The service starts if the right bundle is in the store's settings or in SSL_CERT_FILE.

@@ -188,6 +188,7 @@ class BodyTests(ConnectionCase):
         """A body of up to 64 KiB, of any kind, is read and dropped; the connection stays open."""
         form = b"Content-Length: 3\r\nContent-Type: "
         for head, *parts in (
+            (b"Content-Length: 0",),
             (b"Content-Length: 65536", b"x" * 60_000, b"x" * 5536),
             (b"Transfer-Encoding: chunked", b"8000\r\n%b\r\n" % bytes(0x8000), b"0\r\n\r\n"),
             (form + b"application/x-www-form-urlencoded", b"a=b"),

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
-from twisted.logger import LogLevel, formatEvent
+from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.config import Config
@@ -112,8 +112,7 @@ class SourcesTests(SynchronousTestCase):
                     pending.errback(failure)
                     self.failureResultOf(opening, UpstreamUnavailable)
                 slow = [f"a source took {seconds} s to open: {place} is slow"]
-                texts = [formatEvent(event) for event in self.log.events]
-                self.assertEqual(slow if seconds >= 2 else [], texts)
+                self.assertEqual(slow if seconds >= 2 else [], self.log.texts)
 
     def test_unset_setting(self) -> None:
         """Without its setting, a source is a 404; this is logged once, with the setting's name."""

@@ -6,17 +6,17 @@ import errno
 import os
 import tempfile
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
+from unittest.mock import patch
 
 from twisted.internet.defer import CancelledError, Deferred, execute
 from twisted.internet.task import Clock
-from twisted.logger import formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.concurrency.deadlines import Deadline
 from audioproxy.concurrency.threads import ThreadRunner
 from audioproxy.errors import RenderFailed, RenderTimeout, UpstreamUnavailable
-from audioproxy.files.scratch_files import AnonymousFile, AnonymousSpace
+from audioproxy.files.scratch_files import AnonymousSpace
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR
 from audioproxy.media.seek_point import SeekPoint
 from audioproxy.sources import excerpt
@@ -34,41 +34,9 @@ HEAD = b"the headers"
 LOST = UpstreamUnavailable("The connection was lost.")
 
 
-class FullDisk(AnonymousSpace):
-    """Space on a disk to which nothing can be written."""
-
-    async def create(self, seconds: float = 0) -> AnonymousFile:
-        file: Any = FullFile()
-        return file
-
-
-class FullFile:
-    """File on a full disk."""
-
-    def __init__(self) -> None:
-        self.descriptor = os.open("/dev/full", os.O_WRONLY | os.O_CLOEXEC)
-
-    def close(self) -> None:
-        os.close(self.descriptor)
-
-
-class NoDisk(AnonymousSpace):
-    """Space on a disk that takes no file."""
-
-    async def create(self, seconds: float = 0) -> AnonymousFile:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-class CompleteSource(FakeSource):
-    """Source of which all is in an open file."""
-
-    def __init__(self, descriptor: int) -> None:
-        super().__init__(len(CONTENT))
-        self.file = descriptor
-
-    @property
-    def descriptor(self) -> int:
-        return self.file
+def refuse(*_: object) -> NoReturn:
+    """Fail as a full disk does."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class ExcerptTests(SynchronousTestCase):
@@ -79,7 +47,6 @@ class ExcerptTests(SynchronousTestCase):
         self.clock, self.threads = Clock(), FakeThreads()
         self.source = FakeSource(len(CONTENT), CONTENT)
         self.source.is_far = True
-        self.addCleanup(self.source.close)
         self.before = open_descriptors()
 
     def tearDown(self) -> None:
@@ -91,11 +58,10 @@ class ExcerptTests(SynchronousTestCase):
         use: Callable[[SourceFile], Any],
         *,
         skipped: int = 0,
-        space: AnonymousSpace | None = None,
         run_in_thread: ThreadRunner = execute,
     ) -> Deferred[Any]:
         """Open an excerpt, and return what a function returns for it."""
-        space = space or AnonymousSpace()
+        space = AnonymousSpace()
         deadline = Deadline(self.clock, 100, RenderTimeout)
 
         async def run() -> Any:
@@ -115,8 +81,8 @@ class ExcerptTests(SynchronousTestCase):
         """Require a refusal with the status 500, and a warning that names TMPDIR."""
         refusal = self.failureResultOf(opening, RenderFailed).value
         self.assertEqual(refusal.status, 500)
-        (event,) = self.log.events
-        self.assertIn("TMPDIR: No space left on device", formatEvent(event))
+        (text,) = self.log.texts
+        self.assertIn("TMPDIR: No space left on device", text)
 
     def test_whole(self) -> None:
         """A decoder reads the headers, and the source from the place on to its end."""
@@ -150,11 +116,10 @@ class ExcerptTests(SynchronousTestCase):
 
     def test_complete(self) -> None:
         """A source of which all is there is copied in one thread, without the service's reads."""
-        self.source.close()
         with tempfile.TemporaryFile() as file:
             file.write(CONTENT)
             file.flush()
-            self.source = CompleteSource(file.fileno())
+            self.source = FakeSource(len(CONTENT), descriptor=file.fileno())
             point = SeekPoint(0, 1000, "ogg", HEAD, is_end=lambda data: b"\1\0\0" in data, least=9)
             copied = self.copy(point)
             self.assertEqual(copied, (HEAD + CONTENT[1000:])[: len(copied)])
@@ -162,20 +127,17 @@ class ExcerptTests(SynchronousTestCase):
             opening = self.open(point, read, run_in_thread=self.threads.in_thread)
             self.threads.run_next()
             self.assertEqual(self.successResultOf(opening), copied)
-            self.source.close()
 
     def test_unreadable(self) -> None:
         """A source that the system cannot read is a 502, and TMPDIR is not to blame."""
-        self.source.close()
         folder = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
         self.addCleanup(os.close, folder)
         self.before = open_descriptors()
-        self.source = CompleteSource(folder)
+        self.source = FakeSource(len(CONTENT), descriptor=folder)
         opening = self.open(SeekPoint(0, 0, "ogg", HEAD), read)
         self.failureResultOf(opening, UpstreamUnavailable)
-        (event,) = self.log.events
-        self.assertIn("a source cannot be read: Is a directory", formatEvent(event))
-        self.source.close()
+        (text,) = self.log.texts
+        self.assertIn("a source cannot be read: Is a directory", text)
 
     def test_least(self) -> None:
         """The end is not searched ahead of what is surely needed."""
@@ -192,11 +154,10 @@ class ExcerptTests(SynchronousTestCase):
 
     def test_stopped(self) -> None:
         """A copy in a thread ends soon after its render."""
-        self.source.close()
         with tempfile.TemporaryFile() as file:
             file.write(CONTENT)
             file.flush()
-            self.source = CompleteSource(file.fileno())
+            self.source = FakeSource(len(CONTENT), descriptor=file.fileno())
             reads: list[int] = []
             pread = os.pread
 
@@ -211,7 +172,6 @@ class ExcerptTests(SynchronousTestCase):
             self.threads.run()
             self.failureResultOf(opening, CancelledError)
             self.assertEqual(reads, [0])
-            self.source.close()
 
     def test_much(self) -> None:
         """A copy that does not end where it should is given up, before it fills the disk."""
@@ -233,12 +193,11 @@ class ExcerptTests(SynchronousTestCase):
         self.assertEqual(self.copy(point), HEAD + CONTENT[1000:])
 
     def test_full(self) -> None:
-        """A full disk gives the status 500, and a warning that names TMPDIR."""
-        self.assert_failed(self.open(SeekPoint(0, 0, "ogg", HEAD), read, space=FullDisk()))
-
-    def test_no_file(self) -> None:
-        """So does a disk that takes no file."""
-        self.assert_failed(self.open(SeekPoint(0, 0, "ogg", HEAD), read, space=NoDisk()))
+        """A disk without space for bytes, or for a file, is a 500; the warning names TMPDIR."""
+        for owner, name in ((os, "write"), (AnonymousSpace, "create")):
+            with patch.object(owner, name, refuse):
+                self.assert_failed(self.open(SeekPoint(0, 0, "ogg", HEAD), read))
+            self.log.events.clear()
 
     def test_cancelled(self) -> None:
         """A render that is cancelled waits for the thread that writes, and then closes the file."""

@@ -81,6 +81,20 @@ class FileEndTests(FarFileCase):
         version.run()
         self.assertIsInstance(file.failure, RenderFailed)
 
+    def test_too_large_at_the_last_write(self) -> None:
+        """A source without a size whose last byte is written after its end is a 413, too."""
+        version = FakeVersion(bytes(self.most_unknown + 1), is_whole=True)
+        file = self.create(version, is_sized=False)
+        self.is_slow = True
+        file.begin(version.part(0, len(version.content)), None)
+        completing = file.complete()
+        while version.streams[0].is_open:
+            self.threads.run()
+            version.run()
+        self.assertNoResult(completing)
+        self.threads.run()
+        self.assertIsInstance(self.refusal(completing), SourceTooLarge)
+
     def test_closed_during_a_write(self) -> None:
         """A file is closed when its last write is over, and nothing is written after that."""
         version, file = self.created()

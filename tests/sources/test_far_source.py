@@ -64,7 +64,6 @@ class FarSourceCase(FarFileCase):
         *,
         validator: bytes = b"1",
         is_sized: bool = True,
-        starts: bool = True,
         end: Deferred[Part] | None = None,
         unreadable: str = "",
         reads: bool = True,
@@ -72,7 +71,7 @@ class FarSourceCase(FarFileCase):
         """Open a source."""
         size = len(version.content) if is_sized else None
         stop = len(version.content) if version.is_whole else min(START_BYTES, size or 0)
-        start: Part | None = version.part(0, stop) if starts else None
+        start = version.part(0, stop)
         found = Found(b"a", validator, size, version, start, end, unreadable)
         source = self.reading.open(found, reads=reads)
         self.addCleanup(source.close)

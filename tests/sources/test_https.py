@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionRefusedError
-from twisted.logger import formatEvent
 from twisted.python.failure import Failure
 
 from audioproxy.errors import (
@@ -28,6 +27,7 @@ from audioproxy.sources.far_source import FarSource
 from audioproxy.sources.https import HttpsSources
 from audioproxy.sources.https_origin import OriginClient
 from audioproxy.sources.origin_state import OriginState
+from tests.support import far_versions
 from tests.support.far_versions import (
     END,
     LONG,
@@ -111,30 +111,9 @@ class OriginCase(FarClientCase):
             for each in self.network.requests
         ]
 
-    def opened(self, *responses: Script, reads: bool = True) -> FarSource:
-        """Open the source with these responses of the origin, and close the one before it."""
-        self.close_last()
-        self.network.requests.clear()
-        self.network.scripts += responses
-        self.last = self.result_of(self.sources.open(SOURCE, reads=reads))
-        # The end of the source is requested when the start is there.
-        self.network.run()
-        return self.last
-
-    def opened_anew(self, *responses: Script) -> FarSource:
-        """Open the source, of which nothing is known."""
-        self.forget()
-        return self.opened(*responses)
-
-    def long(self) -> FarSource:
-        """Open the long source, of which nothing is known."""
-        return self.opened_anew(FIRST, LAST)
-
-    def refused(self, kind: type[Refusal], *responses: Script) -> None:
-        """Assert that opening the source is refused after these responses."""
-        self.network.scripts += responses
-        self.error_of(self.sources.open(SOURCE), kind)
-        self.assertEqual([], self.network.scripts)
+    def open_source(self, reads: bool) -> Coroutine[Any, Any, FarSource]:
+        """Open the source."""
+        return self.sources.open(SOURCE, reads=reads)
 
     def respond(self, *packets: bytes) -> None:
         """Send packets from the origin."""
@@ -142,7 +121,7 @@ class OriginCase(FarClientCase):
         self.network.run()
 
 
-class OpenTests(OriginCase):
+class OpenTests(OriginCase, far_versions.StartTests):
     """`HttpsSources.open`: requests, and interpretation of the responses."""
 
     def test_one_request(self) -> None:
@@ -186,54 +165,6 @@ class OpenTests(OriginCase):
         """A HEAD asks for 64 KiB, and reads nothing more."""
         found = self.opened(ranged(0, 65_535), reads=False)
         self.assertEqual((10**6, ["0-65535"]), (found.size, self.ranges))
-
-    def test_new_connections(self) -> None:
-        """Where connections have to be made, the end is requested beside the start.
-
-        It is requested again, by its place, if that fails; and not needed for a small source.
-        """
-        last = "-131072"
-        for end, start, requests in (
-            (ranged(868_928, 999_999), FIRST, {last, START}),
-            (ranged(868_928, 999_999, {"ETag": '"2"'}), FIRST, {last, START, END}),
-            (ranged(868_929, 999_999), FIRST, {last, START, END}),
-            (reply(416), FIRST, {last, START, END}),
-            (reply(400), FIRST, {last, START, END}),
-            (reply(503), FIRST, {last, START, END}),
-            (WHOLE, WHOLE, {last, START}),
-        ):
-            responses = {f"bytes={last}": end, f"bytes={START}": start, f"bytes={END}": LAST}
-
-            def respond(peer: Peer, request: Any, responses: Any = responses) -> None:
-                peer.send(responses[request.headers["range"]])
-
-            self.forget()
-            self.is_connected = False
-            found = self.opened(*[respond] * len(requests))
-            self.is_connected = True
-            self.network.run()
-            self.assertEqual(requests, set(self.ranges))
-            self.assertEqual([], self.network.scripts)
-            if start is FIRST:
-                self.assert_read(found, place=999_990)
-
-    def test_no_source_at_new_connections(self) -> None:
-        """A source that is missing is refused, whatever the request for its end returns."""
-        self.is_connected = False
-        for end in (reply(404), ranged(868_928, 999_999)):
-            self.refused(NoSuchSource, end, reply(404))
-
-    def test_known(self) -> None:
-        """A source whose blocks are kept is looked up with one byte, on a kept connection."""
-        self.opened(FIRST, LAST)
-        peers = len(self.network.peers)
-        for reads in (True, False):
-            found = self.opened(serve, reads=reads)
-            self.assertEqual(["0-0"], self.ranges)
-            self.assertEqual(peers, len(self.network.peers))
-        found = self.opened(serve)
-        self.assert_read(found, place=5)
-        self.assertEqual(["0-0"], self.ranges)
 
     def test_known_and_changed(self) -> None:
         """Another version than the one that is kept is read from the origin."""
@@ -380,7 +311,7 @@ class OpenTests(OriginCase):
         self.error_of(self.sources.open(SOURCE), UpstreamUnavailable)
         self.refuse_all(UntrustedCertificate("it has expired"))
         self.error_of(self.sources.open(SOURCE), UpstreamUnavailable)
-        first, second = map(formatEvent, log.events)
+        first, second = log.texts
         self.assertIn("the origin origin.test is unreachable: ", first)
         self.assertEqual("the origin origin.test is not trusted: it has expired", second)
 
@@ -527,9 +458,9 @@ class PrivateTests(OriginCase):
         log = Log(self)
         self.refused(NotFound, redirect("https://b.origin.test/private"), reply(401))
         self.assertEqual([[], []], self.sent)
-        (event,) = log.events
-        self.assertIn("no redirect carries them", formatEvent(event))
-        self.assertNotIn("s3cret", f"{event}")
+        (text,) = log.texts
+        self.assertIn("no redirect carries them", text)
+        self.assertNotIn("s3cret", f"{log.events}")
 
     def test_log(self) -> None:
         """Refused headers are a 404 as any, and a line in the log; no line has a value.
@@ -541,7 +472,7 @@ class PrivateTests(OriginCase):
             self.refused(NotFound, reply(status))
             self.refused(NotFound, redirect("https://a.origin.test/"), reply(status))
         self.refused(UpstreamUnavailable, cut(b"SSH-Bearer s3cret\r\n\r\n"))
-        lines = list(map(formatEvent, log.events))
+        lines = log.texts
         self.assertEqual(3, len(lines), lines)
         for status, line in zip((401, 403), lines, strict=False):
             self.assertIn(f"the origin origin.test responds with {status}: its headers", line)
@@ -554,9 +485,8 @@ class PrivateTests(OriginCase):
         log = Log(self)
         self.refuse_all(PrivateAddress("no address of it is public"))
         self.error_of(self.sources.open(SOURCE), NotFound)
-        (line,) = map(formatEvent, log.events)
         text = "the origin origin.test is refused by AP_SOURCE_DENY_PRIVATE: no address of it is"
-        self.assertEqual(f"{text} public", line)
+        self.assertEqual([f"{text} public"], log.texts)
 
 
 class OriginStateTests(OriginCase):
@@ -706,17 +636,13 @@ class RetryTests(OriginCase):
         self.exactly(opening, UpstreamUnavailable)
         self.exactly(self.asked_again([], busy(429, "30")), UpstreamUnavailable)
         expected = [f"the origin origin.test responds with {status}" for status in (503, 429)]
-        self.assertEqual(expected, list(map(formatEvent, log.events)))
-        self.network.scripts += [reply(501), reply(501), WHOLE]
-        opening = self.begin(self.sources.open(SOURCE))
-        self.network.advance(0.5)
-        self.successResultOf(opening).close()
+        self.assertEqual(expected, log.texts)
+        self.opened(reply(501), reply(501), WHOLE)
 
     def asked_again(self, seconds: list[float], *responses: Script) -> Deferred[FarSource]:
         """Start to open a source; the origin is asked again after each of some times."""
         self.forget()
-        self.network.scripts += responses
-        opening = self.begin(self.sources.open(SOURCE))
+        opening = self.begin_to_open(*responses)
         for delay in seconds:
             self.assertNoResult(opening)
             self.network.advance(delay - 0.01)
@@ -753,8 +679,7 @@ class RetryTests(OriginCase):
                 self.assertNoResult(reading)
                 self.network.advance(delay)
             self.exactly(reading, UpstreamUnavailable)
-            texts = list(map(formatEvent, log.events))
-            self.assertIn("the origin origin.test does not return a source: ", texts[-1])
+            self.assertIn("the origin origin.test does not return a source: ", log.texts[-1])
             self.network.scripts.clear()
             found = self.opened(serve)
             self.assert_read(found, serve)
@@ -828,8 +753,6 @@ class CopyTests(OriginCase):
             self.exactly(self.complete(found), kind)
             self.assertIsInstance(found.failure, kind)
             self.assertFalse(found.has_certain_identity())
-        found = self.opened_anew(cut(reply(200, LONG[:-5], length=len(LONG))))
-        self.exactly(self.complete(found), UpstreamUnavailable)
 
     def test_without_a_marked_end(self) -> None:
         """A body that ends with the connection, without TLS, may be cut, and is a 502 (D48)."""
@@ -946,14 +869,13 @@ class DeadlineTests(OriginCase):
     def test_stalling_everywhere(self) -> None:
         """Each request of a look-up may take fifteen seconds."""
         for responses in ((), (reply(416),)):
-            self.network.scripts += responses
-            asking = self.begin(self.sources.open(SOURCE))
+            asking = self.begin_to_open(*responses)
             self.network.advance(15)
             self.exactly(asking, UpstreamUnavailable)
 
     def test_slow_everywhere(self) -> None:
         """All requests of a look-up, redirects included, may take thirty seconds together."""
-        asking = self.begin(self.sources.open(SOURCE))
+        asking = self.begin_to_open()
         for hop in range(2):
             self.network.advance(14)
             self.peer.send(reply(302, b"", {"Location": f"/{hop}"}))
@@ -968,8 +890,7 @@ class DeadlineTests(OriginCase):
     def test_cancelled_open(self) -> None:
         """A cancelled look-up aborts its request, and is not repeated."""
         for responses in ((), (busy(),)):
-            self.network.scripts += responses
-            asking = self.begin(self.sources.open(SOURCE))
+            asking = self.begin_to_open(*responses)
             asking.cancel()
             self.network.run()
             self.exactly(asking, CancelledError)

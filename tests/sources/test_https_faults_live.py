@@ -148,22 +148,6 @@ class BrokenTests(TroubleCase):
             found = response.status, response.complete, response.body == usual.body
             self.assertEqual((200, True, True), found, (row, response.body[:200]))
 
-    async def test_for_good(self) -> None:
-        """A request that fails permanently gives 502 or a broken stream.
-
-        The failed render is counted, and nothing is stored.
-        """
-        good, busy = File(self.long), Status(429, ("Retry-After: 99",))
-        urls = [self.put(FailingAt(number, good, busy)) for number in (2, 3)]
-        service = self.start(max_concurrency=9)
-        before = await scrape(service.metrics_port)
-        await self.assert_refused(service, urls, 502)
-        expected = {'renders_total{format="wav",outcome="upstream_unavailable"}': len(urls)}
-        self.assertEqual(expected, await self.renders(service, before))
-        # Peaks send nothing before the end of the source.
-        responses = await self.assert_refused(service, urls, 502, "f:peaks")
-        self.assertEqual({502}, {response.status for response in responses})
-
 
 class ReplacedTests(TroubleCase):
     """Sources that change between the first request and the last byte"""

@@ -185,25 +185,6 @@ class RequestTests(HttpsCase):
             self.assertEqual([], between, (name, ranges))
 
 
-class LimitTests(HttpsCase):
-    """AP_MAX_SRC_BYTES, which does not apply to info documents"""
-
-    async def test_at_the_byte(self) -> None:
-        """A source of that many bytes renders; one of one more is a 413, however it is served."""
-        data = sound("a.wav", "20")
-        exact = self.start(max_src_bytes=len(data), variant_store=None)
-        short = self.start(max_src_bytes=len(data) - 1, variant_store=None)
-        for number, more in enumerate(({}, CHUNKED)):
-            url = self.origin.put(f"/{number}.wav", File(data, **more))
-            for service, status in ((exact, 200), (short, 413)):
-                response = await fetch(service.port, self.path(url, "f:mp3"))
-                found = response.status, response.complete
-                # A size that nobody states is known when the source has arrived.
-                self.assertEqual((status, True), found, (more, response.body[:200]))
-                info = await fetch(service.port, self.path(url, "info"))
-                self.assertEqual(200, info.status, more)
-
-
 class RefusalTests(HttpsCase):
     """Refusals of sources"""
 

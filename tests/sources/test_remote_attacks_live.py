@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from tests.sources.test_https_live import HttpsCase, authority
 from tests.sources.test_local_attacks_live import (
@@ -18,40 +17,9 @@ from tests.sources.test_local_attacks_live import (
     local_path,
 )
 from tests.support.attacks import Recorder
-from tests.support.authority import Authority
 from tests.support.http import KEY, SALT
 from tests.support.origins import File, Redirect, open_origin
 from tests.support.service import children, fetch, until
-
-
-class CertificateTests(HttpsCase):
-    """Origins with wrong certificates."""
-
-    async def test_wrong(self) -> None:
-        """An origin with an invalid certificate gives 502 and gets no request (D42, D48).
-
-        So does a good origin that redirects to one of them.
-        """
-        other = Authority(Path(self.mktemp()).resolve())
-        origins = [
-            open_origin(self, wrong)
-            for wrong in (
-                authority().make_self_signed("localhost"),
-                authority().issue_expired("localhost"),
-                authority().issue("127.0.0.1"),
-                other.issue("localhost"),
-            )
-        ]
-        urls = [origin.put("/good.wav", inside()) for origin in origins]
-        urls += [self.origin.put(f"/{n}", Redirect(url)) for n, url in enumerate(urls)]
-        port = self.start().port
-        for options, method in (("f:wav", b"GET"), ("info", b"HEAD")):
-            targets = [self.path(url, options) for url in urls]
-            for response in await fetch_limited(port, targets, method):
-                self.assertEqual(502, response.status)
-        for origin in origins:
-            self.assertTrue(origin.connections)
-            self.assertEqual([], origin.requests)
 
 
 class NameTests(HttpsCase):

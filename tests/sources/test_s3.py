@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import Any
 
-from twisted.internet.defer import Deferred
 from twisted.logger import LogLevel, formatEvent
 
 from audioproxy.config import S3Config
@@ -21,6 +21,7 @@ from audioproxy.s3.errors import Denied
 from audioproxy.s3.objects import ObjectStore
 from audioproxy.sources.far_source import FarSource
 from audioproxy.sources.s3 import S3Sources
+from tests.support import far_versions
 from tests.support.far_versions import (
     END,
     LONG,
@@ -29,12 +30,11 @@ from tests.support.far_versions import (
     TAGGED,
     FarClientCase,
     busy,
-    cut,
     ranged,
     serve,
 )
 from tests.support.http import Log
-from tests.support.wire import Peer, Script, attempts, error, is_signed, reply
+from tests.support.wire import attempts, error, is_signed, reply
 
 SECRET, TOKEN = "a-secret-that-nobody-may-see", "a-token-that-nobody-may-see"
 #: A source that is read to its end with one response.
@@ -55,35 +55,9 @@ class SourceCase(FarClientCase):
         for event in self.log.events:
             self.assertNotRegex(f"{event} {formatEvent(event)}", f"{SECRET}|{TOKEN}|Signature=")
 
-    @property
-    def warnings(self) -> list[str]:
-        """The log lines that are no messages for debugging."""
-        return [formatEvent(each) for each in self.log.events if each["log_level"] > LogLevel.debug]
-
-    def begin_to_open(self, *responses: Script, reads: bool = True) -> Deferred[FarSource]:
-        """Start to open a source with these responses of the store."""
-        self.close_last()
-        self.network.requests.clear()
-        self.network.scripts[:] = responses
-        return self.begin(self.objects.open(S3Source("bucket", b"a.mp3"), reads=reads))
-
-    def open(self, *responses: Script, reads: bool = True) -> FarSource:
-        """Open a source with these responses of the store, which may be busy once."""
-        opening = self.begin_to_open(*responses, reads=reads)
-        if not opening.called:
-            self.network.advance(1)
-        self.last = self.successResultOf(opening)
-        self.network.run()
-        return self.last
-
-    def opened_anew(self, *responses: Script) -> FarSource:
-        """Open a source of which nothing is known."""
-        self.forget()
-        return self.open(*responses)
-
-    def long(self) -> FarSource:
-        """Open the long source, of which nothing is known."""
-        return self.opened_anew(serve, serve)
+    def open_source(self, reads: bool) -> Coroutine[Any, Any, FarSource]:
+        """Open a source."""
+        return self.objects.open(S3Source("bucket", b"a.mp3"), reads=reads)
 
 
 class RequestBucketListTests(SourceCase):
@@ -96,38 +70,8 @@ class RequestBucketListTests(SourceCase):
         self.assertEqual("status 403, AccessDenied", str(refusal))
 
 
-class OpenTests(SourceCase):
+class OpenTests(SourceCase, far_versions.StartTests):
     """`S3Sources.open`"""
-
-    def test_new_connections(self) -> None:
-        """Where connections have to be made, the end is requested beside the start."""
-        last, start, end = "bytes=-131072", "bytes=0-262143", "bytes=917504-999999"
-        for answer, requests in (
-            (ranged(868_928, 999_999), {last, start}),
-            (ranged(868_928, 999_999, {"ETag": '"2"'}), {last, start, end}),
-            (reply(416), {last, start, end}),
-            (busy(503), {last, start, end}),
-        ):
-
-            def respond(peer: Peer, request: Any, answer: bytes = answer) -> None:
-                if request.headers["range"] == last:
-                    peer.send(answer)
-                else:
-                    serve(peer, request)
-
-            self.forget()
-            self.is_connected = False
-            found = self.open(*[respond] * len(requests))
-            self.assertEqual(requests, {each.headers["range"] for each in self.network.requests})
-            reading = self.begin(found.read(999_990, 10))
-            self.network.run()
-            self.assertEqual(LONG[-10:], self.successResultOf(reading))
-
-    def test_no_object_at_new_connections(self) -> None:
-        """An object that is missing is refused, whatever the request for its end returns."""
-        self.is_connected = False
-        missing = reply(404, error("NoSuchKey"))
-        self.failureResultOf(self.begin_to_open(missing, missing), NoSuchSource)
 
     def test_one_request(self) -> None:
         """One signed GET of the start is sufficient; the end of a long source follows.
@@ -148,16 +92,9 @@ class OpenTests(SourceCase):
                 self.assertTrue(is_signed(request, SECRET))
 
     def test_stat(self) -> None:
-        """A HEAD, and a source whose blocks are kept, need one byte on a kept connection."""
-        self.assertEqual(len(LONG), self.open(serve, reads=False).size)
+        """A HEAD needs one byte."""
+        self.assertEqual(len(LONG), self.opened(serve, reads=False).size)
         self.assertEqual(["0-0"], self.ranges)
-        self.long()
-        peers = len(self.network.peers)
-        for reads in (True, False, True):
-            opened = self.open(serve, reads=reads)
-            self.assertEqual((len(LONG), ["0-0"]), (opened.size, self.ranges))
-        self.assert_read(opened, place=5)
-        self.assertEqual((1, peers), (len(self.network.requests), len(self.network.peers)))
 
     def test_tags(self) -> None:
         """Weak, malformed and very long ETags are ignored; other ETags are used unchanged."""
@@ -179,7 +116,7 @@ class OpenTests(SourceCase):
         info event. Rejected credentials, a wrong clock and other errors log a warning. Each has
         this text alone. A missing source, and one that is opened, log nothing.
         """
-        self.open(WHOLE)
+        self.opened(WHOLE)
         denied, broken = LogLevel.info, LogLevel.warn
         rejected, skewed = "valid credentials are required", "a correct clock is required"
         for refusal, kind, status, code in (
@@ -222,7 +159,7 @@ class OpenTests(SourceCase):
 
     def test_busy(self) -> None:
         """A store that is busy once is asked again."""
-        self.open(busy(), WHOLE)
+        self.opened(busy(), WHOLE)
 
     def test_encoded(self) -> None:
         """A compressed object is a 415 when it is read; a coding that encodes nothing is not.
@@ -267,13 +204,8 @@ class ReadTests(SourceCase):
             self.assertFalse(self.result_of(opened.unchanged()))
             self.assertFalse(opened.has_certain_identity())
             # What is known of it is of no use any more.
-            self.open(serve, serve)
+            self.opened(serve, serve)
             self.assertEqual([START, END], self.ranges)
-
-    def test_without_a_tag(self) -> None:
-        """An object without an ETag that is cut is not requested again."""
-        opened = self.opened_anew(cut(reply(200, LONG[:-5], length=len(LONG))))
-        self.exactly(self.complete(opened), UpstreamUnavailable)
 
     def test_refused(self) -> None:
         """A range that is refused is the same refusal as a source that is, and is logged once."""
@@ -288,4 +220,5 @@ class ReadTests(SourceCase):
             opened = self.long()
             self.log.events.clear()
             self.exactly(self.read(opened, response), kind)
-            self.assertEqual(lines, len(self.warnings), response[:20])
+            logged = [each for each in self.log.events if each["log_level"] > LogLevel.debug]
+            self.assertEqual(lines, len(logged), response[:20])

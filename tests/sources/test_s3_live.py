@@ -1,4 +1,4 @@
-"""Sources in a bucket: the same audio as from a file, equal refusals, and no secrets in the log."""
+"""Sources in a bucket: any keys, equal refusals, and no secrets in the log."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IResolverSimple
 from zope.interface import implementer
 
-from tests.support.remote import HOLD, PASS, RemoteCase, RequestAction, key_of
+from tests.support.remote import HOLD, PASS, RemoteCase
 from tests.support.s3 import Identity
 from tests.support.service import (
-    encoders,
     fetch,
     generate_audio,
     long_flac,
@@ -22,7 +21,6 @@ from tests.support.service import (
     signed,
     until,
 )
-from tests.support.wire import Request
 
 SINE = ("-f", "lavfi", "-i", "sine=frequency=330:sample_rate=44100:duration=1.5")
 
@@ -37,50 +35,16 @@ KEYS = (
 )
 
 
-MID_SOURCE_BYTES = 512 * 1024
-#: Seeds of two different noises.
-OLD, NEW = 400, 500
-
-
-@cache
-def noise(name: str, seed: int) -> bytes:
-    """Return half a minute of incompressible noise, made once for all tests."""
-    source = f"anoisesrc=amplitude=0.1:sample_rate=44100:duration=30:seed={seed},aformat=s16"
-    path = Path(f"sounds/s3/{seed}-{name}").resolve()
-    return generate_audio(path, "-f", "lavfi", "-i", source).read_bytes()
-
-
 @cache
 def sound(name: str) -> bytes:
     """Return an audio file of one and a half seconds, made once for all tests."""
     return generate_audio(Path("sounds/s3", name).resolve(), *SINE).read_bytes()
 
 
-class SameAudioTests(RemoteCase):
-    """Objects compared with local files, on a server with a private authority's certificate."""
+class KeyTests(RemoteCase):
+    """Keys of objects, on a server with a private authority's certificate."""
 
     tls = True
-
-    async def test_same_as_a_file(self) -> None:
-        """Variants and info documents of an object equal those of a file with the same bytes."""
-        # An m4a has its index at the end, so it is read in several ranges.
-        for name in ("a.ogg", "a.m4a"):
-            self.add(name, sound(name))
-            self.put(name, sound(name))
-        service = await self.boot(local_root=str(self.root), variant_store=None)
-        requests = (
-            ("a.m4a", "info"),
-            ("a.m4a", "f:opus/t:0.5:0.5/fade:0.1:0.2"),
-            ("a.ogg", "f:peaks/pts:10/norm:ebu"),
-        )
-        for name, options in requests:
-            paths = (signed(f"/{options}/plain/local://{name}"), self.url(name, options))
-            clients = [await send(service.port, path) for path in paths]
-            local, remote = [await client.end() for client in clients]
-            self.assertEqual((200, True), (remote.status, remote.complete), (name, options))
-            self.assertEqual(local.body, remote.body, (name, options))
-            if options == "info":
-                self.assertEqual(len(sound(name)), remote.document["size"])
 
     async def test_keys(self) -> None:
         """Keys may contain characters that are special to URLs, shells or ffmpeg (D15).
@@ -194,66 +158,6 @@ class AddressingTests(RemoteCase):
         self.assertEqual(miss.body, server.fetch(location).require_success().body)
         no_label = await fetch(port, self.url("a", bucket="UPPER"))
         self.assertEqual((404, "not_found"), (no_label.status, no_label.error))
-
-
-class ChangedTests(RemoteCase):
-    """Objects replaced during a render; If-Match with the ETag prevents a mix of both versions."""
-
-    async def setUp(self) -> None:
-        await super().setUp()
-        self.source = self.relay()
-        self.port = (await self.boot(source_s3=self.s3(self.source))).port
-
-    def replace_before(self, number: int, key: str, data: bytes) -> list[Request]:
-        """Replace an object before the n-th request, and return the list of requests."""
-        received: list[Request] = []
-
-        def rule(request: Request) -> RequestAction:
-            received.append(request)
-            if len(received) == number:
-                self.put(key, data)
-            return PASS
-
-        self.source.rule = rule
-        return received
-
-    async def test_before_the_first_byte(self) -> None:
-        """An object that is replaced before the first byte is opened anew.
-
-        The response is that of the new version, of which alone something is stored.
-        """
-        self.put("new.m4a", noise("a.m4a", NEW))
-        for number, options in ((2, "f:mp3"), (2, "info"), (2, "f:peaks"), (3, "f:peaks/pts:9")):
-            self.source.rule = lambda request: PASS
-            new = await fetch(self.port, self.url("new.m4a", options))
-            self.put("a.m4a", noise("a.m4a", OLD))
-            received = self.replace_before(number, "a.m4a", noise("a.m4a", NEW))
-            response = await fetch(self.port, self.url("a.m4a", options))
-            self.assertEqual((200, new.body), (response.status, response.body), options)
-            self.assertIn("if-match", received[number - 1].headers)
-
-    async def test_while_it_is_read(self) -> None:
-        """A source replaced during a range request gives the old variant or a broken stream."""
-        for name, seed in (("a.wav", OLD), ("old.wav", OLD), ("new.wav", NEW)):
-            self.put(name, noise("a.wav", seed))
-        self.source.rule = lambda request: MID_SOURCE_BYTES
-        client = await send(self.port, self.url("a.wav", "f:flac"))
-        await until(
-            lambda: client.response and self.source.stalled, "a stalled connection to the store"
-        )
-        self.put("a.wav", noise("a.wav", NEW))
-        self.source.release()
-        response = await client.end()
-        old, new = [
-            await fetch(self.port, self.url(name, "f:flac")) for name in ("old.wav", "new.wav")
-        ]
-        self.assertNotEqual(new.body, response.body)
-        if response.complete:
-            self.assertTrue(old.body == response.body, "a mix of the old and the new source")
-        else:
-            await until(lambda: not encoders(), "the encoder to end")
-            stored = await self.until_stored(2)
-            self.assertEqual(sorted([key_of(old), key_of(new)]), stored)
 
 
 class LogTests(RemoteCase):

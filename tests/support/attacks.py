@@ -15,7 +15,7 @@ from twisted.internet.inotify import IN_OPEN, INotify
 from twisted.python.filepath import FilePath
 
 from tests.support.mp4 import box, full_box
-from tests.support.programs import FFMPEG
+from tests.support.programs import FFMPEG, write_script
 from tests.support.service import Process, until
 
 reactor: Any = _reactor
@@ -184,11 +184,9 @@ class Recorder:
     def __init__(self, folder: Path) -> None:
         programs, self._log = folder / "programs", folder / "log"
         self._log.mkdir(parents=True)
-        programs.mkdir()
         for name in ("ffmpeg", "ffprobe"):
             text = _RECORDER.format(folder=self._log, program=shutil.which(name))
-            (programs / name).write_text(text)
-            (programs / name).chmod(0o755)
+            write_script(programs / name, text)
         self.path = f"{programs}:{os.environ['PATH']}"
 
     def runs(self) -> list[Run]:

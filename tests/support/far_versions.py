@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, cast
 
@@ -14,13 +14,14 @@ from twisted.internet.defer import Deferred, execute
 from twisted.internet.interfaces import IConsumer
 from twisted.internet.task import Clock
 
+from audioproxy.errors import NoSuchSource, Refusal, UpstreamUnavailable
 from audioproxy.files.streams import ConsumerGone
 from audioproxy.http_client.client import HttpClient, Response
 from audioproxy.media.inputs import Input
 from audioproxy.sources.far_files import FarFiles
 from audioproxy.sources.far_source import FarReading, FarSource
 from audioproxy.sources.fetch import Part
-from tests.support.wire import ClientCase, Peer, Request, Script, reply
+from tests.support.wire import ClientCase, Peer, Request, Script, error, reply
 
 TAGGED = {"ETag": '"1"', "Last-Modified": "then"}
 
@@ -251,6 +252,41 @@ class FarClientCase(ClientCase):
             self.last.close()
             self.network.run()
 
+    def begin_to_open(self, *responses: Script, reads: bool = True) -> Deferred[FarSource]:
+        """Close the last source, and start to open one with these responses."""
+        self.close_last()
+        self.network.requests.clear()
+        self.network.scripts[:] = responses
+        return self.begin(self.open_source(reads))
+
+    def open_source(self, reads: bool) -> Coroutine[Any, Any, FarSource]:
+        """Open the source of the tests."""
+        raise NotImplementedError
+
+    def opened(self, *responses: Script, reads: bool = True) -> FarSource:
+        """Open the source with these responses, one of which may be that of a busy server."""
+        opening = self.begin_to_open(*responses, reads=reads)
+        if not opening.called:
+            self.network.advance(1)
+        self.last = self.successResultOf(opening)
+        # The end of the source is requested when the start is there.
+        self.network.run()
+        return self.last
+
+    def opened_anew(self, *responses: Script) -> FarSource:
+        """Open the source, of which nothing is known."""
+        self.forget()
+        return self.opened(*responses)
+
+    def long(self) -> FarSource:
+        """Open the long source, of which nothing is known."""
+        return self.opened_anew(serve, serve)
+
+    def refused(self, kind: type[Refusal], *responses: Script) -> None:
+        """Assert that opening the source is refused after these responses."""
+        self.exactly(self.begin_to_open(*responses), kind)
+        self.assertEqual([], self.network.scripts)
+
     def forget(self) -> None:
         """Close the source that was opened last, and remove all files."""
         self.close_last()
@@ -290,3 +326,59 @@ class FarClientCase(ClientCase):
         """Return the content of a source that is complete."""
         assert found.descriptor is not None
         return os.pread(found.descriptor, 10**7, 0)
+
+
+class StartTests(FarClientCase):
+    """What is requested when a source of either kind is opened."""
+
+    def test_new_connections(self) -> None:
+        """Where connections have to be made, the end is requested beside the start.
+
+        It is requested again, by its place, if that fails; and not needed for a small source.
+        """
+        last, small = "-131072", reply(200, b"0123456789", TAGGED)
+        for end, requests in (
+            (ranged(868_928, 999_999), {last, START}),
+            (small, {last, START}),
+            (ranged(868_928, 999_999, {"ETag": '"2"'}), {last, START, END}),
+            (ranged(868_929, 999_999), {last, START, END}),
+            *((reply(status), {last, START, END}) for status in (400, 416, 503)),
+        ):
+
+            def respond(peer: Peer, request: Request, end: bytes = end) -> None:
+                if request.headers["range"] == f"bytes={last}" or end == small:
+                    peer.send(end)
+                else:
+                    serve(peer, request)
+
+            self.forget()
+            self.is_connected = False
+            found = self.opened(*[respond] * len(requests))
+            self.is_connected = True
+            self.network.run()
+            self.assertEqual(requests, set(self.ranges))
+            self.assertEqual([], self.network.scripts)
+            if end != small:
+                self.assert_read(found, place=999_990)
+
+    def test_no_source_at_new_connections(self) -> None:
+        """A source that is missing is refused, whatever the request for its end returns."""
+        self.is_connected = False
+        missing = reply(404, error("NoSuchKey"))
+        for end in (missing, ranged(868_928, 999_999)):
+            self.refused(NoSuchSource, end, missing)
+
+    def test_known(self) -> None:
+        """A source whose blocks are kept is looked up with one byte, on a kept connection."""
+        self.long()
+        peers = len(self.network.peers)
+        for reads in (True, False, True):
+            found = self.opened(serve, reads=reads)
+            self.assertEqual((len(LONG), ["0-0"]), (found.size, self.ranges))
+        self.assert_read(found, place=5)
+        self.assertEqual((1, peers), (len(self.network.requests), len(self.network.peers)))
+
+    def test_cut_without_a_validator(self) -> None:
+        """A source without a validator whose body is cut is not requested again."""
+        found = self.opened_anew(cut(reply(200, LONG[:-5], length=len(LONG))))
+        self.exactly(self.complete(found), UpstreamUnavailable)

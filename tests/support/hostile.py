@@ -1,13 +1,13 @@
 """Attempts of code that has taken over a decoder to reach more than its source and its output.
 
 This is one file of the standard library alone, because it runs as the source of a child: it may
-open no other module. It runs as ``python3 -I -S``. Its arguments are its targets as JSON, and the
-number of the attempt to begin with. It prints a line for each attempt: the name, a tab, and
-``succeeded`` or why it failed. An attempt succeeds only where its effect is seen, the kernel has
-done what it asks for, or the kernel knows a system call that no cell has. Where the process can
-fork, each attempt has a process of its own. A line without an outcome says that the attempt ended
-the process. `tests.process.test_cell_live` prepares the targets, and compares the outcomes with
-those outside a cell.
+open no other module. It runs as ``python3 -I -S``. Its arguments are its targets as JSON, with the
+numbers of system calls, and the number of the attempt to begin with. It prints a line for each
+attempt: the name, a tab, and ``succeeded`` or why it failed. An attempt succeeds only where its
+effect is seen, the kernel has done what it asks for, or the kernel knows a system call that no cell
+has. Where the process can fork, each attempt has a process of its own. A line without an outcome
+says that the attempt ended the process. `tests.process.test_cell_live` prepares the targets, and
+compares the outcomes with those outside a cell.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import json
 import mmap
 import os
 import platform
+import re
 import resource
 import signal
 import socket
@@ -28,7 +29,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,47 +38,28 @@ LIBC.syscall.restype = ctypes.c_long
 LIBC.mmap.restype = ctypes.c_void_p
 IS_X86 = platform.machine() == "x86_64"
 #: System calls that the filter of a cell does not know: each fails as in a kernel without it,
-#: whatever its arguments are. The numbers are those of x86-64 and of aarch64, or of both. -1 does
-#: not exist.
-UNKNOWN: dict[str, tuple[int, int] | int] = {
-    "acct": (163, 89), "add_key": (248, 217), "bind": (49, 200), "bpf": (321, 280),
-    "capset": (126, 91), "chroot": (161, 51), "clock_settime": (227, 112), "clone3": 435,
-    "close_range": 436, "connect": (42, 203), "epoll_create1": (291, 20), "eventfd2": (290, 19),
-    "execveat": (322, 281), "fallocate": (285, 47), "fanotify_init": (300, 262),
-    "fanotify_mark": (301, 263), "fchmod": (91, 52), "fchown": (93, 55), "finit_module": (313, 273),
-    "flock": (73, 32), "fsetxattr": (190, 7), "fsopen": 430, "fstatfs": (138, 44),
-    "ftruncate": (77, 46), "getpgid": (121, 155), "getppid": (110, 173), "getpriority": (140, 141),
-    "getsid": (124, 156), "getsockopt": (55, 209), "init_module": (175, 105),
-    "inotify_add_watch": (254, 27), "inotify_init1": (294, 26), "io_setup": (206, 0),
-    "io_uring_setup": 425, "iopl": (172, -1), "ioprio_set": (251, 30), "kcmp": (312, 272),
-    "kexec_load": (246, 104), "keyctl": (250, 219), "landlock_create_ruleset": 444,
-    "listen": (50, 201), "memfd_create": (319, 279), "memfd_secret": 447, "mlockall": (151, 230),
-    "mount": (165, 40), "mq_open": (240, 180), "name_to_handle_at": (303, 264),
-    "open_by_handle_at": (304, 265), "open_tree": 428, "openat2": 437,
-    "perf_event_open": (298, 241), "personality": (135, 92), "pidfd_getfd": 438, "pidfd_open": 434,
-    "pidfd_send_signal": 424, "pipe2": (293, 59), "pivot_root": (155, 41),
-    "pkey_mprotect": (329, 288), "process_madvise": 440, "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271), "ptrace": (101, 117), "quotactl": (179, 60),
-    "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240),
-    "sched_getscheduler": (145, 120), "sched_setaffinity": (203, 122),
-    "sched_setattr": (314, 274), "sched_setparam": (142, 118),
-    "sched_setscheduler": (144, 119), "seccomp": (317, 277), "semctl": (66, 191),
-    "semget": (64, 190), "sendfile": (40, 71), "sendmsg": (46, 211), "sendto": (44, 206),
-    "setgroups": (116, 159), "sethostname": (170, 161), "setns": (308, 268), "setpgid": (109, 154),
-    "setpriority": (141, 140), "setresuid": (117, 147), "setsid": (112, 157),
-    "setsockopt": (54, 208), "settimeofday": (164, 170), "shmctl": (31, 195), "shmget": (29, 194),
-    "shutdown": (48, 210), "socket": (41, 198), "socketpair": (53, 199), "splice": (275, 76),
-    "statfs": (137, 43), "swapon": (167, 224), "syslog": (103, 116), "timer_create": (222, 107),
-    "tkill": (200, 130), "umount2": (166, 39), "unshare": (272, 97), "userfaultfd": (323, 282),
-    "utimensat": (280, 88),
-}  # fmt: skip
+#: whatever its arguments are.
+UNKNOWN = """
+    acct add_key bind bpf capset chroot clock_settime clone3 close_range connect epoll_create1
+    eventfd2 execveat fallocate fanotify_init fanotify_mark fchmod fchown finit_module flock
+    fsetxattr fsopen fstatfs ftruncate getpgid getppid getpriority getsid getsockopt init_module
+    inotify_add_watch inotify_init1 io_setup io_uring_setup iopl ioprio_set kcmp kexec_load
+    keyctl landlock_create_ruleset listen memfd_create memfd_secret mlockall mount mq_open
+    name_to_handle_at open_by_handle_at open_tree openat2 perf_event_open personality
+    pidfd_getfd pidfd_open pidfd_send_signal pipe2 pivot_root pkey_mprotect process_madvise
+    process_vm_readv process_vm_writev ptrace quotactl rt_sigqueueinfo rt_tgsigqueueinfo
+    sched_getscheduler sched_setaffinity sched_setattr sched_setparam sched_setscheduler seccomp
+    semctl semget sendfile sendmsg sendto setgroups sethostname setns setpgid setpriority
+    setresuid setsid setsockopt settimeofday shmctl shmget shutdown socket socketpair splice
+    statfs swapon syslog timer_create tkill umount2 unshare userfaultfd utimensat
+""".split()
 #: The other calls that attempts make by number.
-NUMBERS: dict[str, tuple[int, int] | int] = {
-    **UNKNOWN, "arch_prctl": (158, -1), "clock_nanosleep": (230, 115), "clone": (56, 220),
-    "execve": (59, 221), "ioctl": (16, 29), "madvise": (28, 233), "mlock": (149, 228),
-    "modify_ldt": (154, -1), "mprotect": (10, 226), "mremap": (25, 216), "msgctl": (71, 187),
-    "msgget": (68, 186), "prctl": (157, 167), "tgkill": (234, 131),
-}  # fmt: skip
+OTHERS = """
+    arch_prctl clock_nanosleep clone execve ioctl madvise mlock modify_ldt mprotect mremap msgctl
+    msgget prctl tgkill
+""".split()
+#: The number of each of them, which the targets have; -1 where this machine has no such call.
+NUMBERS = dict.fromkeys((*UNKNOWN, *OTHERS), -1)
 
 SUCCEEDED = "succeeded"
 # A program that replaces this one prints the outcome in its place.
@@ -101,15 +83,18 @@ def raise_last_error() -> None:
     raise OSError(number, os.strerror(number))
 
 
-def number_of(name: str) -> int:
-    """Return the number of a system call on this machine."""
-    number = NUMBERS[name]
-    return number[not IS_X86] if isinstance(number, tuple) else number
+@cache
+def system_calls() -> dict[str, int]:
+    """Return the numbers of the system calls that this machine has, of those above."""
+    lines = ["#include <sys/syscall.h>", *(f"{name}= __NR_{name}" for name in NUMBERS)]
+    command = ["cc", "-E", "-P", "-"]
+    text = subprocess.check_output(command, input="\n".join(lines), text=True, timeout=60)
+    return {name: int(number) for name, number in re.findall(r"(\w+)= (\d+)$", text, re.MULTILINE)}
 
 
 def call(name: str | int, *arguments: Any) -> int:
     """Make a system call, and return its result."""
-    number = number_of(name) if isinstance(name, str) else name
+    number = NUMBERS[name] if isinstance(name, str) else name
     words = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
     result = int(LIBC.syscall(ctypes.c_long(number), *words))
     if result == -1:
@@ -547,5 +532,6 @@ def run(name: str, targets: dict[str, Any]) -> None:
 if __name__ == "__main__":
     targets = json.loads(sys.argv[1])
     targets["secret"] = targets["secret"].encode()
+    NUMBERS |= targets.pop("numbers")
     for name in list(ATTEMPTS)[int(sys.argv[2]) :]:
         run(name, targets)

@@ -20,7 +20,7 @@ from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.internet.interfaces import ITCPTransport
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
-from twisted.logger import LogEvent, LogLevel, globalLogPublisher
+from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.server import Site
@@ -364,6 +364,17 @@ class Log:
     def requests(self) -> list[Any]:
         """The access log records of requests."""
         return [event["record"] for event in self.events if "record" in event]
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of all events but those of requests."""
+        return [str(formatEvent(event)) for event in self.events if "record" not in event]
+
+    @property
+    def warnings(self) -> list[str]:
+        """The texts of the warnings among them."""
+        found = [event for event in self.events if event.get("log_level") is LogLevel.warn]
+        return [str(formatEvent(event)) for event in found if "record" not in event]
 
     @property
     def errors(self) -> list[LogEvent]:

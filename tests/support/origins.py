@@ -8,7 +8,7 @@ because libraries do not let a server violate the protocol.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.protocol import Factory
 from twisted.internet.protocol import Protocol as Connection
-from twisted.internet.ssl import ContextFactory
+from twisted.internet.ssl import DefaultOpenSSLContextFactory
 from twisted.python.failure import Failure
 
 from tests.support.authority import Certificate
@@ -108,14 +108,13 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """Redirect to a location; None omits the Location header."""
+    """Redirect to a location."""
 
-    location: str | None
+    location: str
     status: int = 302
 
     def respond(self, pending: PendingResponse) -> None:
-        lines = () if self.location is None else (f"Location: {self.location}",)
-        Status(self.status, lines, b"").respond(pending)
+        Status(self.status, (f"Location: {self.location}",), b"").respond(pending)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,27 +137,13 @@ STALL = Raw(b"", "hold")
 
 
 class BehaviorSequence:
-    """One behavior per request, in order; the last one serves all further requests.
+    """One behavior per request, in order; the last one serves all further requests."""
 
-    :param matches: which requests advance the sequence; by default, all.
-    :param others: behavior for the other requests; by default, the current one of the sequence.
-    :ivar match_count: number of requests so far that advanced the sequence.
-    """
-
-    def __init__(
-        self,
-        *behaviors: Behavior,
-        matches: Callable[[Request], bool] = lambda _: True,
-        others: Behavior | None = None,
-    ) -> None:
-        self.behaviors, self.matches, self.others = behaviors, matches, others
-        self.match_count = 0
+    def __init__(self, *behaviors: Behavior) -> None:
+        self._left = [*behaviors]
 
     def respond(self, pending: PendingResponse) -> None:
-        is_match = self.matches(pending.request)
-        self.match_count += is_match
-        current = self.behaviors[min(max(self.match_count, 1), len(self.behaviors)) - 1]
-        (current if is_match else self.others or current).respond(pending)
+        (self._left.pop(0) if self._left[1:] else self._left[0]).respond(pending)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +154,7 @@ class File:
     :ivar framing: how the body is delimited: ``length``, ``chunked`` or ``close``.
     :ivar headers: further header lines; lines given as bytes are sent unchanged.
     :ivar sent: number of body bytes before the failure; None for no failure.
-    :ivar then: the failure: ``close``, ``close_without_notify``, ``abort`` or ``hold``. If ``sent``
-        is negative, a chunked body ends inside the chunk that follows ``-sent`` bytes.
+    :ivar then: the failure: ``close``, ``close_without_notify``, ``abort`` or ``hold``.
     """
 
     data: bytes = field(repr=False)
@@ -185,9 +169,6 @@ class File:
 
     def respond(self, pending: PendingResponse) -> None:
         wanted = pending.request.headers
-        if self.etag is not None and wanted.get("if-match", self.etag) not in (self.etag, "*"):
-            Status(412).respond(pending)
-            return
         status, body, lines = 200, self.data, [*self.headers]
         if self.etag is not None:
             lines.append(f"ETag: {self.etag}")
@@ -218,10 +199,7 @@ class File:
             else:
                 pending.finish()
         else:
-            count = abs(self.sent)
-            self._send(pending, body[:count])
-            if self.sent < 0:
-                pending.write(b"%x\r\n%s" % (_CHUNK, body[count : count + 100]))
+            self._send(pending, body[: self.sent])
             getattr(pending, self.then)()
 
     def part(self, wanted: Mapping[str, str]) -> tuple[int, int] | None:
@@ -246,7 +224,7 @@ class File:
 class OriginConnection(Connection):
     """Accepted connection, with or without requests, one request at a time.
 
-    :ivar reason: why the connection ended; None while it is open.
+    :ivar closed: called when it has ended.
     """
 
     transport: Any
@@ -254,7 +232,6 @@ class OriginConnection(Connection):
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
         self.requests: list[Request] = []
-        self.reason: Failure | None = None
         self.closed: Deferred[None] = Deferred()
         self._received = b""
 
@@ -280,7 +257,6 @@ class OriginConnection(Connection):
             self.origin.respond(PendingResponse(request, self))
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
-        self.reason = reason
         self.origin.protocols.discard(self)
         self.closed.callback(None)
 
@@ -288,22 +264,22 @@ class OriginConnection(Connection):
 class Origin:
     """HTTP server on a free port of the loopback address.
 
-    :param certificates: none for cleartext. Each connection uses the next certificate, and all
-        further connections use the last one.
+    :param certificate: None for cleartext.
     :ivar connections: all connections in order, including those that ended during the handshake.
     :ivar held: the responses on hold.
     """
 
-    def __init__(self, *certificates: Certificate) -> None:
-        self.secure = bool(certificates)
+    def __init__(self, certificate: Certificate | None = None) -> None:
+        self.secure = certificate is not None
         self.connections: list[OriginConnection] = []
         self.held: list[PendingResponse] = []
         self.protocols: set[OriginConnection] = set()
         self._behaviors: dict[str, Behavior] = {}
         factory = Factory.forProtocol(lambda: OriginConnection(self))
         factory.noisy = False
-        if certificates:
-            context = _Contexts(certificates)
+        if certificate is not None:
+            files = str(certificate.key), str(certificate.chain)
+            context = DefaultOpenSSLContextFactory(*files, SSL.TLS_SERVER_METHOD)
             self._port = reactor.listenSSL(0, factory, context, interface="127.0.0.1")
         else:
             self._port = reactor.listenTCP(0, factory, interface="127.0.0.1")
@@ -343,25 +319,8 @@ class Origin:
         await gatherResults(closed)
 
 
-class _Contexts(ContextFactory):
-    """Context factory for listenSSL, which requests a context for each connection."""
-
-    isClient = False
-
-    def __init__(self, certificates: Iterable[Certificate]) -> None:
-        self._contexts = []
-        for certificate in certificates:
-            context = SSL.Context(SSL.TLS_SERVER_METHOD)
-            context.use_certificate_chain_file(str(certificate.chain))
-            context.use_privatekey_file(str(certificate.key))
-            self._contexts.append(context)
-
-    def getContext(self) -> SSL.Context:
-        return self._contexts.pop(0) if self._contexts[1:] else self._contexts[0]
-
-
-def open_origin(case: Any, *certificates: Certificate) -> Origin:
+def open_origin(case: Any, certificate: Certificate | None = None) -> Origin:
     """Start an origin that stops at the end of a test at the latest."""
-    origin = Origin(*certificates)
+    origin = Origin(certificate)
     case.addCleanup(origin.stop)
     return origin

@@ -54,9 +54,9 @@ _MODULES = (
     "twisted.plugins",
     "twisted.scripts.twistd",
 )
-# Variables of the fork server alone. A child shows its own in the room of the first one, where
-# `/proc/self/environ` finds them. OpenBLAS starts a thread for each CPU otherwise.
-_VARIABLES = {"ROOM": " " * 16_384, "OPENBLAS_NUM_THREADS": "1"}
+#: Variables of the fork server alone. A child shows its own in the room of the first one, where
+#: `/proc/self/environ` finds them. OpenBLAS starts a thread for each CPU otherwise.
+VARIABLES = {"ROOM": " " * 16_384, "OPENBLAS_NUM_THREADS": "1"}
 _LARGEST_REQUEST = 100_000
 # Descriptors of a child are below this number.
 _FIRST_FREE = 1000
@@ -130,7 +130,7 @@ def server() -> tuple[bytes, Server]:
     """Start the fork server, and return its address, which is no file."""
     address = b"\0audioproxy-tests-" + secrets.token_hex(8).encode()
     code = "from tests.support.preloaded import serve, take_over; take_over(serve())"
-    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT), **_VARIABLES}
+    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT), **VARIABLES}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(address)
         listener.listen()
@@ -145,7 +145,7 @@ def server() -> tuple[bytes, Server]:
 def serve() -> tuple[Any, list[int]]:
     """Import everything, and fork for each request; return a request in its child."""
     listener = socket.socket(fileno=int(sys.argv[1]))
-    _preload()
+    preload()
     fork_here = _find_fork()
     while True:
         connection, _ = listener.accept()
@@ -191,7 +191,8 @@ def take_over(request: tuple[Any, list[int]]) -> None:
         sys.exit(module.main())
 
 
-def _preload() -> None:
+def preload() -> None:
+    """Import what services and commands need, but no reactor, which each fork installs itself."""
     from audioproxy import cli
 
     for name in (

@@ -58,16 +58,23 @@ exec {FFPROBE} "$@"
 """
 
 
+def write_script(path: Path, text: str) -> Path:
+    """Write a program, whose folder may be a new one, and return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
 def write_ffmpeg_without_soxr(folder: Path) -> None:
     """Write a program ``ffmpeg`` into a folder that does all that ffmpeg does without libsoxr."""
-    program = folder / "ffmpeg"
-    program.write_text(
+    write_script(
+        folder / "ffmpeg",
         f"""#!/bin/sh
 case " $* " in
     *' -version '*) {FFMPEG} "$@" | sed 's/--enable-libsoxr//' ;;
     *' soxr '*) echo 'Requested resampling engine is unavailable' >&2; exit 1 ;;
     *) exec {FFMPEG} "$@" ;;
 esac
-"""
+""",
     )
-    program.chmod(0o755)

@@ -135,12 +135,15 @@ class Relay:
 
     It forwards TLS too, but cannot read the requests in it.
 
+    :param port: of the server, at 127.0.0.1.
+    :ivar address: at which it listens.
     :ivar requests: all requests so far.
     :ivar rule: decides what happens to a request; called before the server receives the request.
     :ivar ends: both sides of each connection.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, address: str = "127.0.0.1") -> None:
+        self.address = address
         self.requests: list[Request] = []
         self.rule: Callable[[Request], RequestAction] = lambda request: PASS
         self.ends: set[Any] = set()
@@ -164,7 +167,7 @@ class Relay:
 
     def open(self) -> None:
         """Listen for clients; after `close`, on the same port as before."""
-        self._port = reactor.listenTCP(self.port, self._factory, interface="127.0.0.1")
+        self._port = reactor.listenTCP(self.port, self._factory, interface=self.address)
         self.port = self._port.getHost().port
 
     async def close(self) -> None:
@@ -209,9 +212,9 @@ class RemoteCase(ServiceCase):
         if check not in self.server.checks:
             raise SkipTest(f"This S3 server does not check the {check}.")
 
-    def relay(self) -> Relay:
+    def relay(self, address: str = "127.0.0.1") -> Relay:
         """Start a proxy to the server; it stops at the end of the test at the latest."""
-        relay = Relay(self.server.port)
+        relay = Relay(self.server.port, address)
         self.addCleanup(relay.close)
         return relay
 

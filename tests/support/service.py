@@ -32,7 +32,7 @@ from tests.support.children import child_processes, command_line, is_linked
 from tests.support.http import KEY, SALT, Response, ResponseReader, write_request
 from tests.support.linked_programs import SharedServer
 from tests.support.preloaded import PROJECT
-from tests.support.programs import FFMPEG
+from tests.support.programs import FFMPEG, write_script
 from tests.support.servers import PATIENCE
 from tests.support.sounds import keep
 
@@ -508,10 +508,7 @@ class ServiceCase(TestCase):
 
     def shadow_ffmpeg(self, script: str) -> str:
         """Return a PATH on which a script takes the place of ffmpeg."""
-        program = Path(self.mktemp()).absolute() / "ffmpeg"
-        program.parent.mkdir()
-        program.write_text(script)
-        program.chmod(0o755)
+        program = write_script(Path(self.mktemp()).absolute() / "ffmpeg", script)
         return f"{program.parent}:{os.environ['PATH']}"
 
     def stored(self) -> list[str]:

@@ -23,6 +23,9 @@ T = TypeVar("T")
 #: The record of a variant whose source does not matter.
 RECORD = VariantRecord("f:mp3", "a" * 64, 1_800_000_000, b"local://piece.wav", b"1-2")
 
+# What children of all doubles get as their source.
+_NULL = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
 #: The calls of doubles in order, each with its argument.
 Calls: TypeAlias = list[tuple[str, Any]]
 
@@ -43,71 +46,78 @@ class FakeSourceFile:
         yield self.descriptors
 
 
-class FakeSource:
-    """Source that states a given size; its descriptor for child processes is /dev/null.
+class FakeSource(FakeSourceFile):
+    """Source that states a given size; its descriptor is /dev/null by default.
 
     :ivar written_to: whether the source was written to after it was opened.
     :ivar is_far: blocks of it may be missing, so children alone read it.
-    :ivar failure: why bytes could not be read; a test sets it.
     :ivar certain: whether it has a certain identity.
+    :ivar found: how children open it; None for as a file, which still arrives if it has no size.
     :ivar input_calls: the timeout of each call of `inspect`, `input` and `complete`, and whether it
         was one of the latter.
-    :ivar refusal: raised by `input` and `complete`, if set.
+    :ivar refusal: raised by each of them and by `read`, if set.
     :ivar fetching: Deferred for which `input` and `complete` wait, if set; a test fires it.
     :ivar content: what `read` returns; an exception is raised.
     """
 
-    def __init__(self, size: int | None, content: bytes | Exception = b"") -> None:
+    def __init__(
+        self, size: int | None, content: bytes | Exception = b"", *, descriptor: int = _NULL
+    ) -> None:
+        super().__init__({SOURCE_DESCRIPTOR: descriptor})
         self.size = size
         self.content = content
         self.validator = b"" if size is None else b"%d" % size
         self.identity = self.validator
+        self.found: Input | None = None
         self.input_calls: list[tuple[float, bool]] = []
         self.refusal: Exception | None = None
         self.fetching: Deferred[None] | None = None
-        self.failure: Refusal | None = None
-        self._descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self.closed = self.written_to = self.is_far = self.certain = False
 
     @property
     def descriptor(self) -> int | None:
         assert not self.closed, "the source is closed"
-        return None if self.is_far else self._descriptor
+        return None if self.is_far else self.descriptors[SOURCE_DESCRIPTOR]
 
     @contextmanager
     def inherit(self) -> Iterator[Mapping[int, int]]:
         assert not self.closed, "the source is closed"
-        yield {SOURCE_DESCRIPTOR: self._descriptor}
+        yield self.descriptors
 
     async def inspect(
         self, deadline: Deadline, look: Callable[[Input], Coroutine[Any, Any, T]]
     ) -> T:
-        assert not self.closed, "the source is closed"
-        self.input_calls.append((deadline.remaining, False))
-        # A source of unknown size is one that still arrives.
-        return await look(local_input(seekable=self.size is not None))
+        self._note(deadline, False)
+        self._refuse()
+        return await look(self.found or local_input(seekable=self.size is not None))
 
     async def input(self, deadline: Deadline, share: float = 1.0) -> Input:
-        assert not self.closed, "the source is closed"
-        self.input_calls.append((deadline.remaining, True))
-        await self._fetch()
-        return local_input()
+        self._note(deadline, True)
+        await self._fetch(deadline)
+        return self.found or local_input()
 
     async def complete(self, deadline: Deadline) -> None:
-        assert not self.closed, "the source is closed"
-        self.input_calls.append((deadline.remaining, True))
-        await self._fetch()
+        self._note(deadline, True)
+        await self._fetch(deadline)
         if self.size is None and isinstance(self.content, bytes):
             self.size = len(self.content)
 
-    async def _fetch(self) -> None:
+    async def _fetch(self, deadline: Deadline) -> None:
         if self.fetching is not None:
             await self.fetching
+        self._refuse()
+
+    def _note(self, deadline: Deadline, is_whole: bool) -> None:
+        assert not self.closed, "the source is closed"
+        self.input_calls.append((deadline.remaining, is_whole))
+
+    def _refuse(self) -> None:
         if self.refusal is not None:
             raise self.refusal
 
     async def read(self, offset: int, count: int) -> bytes:
         assert not self.closed, "the source is closed"
+        self._refuse()
         if isinstance(self.content, Exception):
             raise self.content
         return self.content[offset : offset + count]
@@ -120,9 +130,7 @@ class FakeSource:
         return not self.written_to
 
     def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            os.close(self._descriptor)
+        self.closed = True
 
 
 class FakeSources:

@@ -8,7 +8,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.audio import run
-from tests.support.programs import FFMPEG
+from tests.support.programs import FFMPEG, write_script
 from tests.support.service import all_children
 
 WORDS = [FFMPEG, *"-v error -f s16le -ar 8000 -ac 1 -i file:/dev/fd/3 -f wav pipe:1".split()]
@@ -20,8 +20,7 @@ class LinkedProgramTests(SynchronousTestCase):
     def test_run(self) -> None:
         """A linked program and any other one read and write alike, and leave no child."""
         script = Path(self.mktemp()).absolute()
-        script.write_text(f'#!/bin/sh\nexec {FFMPEG} "$@"\n')
-        script.chmod(0o755)
+        write_script(script, f'#!/bin/sh\nexec {FFMPEG} "$@"\n')
         for words in (WORDS, [*WORDS[:-1], "pipe:9"]):
             ended = [run([program, *words[1:]], bytes(1000)) for program in (FFMPEG, str(script))]
             # Since FFmpeg 7, messages have addresses in memory.

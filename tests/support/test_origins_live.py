@@ -32,14 +32,10 @@ class OriginTests(TestCase):
         return await fetch(self.origin.port, b"/it", method, **headers)
 
     async def test_conditions(self) -> None:
-        """With another validator, If-Match returns a 412 and If-Range returns the whole file."""
-        for name, tag, status in (
-            *(("if_match", tag, 206) for tag in (b'"1"', b"*")),
-            *(("if_range", tag, 206) for tag in (b'"1"', MODIFIED.encode())),
-            *(("if_match", b'"2"', 412), ("if_range", b'"2"', 200)),
-        ):
-            response = await self.get(File(DATA), range=b"bytes=1-2", **{name: tag})
-            self.assertEqual(status, response.status, (name, tag))
+        """With another validator, If-Range returns the whole file."""
+        for tag, status in ((b'"1"', 206), (MODIFIED.encode(), 206), (b'"2"', 200)):
+            response = await self.get(File(DATA), range=b"bytes=1-2", if_range=tag)
+            self.assertEqual(status, response.status, tag)
 
     async def test_breaks_off(self) -> None:
         """A body can end early; with Content-Length or chunks, the client can detect the end."""
@@ -49,7 +45,6 @@ class OriginTests(TestCase):
             response = await self.get(File(DATA, framing=framing, sent=9000))
             self.assertEqual(DATA[:9000], response.body)
             self.assertEqual(framing == "close", response.complete)
-        self.assertFalse((await self.get(File(DATA, framing="chunked", sent=-9000))).complete)
         part = await self.get(File(DATA, sent=100), range=b"bytes=1000-")
         self.assertEqual((206, DATA[1000:1100]), (part.status, part.body))
 

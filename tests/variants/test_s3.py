@@ -15,7 +15,6 @@ from urllib.parse import parse_qs, urlsplit
 from twisted.internet import reactor  # noqa: F401
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionRefusedError
-from twisted.logger import formatEvent
 
 from audioproxy.config import S3Config
 from audioproxy.errors import NotConfigured, UpstreamUnavailable
@@ -92,7 +91,7 @@ class VariantCase(RetryCase):
     def tearDown(self) -> None:
         super().tearDown()
         self.assertEqual((self.threads.waiting, open_descriptors()), (0, self.before))
-        for text in (*self.lines(), repr(self.log.events)):
+        for text in (*self.log.texts, repr(self.log.events)):
             self.assertNotRegex(text, f"{SECRET}|{TOKEN}|Signature=")
         self.assertEqual(self.log.errors, [])
 
@@ -101,10 +100,6 @@ class VariantCase(RetryCase):
         usual = {"store": self.store, "bucket": "bucket", "space": AnonymousSpace()}
         usual |= {"clock": self.network, "run_in_thread": self.threads.in_thread}
         return S3VariantStore(**{**usual, **settings})
-
-    def lines(self) -> list[str]:
-        """Return the logged texts."""
-        return [str(formatEvent(event)) for event in self.log.events]
 
     def looked_up(self, response: bytes) -> StoredObject | None:
         """Look up the variant with this response of the store."""
@@ -172,7 +167,7 @@ class LookupTests(VariantCase):
             first_byte(headers={"Content-Encoding": "gzip"}),
         ):
             self.assertIsNone(self.looked_up(response), response)
-        self.assertEqual(self.lines(), [])
+        self.assertEqual(self.log.texts, [])
 
     def test_broken(self) -> None:
         """A lookup in a failing store raises an error and is logged; it is not a miss."""
@@ -187,7 +182,7 @@ class LookupTests(VariantCase):
             refusal = NotConfigured if status == 301 else UpstreamUnavailable
             self.error_of(self.variants.lookup(KEY), refusal)
             self.assertEqual(
-                self.lines(), [f"a lookup in the variant store failed: status {status}"]
+                self.log.texts, [f"a lookup in the variant store failed: status {status}"]
             )
 
 
@@ -233,7 +228,7 @@ class OpenRangeTests(VariantCase):
             found = self.stored(tag=tag)
             self.network.scripts.append(response)
             self.error_of(found.open_range(0, 5), VariantChanged)
-        self.assertEqual(self.lines(), [])
+        self.assertEqual(self.log.texts, [])
 
     def test_refused(self) -> None:
         """If a variant that was found cannot be read, it is a 502 or 500, and is logged."""
@@ -243,7 +238,7 @@ class OpenRangeTests(VariantCase):
             self.network.scripts += attempts(status)
             refusal = NotConfigured if status == 301 else UpstreamUnavailable
             self.error_of(found.open_range(0, 5), refusal)
-            (line,) = self.lines()
+            (line,) = self.log.texts
             self.assertRegex(line, rf"\Aa stored variant cannot be read: .*\bstatus {status}\b")
 
     def test_breaks_off(self) -> None:
@@ -262,7 +257,7 @@ class OpenRangeTests(VariantCase):
             end(self.network.peers[-1])
             self.network.run()
             self.exactly(sending, UpstreamUnavailable)
-            (line,) = self.lines()
+            (line,) = self.log.texts
             self.assertTrue(line.startswith("the transfer of a stored variant failed: "), line)
             self.assertEqual(self.consumer.calls[-1], "unregistered")
 
@@ -276,7 +271,7 @@ class OpenRangeTests(VariantCase):
                 self.consumer.disconnect()
             self.network.run()
             self.exactly(sending, ConsumerGone)
-            self.assertEqual(self.lines(), [])
+            self.assertEqual(self.log.texts, [])
             self.assertTrue(self.network.peers[-1].aborted)
         found = self.stored()
         self.network.scripts.append((part(length=5), b"hello"))
@@ -474,7 +469,7 @@ class SharedLookupTests(CommitCase):
         self.network.advance(1)
         for looking in broken:
             self.exactly(looking, UpstreamUnavailable)
-        self.assertEqual(self.lines(), ["a lookup in the variant store failed: status 503"])
+        self.assertEqual(self.log.texts, ["a lookup in the variant store failed: status 503"])
         self.assertIsNone(self.looked_up(reply(404)))
 
     def test_commit(self) -> None:

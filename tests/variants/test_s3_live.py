@@ -1,19 +1,29 @@
-"""Variant store in a bucket: stored objects, uploads in parts, and hits in redirect mode."""
+"""Variant store in a bucket: stored objects, uploads, write-backs, and hits in redirect mode."""
 
 from __future__ import annotations
 
+import signal
 from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SkipTest
 
+from audioproxy.s3.signing import RequestSigner
 from audioproxy.service import BootError
 from audioproxy.variants import s3 as s3_module
 from audioproxy.variants.s3 import S3VariantStore
 from tests.support.http import MEDIA_CACHE_CONTROL, Response
-from tests.support.remote import ABORTED, PASS, RemoteCase, RequestAction, body_and_headers, key_of
-from tests.support.service import fetch, long_flac, short_flac, until_hit
+from tests.support.remote import (
+    ABORTED,
+    HOLD,
+    PASS,
+    RemoteCase,
+    RequestAction,
+    body_and_headers,
+    key_of,
+)
+from tests.support.service import fetch, long_flac, short_flac, signed, until, until_hit
 from tests.support.wire import Request
 
 MEBIBYTE = 1024 * 1024
@@ -123,8 +133,8 @@ class RedirectTests(RemoteCase):
     async def test_location(self) -> None:
         """The presigned URL of a 302 serves the object with its headers, whole or in ranges.
 
-        The URL permits GET only. The service looks the object up, and reads one byte of it. HEAD
-        gets the object's size (HEAD on signed endpoints, 3 and 4).
+        The URL permits GET only, until it expires. The service looks the object up, and reads one
+        byte of it. HEAD gets the object's size (HEAD on signed endpoints, 3 and 4).
         """
         relay, options = self.relay(), "f:mp3/dl:%C3%A9.mp3"
         port, miss = await self.start_with_variant(
@@ -149,7 +159,36 @@ class RedirectTests(RemoteCase):
         self.assertEqual((206, miss.body[10:20]), (part.status, part.body))
         for method in ("HEAD", "PUT", "DELETE"):
             self.assertEqual(403, self.server.fetch(location, method).status, method)
+        # A URL that has expired is refused, as those of other methods are.
+        who, place = self.server.owner, self.server.url(self.variants, key_of(miss))
+        signer = RequestSigner(who.access_key, who.secret_key, None, self.server.region)
+        lasting, brief = (signer.presign("GET", place, seconds) for seconds in (77, 1))
+        await until(lambda: self.server.fetch(brief).status == 403, "the URL to expire")
+        self.assertEqual(200, self.server.fetch(lasting).status)
         head = await fetch(port, self.url("a.flac", options), b"HEAD")
         self.assertEqual((302, b"%d" % len(miss.body)), (head.status, head["content-length"]))
         self.assertEqual((b"no-store", b"bytes"), (head["cache-control"], head["accept-ranges"]))
         self.assertEqual(200, self.server.fetch((head["location"] or b"").decode()).status)
+
+
+class WriteBackTests(RemoteCase):
+    """Write-backs that run when the service stops."""
+
+    async def test_term(self) -> None:
+        """SIGTERM during a write-back lets the write-back complete; the exit status is 0 (D39)."""
+        self.add("short.flac", short_flac())
+        relay = self.relay()
+        relay.rule = lambda a: HOLD if a.method == "PUT" and "proof" not in a.target else PASS
+        node = self.twistd(AP_VARIANT_S3_ENDPOINT=f"http://127.0.0.1:{relay.port}")
+        port = await node.port()
+        response = await fetch(port, signed("/plain/local://short.flac"))
+        await until(lambda: relay.stalled, "the upload")
+        self.assertEqual([], self.stored())
+        node.signal(signal.SIGTERM)
+        await node.printed("Received SIGTERM", "SIGTERM to be logged")
+        self.assertIsNone(node.code)
+        relay.release()
+        self.assertEqual(0, await node.end())
+        self.assertEqual([key_of(response)], self.stored())
+        self.assertEqual(response.body, self.server.get(self.variants, key_of(response)).body)
+        self.assertEqual("", node.stderr)

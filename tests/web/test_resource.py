@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.http_headers import Headers
 from twisted.web.resource import Resource
@@ -11,6 +12,7 @@ from twisted.web.server import Site
 from twisted.web.static import Data
 
 import audioproxy
+from audioproxy.errors import UpstreamUnavailable
 from audioproxy.grammar.signature import sign
 from audioproxy.web.cors import Cors
 from audioproxy.web.metrics_resource import exposition
@@ -66,14 +68,26 @@ class RoutingTests(RootCase):
     def test_ready(self) -> None:
         """``/ready`` is a 503 from the threshold on, and 200 again at half of it.
 
-        Both have the ready document, which is not an error document (Health and readiness).
+        A store that fails does not matter. Both have the ready document, which is not an error
+        document (Health and readiness).
         """
+        self.harness.store.lookup_error = UpstreamUnavailable()
+
+        async def hold() -> None:
+            async with self.harness.slots.hold():
+                await Deferred()
+
+        holds = [Deferred.fromCoroutine(hold())]
         for depth, ready in ((0, True), (1, True), (2, False), (1, True)):
-            self.harness.readiness.depth_changed(depth)
+            if depth == len(holds):
+                holds.append(Deferred.fromCoroutine(hold()))
+            elif depth:
+                holds[-1].cancel()
+                self.failureResultOf(holds.pop(), CancelledError)
             response = self.harness.fetch(b"/ready")
             self.assertEqual(200 if ready else 503, response.status)
             self.assertEqual(
-                {"status": "ready" if ready else "not_ready", "queued": 0, "threshold": 2},
+                {"status": "ready" if ready else "not_ready", "queued": depth, "threshold": 2},
                 response.document,
             )
             self.assertEqual(b"no-store", response["cache-control"])

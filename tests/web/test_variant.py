@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 from unittest.mock import AsyncMock, Mock, patch
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 
 from hypothesis import given
 from twisted.internet.defer import Deferred
-from twisted.logger import formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.config.values import cache_tag_header
@@ -36,6 +35,7 @@ from audioproxy.errors import (
 from audioproxy.files.streams import FileProducer
 from audioproxy.grammar.cache_tag import CacheTagHeader
 from audioproxy.grammar.option_parser import parse_options
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.variants.interfaces import VariantChanged
 from audioproxy.variants.response_headers import VariantHeaders
 from tests.observe.test_metrics import Counts
@@ -440,14 +440,13 @@ class HitTests(VariantCase):
                 stop()
             self.assertEqual({"cache_lookups_total mp3 hit": 1}, counts.of("cache_lookups_total"))
             self.assertEqual([1, 1], [stored.closed for stored in versions[:2]])
-            lines = [str(formatEvent(event)) for event in log.events if "error" in event]
             if expected is None:
                 self.assert_error(response, UpstreamUnavailable)
-                self.assertEqual(["a stored variant cannot be read: another ETag"], lines)
+                self.assertEqual(["a stored variant cannot be read: another ETag"], log.warnings)
             else:
                 self.assertEqual(expected, response.body)
                 self.assertEqual(b"%d" % len(expected), response["content-length"])
-                self.assertEqual([], lines)
+                self.assertEqual([], log.warnings)
 
     def test_removed(self) -> None:
         """A variant that is removed between its lookup and its reading is rendered, not a 502."""
@@ -576,6 +575,13 @@ class DownloadTests(SynchronousTestCase):
             (b"%F0%9F%8E%B5", "attachment; filename=\"_\"; filename*=UTF-8''%F0%9F%8E%B5"),
         ):
             self.assertEqual(expected, _disposition(dl))
+
+    def test_presigned(self) -> None:
+        """A presigned URL names the header, or ``inline`` without ``dl``: a store may add one."""
+        for name, expected in ((None, "inline"), ("a+b&.mp3", _disposition(b"a+b&.mp3"))):
+            headers = VariantHeaders.of(VariantOptions(dl=name))
+            query = parse_qs(headers.response_parameters())
+            self.assertEqual([expected], query["response-content-disposition"])
 
     @DETERMINISTIC
     @given(FILENAMES)

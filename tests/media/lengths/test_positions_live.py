@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping
 from functools import cache
 
@@ -21,6 +22,7 @@ from tests.support.audio import (
     write_wav,
 )
 from tests.support.ogg import edit, ended, granule, moved
+from tests.support.riff import chunk
 
 SECONDS = 4
 CODECS = {
@@ -99,3 +101,24 @@ class PositionTests(SynchronousTestCase):
             if name != "high":
                 sources[f"{name}, no mark"] = ended(streams()["opus"], position, mark=False)
         self.assert_consistent(sources)
+
+    def test_constant_rate(self) -> None:
+        """DSDIFF and 8SVX, of which ffprobe knows no duration, and AIFF from a pipe are exact."""
+        data = noise(48000, 96_000).channels.astype("<f4").tobytes()
+        kinds = (b"FS  ", struct.pack(">I", 2_822_400)), (b"CHNL", b"\0\1C000")
+        kinds = *kinds, (b"CMPR", b"DSD \x0enot compressed\0")
+        parts = b"".join(chunk(name, body, order=">Q") for name, body in kinds)
+        form = b"DSD " + chunk(b"FVER", b"\1\5\0\0", order=">Q")
+        form += chunk(b"PROP", b"SND " + parts, order=">Q")
+        voice = struct.pack(">IIIHBBI", len(data), 0, 0, 48000, 1, 0, 1 << 16)
+        voice = b"8SVX" + chunk(b"VHDR", voice, order=">I")
+        aiff = bytearray(convert_all(write_wav(noise(48000, 96_000)), {"a": "-f aiff"})["a"])
+        for name, at in ((b"COMM", 10), (b"SSND", 4)):
+            struct.pack_into(">I", aiff, aiff.index(name) + at, 0x7FFF_FFF0)
+        self.assert_consistent(
+            {
+                "dff": chunk(b"FRM8", form + chunk(b"DSD ", 2 * data, order=">Q"), order=">Q"),
+                "8svx": chunk(b"FORM", voice + chunk(b"BODY", data, order=">I"), order=">I"),
+                "aiff": bytes(aiff),
+            }
+        )
