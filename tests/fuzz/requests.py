@@ -49,6 +49,8 @@ def check_server(setup: Setup, data: bytes) -> None:
         unfinished = fixture.resource.active.count
         whole = connection.closed and not connection.aborted
         connection.leave()
+        # A server that does not read finds out when it writes.
+        connection.abortConnection()
         fixture.check_released()
     finally:
         stop()
