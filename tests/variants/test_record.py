@@ -47,6 +47,9 @@ class RecordTests(SynchronousTestCase):
         expected = ("br:96/f:mp3", digest, 1_800_000_000, b"https://h/a.wav", b'"tag"', "")
         self.assertEqual(VariantRecord(*expected, "5.1:0a"), record)
         self.assertNotIn("secret", repr(record.texts()))
+        header = CacheTagHeader("cache-tag", b"salt")
+        tagged = VariantRecord.of(request, b"", 0, header)
+        self.assertEqual(header.line(request.source.canonical), tagged.cache_tag)
 
     @DETERMINISTIC
     @given(source=st.binary(min_size=1, max_size=99), validator=st.binary(max_size=99))

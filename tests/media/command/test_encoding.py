@@ -109,6 +109,8 @@ class CommandTests(SynchronousTestCase):
             found = words[at : at + 4]
             self.assertEqual(found, ["-metadata", "TITLE=silencedetect", "-metadata", "ARTIST=-af"])
             self.assertIsNone(single_process(words, probe).checked_rate)
+        checked = ["-af", "asetpts=N,silencedetect=n=0"]
+        self.assertEqual(44100, single_process(checked, CD).checked_rate)
 
     def test_pipeline(self) -> None:
         """An irregular source has a decoder of its own, and an encoder that reads its output."""

@@ -14,7 +14,7 @@ from audioproxy.media.lengths.containers import run_reader
 from audioproxy.media.reading import Malformed, SourceLength
 from audioproxy.media.seek_point import SeekPoint
 from audioproxy.media.seeking.matroska import find_in_matroska
-from audioproxy.media.seeking.matroska_blocks import find_block
+from audioproxy.media.seeking.matroska_blocks import find_block, read_blocks
 from tests.support.audio import search
 from tests.support.flac import flac
 from tests.support.flac import frame as flac_frame
@@ -170,7 +170,7 @@ class PlaceTests(SynchronousTestCase):
 
 
 class BlockTests(SynchronousTestCase):
-    """`find_block`"""
+    """`find_block` and `read_blocks`"""
 
     def find(self, data: bytes, last: int, at: int = 0) -> tuple[int, int, bytes]:
         """Return the last block up to a time stamp, in the cluster at an offset of the data."""
@@ -191,6 +191,20 @@ class BlockTests(SynchronousTestCase):
             place = data.index(inner[expected])
             found = self.find(data, last, at=9)
             self.assertEqual(found, (1000 + 32 * expected, place, cluster_start(1000)))
+
+    def test_lacing(self) -> None:
+        """Frames of one block have the sizes that any of the lacings states (RFC 9559, 10.3)."""
+        for flags, sizes, expected in (
+            (0, b"", [2300]),
+            (2, b"\2" + b"\xff\xff\xff\x23" + b"\xff\xf5", [800, 500, 1000]),
+            (4, b"\1", [1150, 1150]),
+            (6, b"\2" + b"\x43\x20" + b"\x5e\xd3", [800, 500, 1000]),
+            (6, b"\2" + b"\x43\x20" + b"\xc9", [800, 810, 690]),
+        ):
+            data = cluster(0, block(0, sizes + bytes(2300), flags=flags))
+            blocks = search(read_blocks(0, len(data), 1), data)
+            assert blocks is not None
+            self.assertEqual([expected], [[each.size for each in one.frames] for one in blocks])
 
     def test_other_tracks(self) -> None:
         """Blocks of other tracks and other elements in between do not matter."""
