@@ -6,6 +6,7 @@ The exit status is 0 if every check passes, and 1 otherwise.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import sys
 import tempfile
@@ -38,7 +39,9 @@ async def main(given: argparse.Namespace) -> None:
     base = base.resolve()
     try:
         rig = Rig.build(RunParameters.of(given.seconds, given.seed), base)
-        outcome = await Run(rig).run()
+        # The fork server writes its log into the current folder.
+        with contextlib.chdir(base):
+            outcome = await Run(rig).run()
         print(outcome.report, flush=True)
         if given.report is not None:
             given.report.write_text(outcome.report, encoding="utf-8")
