@@ -85,7 +85,8 @@ class NodeProxy(Proxy):
 
     async def start(self) -> None:
         """Run the script."""
-        words = [str(SCRIPTS / self.script), str(self.port), str(*self._nodes.values())]
+        first, *_ = self._nodes.values()
+        words = [str(SCRIPTS / self.script), str(self.port), str(first)]
         if self._certificate is not None:
             words += [str(self._certificate.chain), str(self._certificate.key)]
         self.log.touch()

@@ -160,8 +160,8 @@ class ConnectionLimitTests(ConnectionCase):
         self.limit(3)
         connections = [self.connect() for _ in range(3)]
         for connection in connections[:2]:
-            connection.send_raw(HEALTH)
             connection.pause(notified=False)
+            connection.send_raw(HEALTH)
         self.elapse(1)
         for aborted in ([False, False], [True, False]):
             self.connect()

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import h11
 from twisted.internet.address import IPv4Address
-from twisted.internet.error import ConnectionAborted, ConnectionDone
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import ITCPTransport
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
@@ -220,7 +220,7 @@ class Connection(StringTransport):
         self.closed = self.aborted = self.half_closed = False
         self._window = window
         self._full = self._client_left = False
-        self._read = 0
+        self._received = 0
         self._unread = b""
         self._server: Any = site.buildProtocol(self.getPeer())
         self._server.makeConnection(self)
@@ -230,7 +230,7 @@ class Connection(StringTransport):
     @property
     def received(self) -> bytes:
         """All bytes received from the server."""
-        return bytes(self.value())
+        return self.value()[: self._received]
 
     @property
     def response(self) -> Response:
@@ -263,8 +263,11 @@ class Connection(StringTransport):
             self._lose(ConnectionDone())
 
     def leave(self) -> None:
-        """Disconnect; a server that is not reading does not notice."""
+        """Disconnect; a server that neither reads nor has bytes to send does not notice."""
         self._client_left = True
+        if self.dataBuffer:
+            # A system that has bytes for a client that has left gets a reset.
+            self._lose(ConnectionLost())
         self.send_raw(b"")
 
     def half_close(self) -> None:
@@ -276,14 +279,14 @@ class Connection(StringTransport):
 
         :param notified: whether to pause the server's producer, as a transport does over its limit.
         """
-        self._full, self._read = True, len(self.value())
+        self._full = True
         if notified and self.producer is not None:
             self.producer.pauseProducing()
 
     def resume(self) -> None:
         """Read everything in the server's buffer, and read on until it is full again."""
         if not self.closed:
-            self._full = False
+            self._full, self._received = False, len(self.value())
             if self.producer is not None:
                 self.producer.resumeProducing()
             if self.disconnecting and not self._full:
@@ -294,15 +297,17 @@ class Connection(StringTransport):
 
     @property
     def dataBuffer(self) -> bytes:
-        # Only a buffer with unsent bytes is full.
-        return self.value()[self._read :] or b"unsent" if self._full else b""
+        return self.value()[self._received :]
 
     def write(self, data: bytes) -> None:
         if not self.closed:
             StringTransport.write(self, data)
             # A real transport pauses its producer on every write over its limit.
             if self._window is not None and len(self.value()) > self._window and self.producer:
+                self._received = max(self._received, self._window)
                 self.pause()
+            elif not self._full:
+                self._received = len(self.value())
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
         self.write(b"".join(data))
