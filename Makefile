@@ -7,7 +7,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 # Parallel test processes. Most tests wait: for ffmpeg to start, or for each other.
 JOBS ?= 4
-# Duration of `make soak` and `make fuzz`, and the random seed of the soak.
+# Duration of `make soak` and `make fuzz`, and the random seed of `make soak` and `make mutants`.
 SECONDS ?= 120
 SEED ?= 1
 # Rounds of `make bench`: measurements of each side of a comparison.

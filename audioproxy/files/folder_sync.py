@@ -1,4 +1,4 @@
-"""Names that survive a power cut: they are on the disk once their folder is synced (fsync(2))."""
+"""Syncs of folders: a name that was made or removed is so on the disk after that (fsync(2))."""
 
 from __future__ import annotations
 

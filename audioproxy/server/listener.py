@@ -149,7 +149,7 @@ def open_socket(bind: str, port: int) -> socket.socket:
     try:
         return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
     except ValueError as error:
-        # It has tried once more to create a socket of both families, in vain this time.
+        # create_server makes no socket of both families if one could not be created just before.
         raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT)) from error
 
 

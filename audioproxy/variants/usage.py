@@ -7,7 +7,7 @@ the same lock. It has two whole numbers:
     bytes of all variants, with their trailers | bytes of all variants that were ever added
 
 The first one is ``unknown`` until the first count has ended. Nodes with a bound create the ledger.
-Everything else keeps one that exists, and creates none.
+Everything else keeps one that exists if it can, and creates none.
 
 The ledger may state too many bytes, but never too few, whatever is killed at whatever step: bytes
 are added before the variant has its name, and subtracted after it is gone. For the same reason, the
@@ -16,14 +16,16 @@ of all bytes that were added since it began. Removals since then are not subtrac
 files may not have been seen. The next count corrects that.
 
 The ledger is not synced. After a power cut, it may state what it did some seconds before, which may
-be too few bytes. So a node with a bound counts at each start.
+be too few bytes, until a node with a bound has counted, as each does when it starts.
 
-A node without a bound does not need the ledger. If it cannot add to it, it removes the ledger and
-stores the variant, and the nodes with a bound count again.
+A node without a bound does not need the ledger. If the disk fails there, it removes the ledger and
+stores the variant, and the nodes with a bound count again. A variant that has meanwhile got its
+name under the removed ledger may be missing in such a count: its node removes the ledger once more.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -44,6 +46,8 @@ _ENTRY = re.compile(rb" *(unknown|\d+) +(\d+)\n")
 _WIDTH = 20
 _LENGTH = 2 * _WIDTH + 2
 _SHARD = re.compile(r"[0-9a-f]{2}")
+# Faults of a process, which do not say that the ledger fails for others too.
+_OWN_FAULTS = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR}
 
 #: Records the end of a count; called with the bytes of all files that were seen since its begin.
 EndCount: TypeAlias = Callable[[int], None]
@@ -57,6 +61,7 @@ class LedgerFault(OSError):
 class _Ledger:
     """The locked ledger; its size is None while it is unknown."""
 
+    path: str
     descriptor: int
     size: int | None
     added: int
@@ -64,7 +69,7 @@ class _Ledger:
     def set(self, size: int | None, added: int) -> None:
         text = "unknown" if size is None else str(max(0, size))
         entry = f"{text:>{_WIDTH}} {added:>{_WIDTH}}\n".encode("ascii")
-        with _ledger_faults():
+        with _ledger_faults(self.path):
             write_whole(self.descriptor, entry, 0)
         self.size, self.added = size, added
 
@@ -86,6 +91,7 @@ class StoreUsage:
         self.max_bytes = max_bytes
         self.size: int | None = None
         self._root = root
+        self._path = f"{root}/{_NAME}"
 
     def ensure(self) -> None:
         """Read the ledger, and create it if there is none; an empty store needs no count."""
@@ -108,7 +114,7 @@ class StoreUsage:
         try:
             self._add(scratch, path)
         except LedgerFault as fault:
-            if self.max_bytes is not None:
+            if self.max_bytes is not None or fault.errno in _OWN_FAULTS:
                 raise
             # A ledger of before the rename may state too few bytes, and so may a count meanwhile.
             self._remove()
@@ -119,7 +125,7 @@ class StoreUsage:
 
     def _remove(self) -> None:
         with suppress(FileNotFoundError):
-            os.unlink(f"{self._root}/{_NAME}")
+            os.unlink(self._path)
 
     def _add(self, scratch: str, path: str) -> None:
         with self._locked() as ledger:
@@ -140,6 +146,8 @@ class StoreUsage:
                 ledger.set(size, added)
                 raise
             ledger.subtract(replaced)
+            if not os.fstat(ledger.descriptor).st_nlink:
+                self._remove()
 
     @contextmanager
     def removal(self) -> Iterator[Callable[[int], None]]:
@@ -186,35 +194,42 @@ class StoreUsage:
         Each call has an open file of its own: the lock belongs to it, and so excludes the other
         threads of this process too.
         """
-        descriptor = None
-        with _ledger_faults(), suppress(FileNotFoundError):
-            # A link may lead out of the store, to a file that root would overwrite.
-            flags |= os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(f"{self._root}/{_NAME}", flags, 0o666)
-        if descriptor is None:
-            self.size = None
-            yield None
-            return
-        try:
-            with _ledger_faults():
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                entry = _ENTRY.fullmatch(read_up_to(descriptor, _LENGTH, 0))
+        with ExitStack() as stack:
+            with _ledger_faults(self._path):
+                descriptor = self._lock(flags, stack)
+                text = b"" if descriptor is None else read_up_to(descriptor, _LENGTH, 0)
+            if descriptor is None:
+                self.size = None
+                yield None
+                return
+            entry = _ENTRY.fullmatch(text)
             size = int(entry[1]) if entry and entry[1].isdigit() else None
-            ledger = _Ledger(descriptor, size, int(entry[2]) if entry else 0)
+            ledger = _Ledger(self._path, descriptor, size, int(entry[2]) if entry else 0)
             try:
                 yield ledger
             finally:
                 self.size = ledger.size
-        finally:
-            os.close(descriptor)
+
+    def _lock(self, flags: int, stack: ExitStack) -> int | None:
+        # A link may lead out of the store, to a file that root would overwrite.
+        flags |= os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+        with suppress(FileNotFoundError):
+            while True:
+                descriptor = os.open(self._path, flags, 0o666)
+                stack.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                # Another process may have removed the ledger before it was locked.
+                if os.fstat(descriptor).st_nlink:
+                    return descriptor
+        return None
 
 
 @contextmanager
-def _ledger_faults() -> Iterator[None]:
+def _ledger_faults(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise LedgerFault(error.errno, error.strerror, _NAME) from error
+        raise LedgerFault(error.errno, error.strerror, path) from error
 
 
 def _read_size(path: str) -> int:

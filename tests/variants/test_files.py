@@ -488,7 +488,7 @@ class CommitTests(StoreCase):
         self.commit(b"abc")
         self.assertEqual((b"abc", [KEY]), (self.read(), self.files()))
         (said,) = log.texts
-        self.assertRegex(said, r"\Athe store's ledger failed, and was removed: .+: \.usage\Z")
+        self.assertRegex(said, r"\Athe store's ledger failed, and was removed: .+: .*/\.usage\Z")
 
     def test_nearly_full(self) -> None:
         """A disk that is almost full gives no scratch file, although an empty file would fit."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -201,6 +204,45 @@ class LedgerTests(UsageCase):
         self.assertIsInstance(self.add(KEYS[0], 3), LedgerFault)
         self.usage(BOUND).ensure()
         self.assertIsNone(self.usage().read())
+
+    def test_removed_before_it_is_locked(self) -> None:
+        """A ledger that is removed while a node waits for its lock is not used."""
+        self.write(b"5 7\n")
+        lock, ledgers = fcntl.flock, iter((b"6 7\n",))
+
+        def replace_and_lock(descriptor: int, operation: int) -> None:
+            for ledger in ledgers:
+                (self.root / ".usage").unlink()
+                self.write(ledger)
+            lock(descriptor, operation)
+
+        with patch.object(fcntl, "flock", replace_and_lock):
+            self.add(KEYS[0], 3, BOUND)
+        self.assertEqual(9, self.usage().read())
+
+    def test_removed_while_it_is_locked(self) -> None:
+        """A count that begins before a variant has its name, by another ledger, does not remain."""
+        self.write(b"5 7\n")
+        rename = os.rename
+
+        def count_and_rename(old: str, new: str) -> None:
+            (self.root / ".usage").unlink()
+            self.usage(BOUND).ensure()
+            self.count()
+            rename(old, new)
+
+        with patch.object(os, "rename", count_and_rename):
+            self.add(KEYS[0], 3, BOUND)
+        self.usage(BOUND).ensure()
+        self.assertIsNone(self.usage().read())
+
+    def test_own_fault(self) -> None:
+        """A node that may not read the ledger, or has no descriptor for it, leaves it to others."""
+        self.write(b"5 7\n")
+        for number in (errno.EACCES, errno.EMFILE):
+            with patch.object(os, "open", side_effect=OSError(number, "refused")):
+                self.assertRaises(LedgerFault, self.usage().add, "scratch", "variant")
+            self.assertEqual(5, self.usage().read())
 
     def test_no_bound(self) -> None:
         """Without a bound, everything is stored, and no ledger is created."""
