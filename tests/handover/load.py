@@ -6,7 +6,7 @@ response, as HAProxy's ``retry-on`` does. A refused connection is never repeated
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,21 +40,16 @@ class Seen:
     failures: list[str] = field(default_factory=list)
     hits: list[tuple[float, float]] = field(default_factory=list)
 
-    def percentiles(self, share: float, window: float) -> list[float]:
-        """Return the seconds that a share of the small hits did not exceed, in each window of time.
-
-        :param window: its length in seconds.
-        """
-        times: defaultdict[int, list[float]] = defaultdict(list)
-        for began, taken in self.hits:
-            times[int(began // window)].append(taken)
-        return [sorted(each)[int(share * (len(each) - 1))] for each in times.values()]
+    def percentile(self, share: float, begin: float, end: float) -> float:
+        """Return the seconds that a share of the small hits between two times did not exceed."""
+        times = sorted(taken for began, taken in self.hits if begin <= began < end)
+        return times[int(share * (len(times) - 1))]
 
 
 class Load:
     """Requests that are started in turn at a rate.
 
-    :ivar seen: what the clients have seen since it was last replaced.
+    :ivar seen: what the clients have seen.
     """
 
     def __init__(self, port: int, sign: Callable[[str], bytes]) -> None:
