@@ -147,6 +147,8 @@ class StoreUpkeep:
     async def _prune(self, target: int) -> int | None:
         """Return the number of variants that a child has removed; None where it has failed."""
         command = prune_command(self._store.root, target)
+        # A node without a bound may have removed the ledger, and then the child counts for none.
+        await self._run_on_disk(self._store.usage.ensure)
         try:
             child = self._launcher.launch(command, {}, _PRUNE_TIMEOUT, stdout_limit=_SUMMARY_LIMIT)
             ended = await child.wait()

@@ -104,6 +104,13 @@ class PruneTests(UpkeepCase):
         self.end(955, removed=9)
         self.assertEqual(900, self.target())
 
+    def test_lost_ledger(self) -> None:
+        """A prune that begins without a ledger counts for a new one."""
+        self.end(900)
+        (self.root / ".usage").unlink()
+        self.store.on_commit(NoRoom(200, None, BOUND))
+        self.assertEqual((800, True), (self.target(), (self.root / ".usage").exists()))
+
     def test_refused_variant(self) -> None:
         """A prune makes room for the largest variant that was refused, up to half of the bound."""
         self.end(900)
