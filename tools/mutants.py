@@ -100,6 +100,8 @@ def main() -> None:
     parser.add_argument("--sample", type=int, help="mutants of each scope; all by default")
     parser.add_argument("--seed", type=int, default=1, help="which mutants a sample has")
     given = parser.parse_args()
+    if unknown := ", ".join(sorted({*given.scopes} - {*SCOPES})):
+        parser.error(f"no such scope: {unknown}; use {', '.join(SCOPES)}")
     for scope in given.scopes or SCOPES:
         folder = ROOT / "build/mutants" / scope.replace("/", "-")
         prepare(folder, scope)

@@ -169,6 +169,8 @@ class StoreUpkeep:
             how = f"{describe_exit(ended)}: {one_line(ended.stderr)}"
             _log.warn("the store is not pruned: {how}", how=how)
             return None
+        if ended.stderr:
+            _log.warn("the store is pruned with a warning: {how}", how=one_line(ended.stderr))
         _log.info(
             "the store is pruned: {removed} variants removed, {bytes} bytes remain",
             removed=removed,

@@ -27,6 +27,13 @@ class CatalogBusy(CatalogError):
     """Another process does what only one may do at a time."""
 
 
+class NotSynced(CatalogError):
+    """A power cut may restore variants that were removed."""
+
+    def __init__(self, reason: object) -> None:
+        super().__init__(f"a power cut may restore variants that were removed: {reason}")
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A variant as a catalog lists it.
@@ -153,5 +160,5 @@ class VariantCatalog(Protocol):
         ...
 
     async def flush(self) -> None:
-        """Return once no power cut restores what was removed (D80)."""
+        """Return once no power cut restores what was removed (D80), or raise `NotSynced`."""
         ...

@@ -12,16 +12,16 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
-from audioproxy.concurrency.threads import ThreadRunner
+from audioproxy.concurrency.threads import ThreadRunner, await_uncancelled
 from audioproxy.concurrency.workers import for_each
 from audioproxy.files.folder_sync import sync_folder
 from audioproxy.files.scratch_files import read_chunks
 from audioproxy.variants.catalog import (
     KEY,
     CatalogBusy,
-    CatalogError,
     Entry,
     Finding,
+    NotSynced,
     OnFailure,
     Pace,
     Page,
@@ -63,8 +63,8 @@ class FolderCatalog:
         self._most = most
         self._sleep = sleep
         self._sync = sync
-        # The folders that were read since `flush`. A variant may be missing in one because another
-        # command has removed it a moment ago.
+        # The folders that were read since `flush`, which syncs each of them, up to 256: a variant
+        # may be missing in one because another command has removed it, and has not synced it.
         self._read_shards: set[str] = set()
 
     async def pages(self) -> AsyncGenerator[Page]:
@@ -127,13 +127,18 @@ class FolderCatalog:
                     if removed is not None:
                         on_removed(removed)
 
-        try:
-            await self._run_in_thread(remove)
-        finally:
+        def stop() -> None:
+            nonlocal is_cancelled
             is_cancelled = True
 
+        # A removal that went on would come after the sync.
+        await await_uncancelled(self._run_in_thread(remove), stop)
+
     async def flush(self) -> None:
-        await self._run_in_thread(self._flush)
+        try:
+            await self._run_in_thread(self._flush)
+        except OSError as error:
+            raise NotSynced(error) from error
 
     def _flush(self) -> None:
         failure = None
@@ -145,7 +150,7 @@ class FolderCatalog:
             except OSError as error:
                 failure = error
         if failure is not None:
-            raise CatalogError(f"a power cut may restore what was removed now: {failure}")
+            raise failure
 
     def _list_shards(self) -> list[str]:
         try:

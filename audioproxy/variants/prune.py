@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred, execute
 
-from audioproxy.variants.catalog import Amount, CatalogBusy, CatalogError, Entry, Page
+from audioproxy.variants.catalog import Amount, CatalogBusy, CatalogError, Entry, NotSynced, Page
 from audioproxy.variants.folder_catalog import FolderCatalog, exclusive_prune
 from audioproxy.variants.usage import EndCount
 
@@ -187,32 +187,37 @@ def main(folder: str, max_bytes: str) -> int:
     pruned = Pruned()
     failures = 0
 
+    def warn(entry: Entry | None, error: Exception) -> None:
+        place = "the store" if entry is None else entry.key
+        print(f"audioproxy: {place}: {error}", file=sys.stderr)
+
     def fail(entry: Entry | None, error: Exception) -> None:
         nonlocal failures
         failures += 1
-        place = "the store" if entry is None else entry.key
-        print(f"audioproxy: {place}: {error}", file=sys.stderr)
+        warn(entry, error)
 
     # The child has nothing else to do, so it needs no thread, and no reactor.
     catalog = FolderCatalog(folder, _run_at_once, 1)
     try:
         with exclusive_prune(folder) as end_count:
-            try:
-                _run(
-                    prune(
-                        catalog.pages,
-                        lambda entries: catalog.remove(entries, pruned.removed.add, fail),
-                        Limits(int(max_bytes)),
-                        pruned,
-                        end_count,
-                    )
+            _run(
+                prune(
+                    catalog.pages,
+                    lambda entries: catalog.remove(entries, pruned.removed.add, fail),
+                    Limits(int(max_bytes)),
+                    pruned,
+                    end_count,
                 )
-            finally:
-                _run(catalog.flush())
+            )
     except CatalogBusy:
         return BUSY
     except (CatalogError, OSError) as error:
         fail(None, error)
+    try:
+        _run(catalog.flush())
+    except NotSynced as error:
+        # The store is within its bound nevertheless.
+        warn(None, error)
     print(json.dumps(pruned.values))
     return 1 if failures else 0
 

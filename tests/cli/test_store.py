@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncGenerator
-from contextlib import redirect_stdout
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from io import BytesIO, StringIO, TextIOWrapper
 from itertools import product
@@ -15,10 +15,12 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tqdm import tqdm
-from twisted.internet.defer import Deferred, execute
+from twisted.internet.defer import CancelledError, Deferred, execute
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.cli import reactor as cli_reactor
+from audioproxy.cli.store import command as store_command
 from audioproxy.cli.store.command import OpenStore
 from audioproxy.cli.store.ls import Listing
 from audioproxy.cli.store.prune import Prune
@@ -29,8 +31,9 @@ from audioproxy.errors import NotConfigured, NotFound, UpstreamUnavailable
 from audioproxy.grammar.cache_key import all_cache_keys
 from audioproxy.grammar.cache_tag import cache_tags
 from audioproxy.sources.local import LocalSources
+from audioproxy.testing import FakeThreads
 from audioproxy.urls import Variant
-from audioproxy.variants.catalog import Entry, Page
+from audioproxy.variants.catalog import CatalogError, Entry, Page
 from audioproxy.variants.folder_catalog import FolderCatalog
 from audioproxy.variants.record import VariantRecord
 from tests.cli.command import command, parse_store
@@ -43,6 +46,8 @@ NOW = 1_800_000_000
 
 #: What a field of a record may be in the JSON of a file.
 ODD = st.text(max_size=20) | st.sampled_from(["", "base64:/w==", "f:mp3", "local://\ud800"])
+
+UNSYNCED = "audioproxy: the store: a power cut may restore variants that were removed"
 
 
 class UnlistedCatalog(FolderCatalog):
@@ -67,13 +72,16 @@ class StoreCase(SynchronousTestCase):
         self.bar = tqdm(disable=True)
         self.sources: Any = FakeSources({})
         config = Config(allow_insecure=True, local_root=str(self.sources_root))
-        engine: Any = SimpleNamespace(clock=self.clock, sources=self)
+        engine: Any = SimpleNamespace(clock=self.clock, sources=self, close=self.close)
         catalog = FolderCatalog(str(self.store), execute, 2)
         self.session = OpenStore(config, engine, catalog, 2, self.bar)
 
     async def open(self, source: Any, *, reads: bool = True) -> Any:
         """Open a source as the engine does."""
         return await self.sources.open(source)
+
+    async def close(self) -> None:
+        """Do nothing, where an engine closes its connections."""
 
     def put(self, *variants: StoredVariant, used: int = NOW) -> None:
         """Store variants."""
@@ -308,6 +316,72 @@ class SizeTests(SynchronousTestCase):
             self.assertEqual(2, ended.status, text)
         for words in (("prune",), ("verify", "--pace=0")):
             self.assertEqual(2, command("store", *words).status, words)
+
+
+class FailingCatalog(FolderCatalog):
+    """Catalog whose listing fails at its end."""
+
+    async def pages(self) -> AsyncGenerator[Page]:
+        async for page in super().pages():
+            yield page
+        raise CatalogError("the listing fails")
+
+
+class SyncTests(StoreCase):
+    """What a purge says of folders that are not synced (D80)"""
+
+    def purge_unsynced(self, run: Callable[[Deferred[None]], object]) -> tuple[int, str]:
+        """Return the status and the errors of a purge that has removed a variant.
+
+        :param run: ends the work, or raises KeyboardInterrupt.
+        """
+
+        def sync(path: str) -> None:
+            raise OSError("no sync")
+
+        def begin(work: Callable[[Any], Coroutine[Any, Any, None]], *_: object) -> None:
+            working = Deferred.fromCoroutine(work(self.clock))
+            while self.stored():
+                self.threads.run_next()
+            run(working)
+
+        self.put(StoredVariant.of())
+        self.threads = FakeThreads()
+        catalog = FailingCatalog(str(self.store), self.threads.in_thread, 1, sync=sync)
+        self.patch(store_command, "build", lambda *_: None)
+        self.patch(store_command, "Engine", lambda _: self.session.engine)
+        self.patch(store_command, "open_catalog", lambda *_: catalog)
+        self.patch(cli_reactor, "run", begin)
+        environment = {"AP_ALLOW_INSECURE": "1", "AP_SERVE_MODE": "proxy"}
+        environment["AP_VARIANT_STORE"] = f"file://{self.store}"
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()) as errors:
+            status = Purge(parse_store("purge", "--prefix", "local://")).run(environment)
+        return status, errors.getvalue()
+
+    def test_failure(self) -> None:
+        """A failed sync is named beside a failure of the purge itself."""
+
+        def end(working: Deferred[None]) -> None:
+            self.threads.run()
+            self.failureResultOf(working, CatalogError).raiseException()
+
+        status, errors = self.purge_unsynced(end)
+        other = "audioproxy: the store: the listing fails\n"
+        self.assertEqual((1, f"{UNSYNCED}: no sync\n{other}"), (status, errors))
+
+    def test_interrupted(self) -> None:
+        """Ctrl-C does not end the sync. One that fails is named, and one that has not ended."""
+        for is_ended, reason in ((True, "no sync"), (False, "the sync has not ended")):
+
+            def interrupt(working: Deferred[None], is_ended: bool = is_ended) -> None:
+                working.cancel()
+                self.assertNoResult(working)
+                if is_ended:
+                    self.threads.run()
+                    self.failureResultOf(working, CancelledError)
+                raise KeyboardInterrupt
+
+            self.assertEqual((130, f"{UNSYNCED}: {reason}\n"), self.purge_unsynced(interrupt))
 
 
 class OutputTests(SynchronousTestCase):

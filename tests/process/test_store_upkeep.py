@@ -73,12 +73,12 @@ class UpkeepCase(SynchronousTestCase):
         child = self.running()
         return None if child is None else int(child.arguments[-1])
 
-    def end(self, size: int, removed: int = 0) -> None:
+    def end(self, size: int, removed: int = 0, stderr: bytes = b"") -> None:
         """End the running prune."""
         child = self.spawner.last
         self.set_size(size)
         summary = {"removed": {"variants": removed, "bytes": 7}, "remaining": {"bytes": size}}
-        child.exit_and_end(stdout=json.dumps(summary).encode())
+        child.exit_and_end(stdout=json.dumps(summary).encode(), stderr=stderr)
 
 
 class PruneTests(UpkeepCase):
@@ -158,6 +158,14 @@ class PruneTests(UpkeepCase):
         self.spawner.refusal = None
         self.clock.advance(60)
         self.end(900)
+        self.assertIsNone(self.running())
+
+    def test_warning_of_a_prune(self) -> None:
+        """What a prune warns of is logged; the store is pruned, and is not listed again."""
+        self.end(500, stderr=b"audioproxy: the store: no sync\n")
+        expected = ["the store is pruned with a warning: audioproxy: the store: no sync"]
+        self.assertEqual(expected, self.log.warnings)
+        self.clock.advance(120)
         self.assertIsNone(self.running())
 
     def test_other_prune(self) -> None:

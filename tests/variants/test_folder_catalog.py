@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.defer import Deferred, execute
+from twisted.internet.defer import CancelledError, Deferred, execute
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.testing import FakeThreads
-from audioproxy.variants.catalog import CatalogBusy, CatalogError, Entry, Pace, Verdict
+from audioproxy.variants.catalog import CatalogBusy, Entry, NotSynced, Pace, Verdict
 from audioproxy.variants.folder_catalog import FolderCatalog, exclusive_prune
 from tests.sources.test_local import as_unprivileged_user
 from tests.support.folders import short_folder
@@ -128,7 +128,7 @@ class FolderCatalogTests(CatalogCase):
             raise error
 
         catalog = FolderCatalog(str(self.root), execute, 1, sync=sync)
-        for expected in (CatalogError, None):
+        for expected in (NotSynced, None):
             for key in (ONE.key, TWO.key):
                 self.result_of(catalog.find(key))
             flushing = Deferred.fromCoroutine(catalog.flush())
@@ -225,13 +225,15 @@ class FolderCatalogTests(CatalogCase):
         self.assertEqual([], self.remove(entry))
 
     def test_cancelled(self) -> None:
-        """After a cancellation, the thread removes nothing more."""
+        """A cancelled removal ends once its thread, which removes nothing more, has ended."""
         threads = FakeThreads()
         catalog = FolderCatalog(str(self.root), threads.in_thread, 1)
         entries = list(self.entries().values())
         removing = Deferred.fromCoroutine(catalog.remove(entries, self.fail, self.fail))
-        removing.addErrback(lambda failure: None).cancel()
+        removing.cancel()
+        self.assertNoResult(removing)
         threads.run()
+        self.failureResultOf(removing, CancelledError)
         self.assertEqual({ONE.key, TWO.key}, set(self.entries()))
 
 

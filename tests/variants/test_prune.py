@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
+import os
 from collections.abc import Sequence
 
 from hypothesis import given
@@ -93,6 +95,18 @@ class PruneTests(SynchronousTestCase):
         status, out, error = self.run_child()
         self.assertEqual((1, (0, None)), (status, read_summary(out.encode())))
         self.assertRegex(error, r"\Aaudioproxy: the store: .*No such file.*\n\Z")
+
+    def test_not_synced(self) -> None:
+        """A child whose folders cannot be synced warns, and has pruned the store."""
+
+        def fail(descriptor: int) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        self.patch(os, "fsync", fail)
+        status, out, error = self.run_child()
+        self.assertEqual((0, (15, 5 * self.size)), (status, read_summary(out.encode())))
+        warning = "audioproxy: the store: a power cut may restore variants that were removed: "
+        self.assertEqual(f"{warning}[Errno 5] Input/output error\n", error)
 
     @DETERMINISTIC
     @given(

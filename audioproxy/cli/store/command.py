@@ -9,6 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.logger import LogLevel
 
 from audioproxy.cli import reactor as cli_reactor
@@ -16,13 +17,14 @@ from audioproxy.cli.arguments import add_concurrency, add_quiet
 from audioproxy.cli.env_file import load_config
 from audioproxy.cli.exit_status import BUSY, FAILURE, INTERRUPTED, SUCCESS, UsageError
 from audioproxy.cli.output import Output, progress_bar
-from audioproxy.concurrency.threads import thread_per_call
+from audioproxy.concurrency.threads import await_uncancelled, thread_per_call
 from audioproxy.config import Config
 from audioproxy.engine import BootError, Engine, build
 from audioproxy.variants.catalog import (
     CatalogBusy,
     CatalogError,
     Entry,
+    NotSynced,
     OnFailure,
     Page,
     VariantCatalog,
@@ -84,7 +86,7 @@ class StoreCommand(ABC):
 
     @property
     def removes(self) -> bool:
-        """Whether it removes variants. Then it ends once a power cut restores none (D80)."""
+        """Whether it removes variants. It ends once a power cut restores none, or says so (D80)."""
         return False
 
     @property
@@ -129,7 +131,18 @@ class StoreCommand(ABC):
         if config.variant_store is None:
             raise UsageError("AP_VARIANT_STORE: not set; name the store of the service")
 
+        is_synced = True
+
+        async def flush(catalog: VariantCatalog) -> None:
+            nonlocal is_synced
+            try:
+                await catalog.flush()
+            except NotSynced as error:
+                self.fail(None, error)
+            is_synced = True
+
         async def open_and_work(reactor: Any) -> None:
+            nonlocal is_synced
             try:
                 engine = Engine(build(config, reactor))
             except BootError as error:
@@ -137,11 +150,12 @@ class StoreCommand(ABC):
             most = self.arguments.concurrency
             try:
                 catalog = open_catalog(config, engine, reactor, most)
+                is_synced = not self.removes
                 try:
                     await self.work(OpenStore(config, engine, catalog, most, self.out.bar))
                 finally:
                     if self.removes:
-                        await catalog.flush()
+                        await await_uncancelled(Deferred.fromCoroutine(flush(catalog)))
             finally:
                 await engine.close()
 
@@ -152,6 +166,8 @@ class StoreCommand(ABC):
                 cli_reactor.run(open_and_work, LogLevel.error)
         except KeyboardInterrupt:
             interrupted = True
+            if not is_synced:
+                self.fail(None, NotSynced("the sync has not ended"))
         except BrokenPipeError:
             raise
         except CatalogBusy as error:
