@@ -596,6 +596,15 @@ STATS(stat64, stat64)
 STATS(lstat, stat)
 STATS(lstat64, stat64)
 
+#define STATS_AT(name, type)                                                                                           \
+    int name(int folder, const char *path, struct type *status, int flags) {                                           \
+        REAL(name);                                                                                                    \
+        COUNTED(STAT, path, -1, 0, -1, real(folder, path, status, flags));                                             \
+        return result;                                                                                                 \
+    }
+STATS_AT(fstatat, stat)
+STATS_AT(fstatat64, stat64)
+
 #define FSTATS(name, type)                                                                                             \
     int name(int descriptor, struct type *status) {                                                                    \
         REAL(name);                                                                                                    \

@@ -18,7 +18,7 @@ _PART = (errno.EINTR, SHORT, BYTE)
 #: By the kind of the call, and by the object where that matters.
 _FAULTS: dict[str, tuple[int, ...]] = {
     "open": (*_DISK, errno.EMFILE, errno.EINTR),
-    "create": (*_FULL, errno.EMFILE),
+    "create": (*_FULL, errno.EMFILE, errno.EINTR),
     "read": _PART,
     "read file": (errno.EIO, *_PART),
     "pread": (errno.EIO, *_PART),
@@ -41,7 +41,7 @@ _FAULTS: dict[str, tuple[int, ...]] = {
     "flock": (errno.ENOLCK, errno.EINTR),
     "opendir": (errno.EIO, errno.EMFILE),
     "mmap": (errno.ENOMEM,),
-    "socket": (errno.EMFILE,),
+    "socket": (errno.EMFILE, errno.ENOMEM),
     "connect": (errno.ECONNREFUSED, errno.ENETUNREACH),
     "bind": (errno.EADDRINUSE,),
     "accept": (errno.EMFILE, errno.ECONNABORTED, errno.EINTR),

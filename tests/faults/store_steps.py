@@ -37,7 +37,7 @@ def main(root: str) -> int:
             commit(StoredVariant.of(f"local://{each}", data=os.urandom(size)))
         # A restart after a kill.
         store = open_store()
-    prune_child(root, "50000")
+    assert prune_child(root, "50000") == 0
     say("removed")
     commit(StoredVariant.of("local://0", data=os.urandom(5000)))
     store.close_now()

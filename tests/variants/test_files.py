@@ -448,6 +448,8 @@ class CommitTests(StoreCase):
         self.refuse(self.create(b"abc"))
         shard.unlink()
         self.assertEqual((self.lookup(), self.files()), (None, []))
+        # An output that lacks its end.
+        self.refuse(self.create(b"ab"))
         for before in (None, b"before"):
             if before is not None:
                 self.commit(before)
