@@ -222,7 +222,7 @@ class RenderFailed(Refusal, status=500, code="render_failed"):
 class DiskFailed(RenderFailed):
     """The disk of an output fails. Another one may not."""
 
-    default_message = "The output could not be written to the disk."
+    default_message = "The disk of the output failed."
 
     @staticmethod
     def of(error: OSError) -> DiskFailed:

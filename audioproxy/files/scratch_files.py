@@ -25,6 +25,10 @@ class ScratchFile(Protocol):
 
     @property
     def descriptor(self) -> int: ...
+    @property
+    def path(self) -> str | None:
+        """The path of a file on the disk of a store; None of an unnamed file in TMPDIR."""
+        ...
 
     def close(self) -> None:
         """Close the file, and remove it unless it was committed."""
@@ -69,6 +73,8 @@ class AnonymousFile:
     Its directory is given: Python's choice may change to a small disk, or to a file system in
     memory.
     """
+
+    path: str | None = None
 
     def __init__(
         self, run_detached: DetachedRunner = run_inline, folder: str = DEFAULT_FOLDER

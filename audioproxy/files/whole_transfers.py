@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 
 from audioproxy.concurrency.threads import ThreadRunner
 
@@ -25,26 +26,28 @@ def read_whole(descriptor: int, count: int, offset: int) -> bytes:
     """Return ``count`` bytes of a file from ``offset`` on, or raise OSError."""
     data = read_up_to(descriptor, count, offset)
     if len(data) < count:
-        end = offset + len(data)
-        raise OSError(errno.EIO, f"the file ends at byte {end}, and not behind {offset + count}")
+        found, needed = offset + len(data), offset + count
+        raise OSError(errno.EIO, f"the file has {found} of {needed} bytes")
     return data
 
 
 def write_whole(descriptor: int, data: bytes | bytearray, offset: int) -> None:
     """Write all bytes into a file from ``offset`` on, or raise OSError."""
-    left = memoryview(data)
-    while left:
-        count = os.pwrite(descriptor, left, offset)
-        if not count:
-            raise OSError(errno.EIO, f"the system wrote none of {len(left)} bytes")
-        left, offset = left[count:], offset + count
+    _write_all(data, lambda left, done: os.pwrite(descriptor, left, offset + done))
 
 
 def write_next(descriptor: int, data: bytes) -> None:
     """Write all bytes at the position of a file, or raise OSError."""
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
+    _write_all(data, lambda left, done: os.write(descriptor, left))
+
+
+def _write_all(data: bytes | bytearray, write: Callable[[memoryview, int], int]) -> None:
+    done = 0
+    while left := memoryview(data)[done:]:
+        count = write(left, done)
+        if not count:
+            raise OSError(errno.EIO, f"the system wrote none of {len(left)} bytes")
+        done += count
 
 
 async def read_in_thread(

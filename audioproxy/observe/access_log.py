@@ -20,7 +20,7 @@ class AccessLogEntry(NamedTuple):
     """The fields of the access log line of one completed request; options and source canonical.
 
     :ivar cache: the X-Audio-Proxy state.
-    :ivar sent: bytes of the body. Of a client that has left, those that the system has sent.
+    :ivar sent: body bytes; of a client that has left, at most those that the system has sent.
     :ivar milliseconds: from the request's arrival to its end.
     """
 

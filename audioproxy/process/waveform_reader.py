@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from threading import Event
 from typing import IO, Protocol
 
@@ -47,14 +46,12 @@ def reduce_samples(
     return reduction
 
 
-def write_document(
-    finish: Callable[[], Waveform], spec: WaveformSpec, output: int, limit: int
-) -> None:
-    """Write the document of a waveform. Nothing is written if ``finish`` raises.
+def write_document(waveform: Waveform, spec: WaveformSpec, output: int, limit: int) -> None:
+    """Write the document of a waveform.
 
     :param limit: bytes; no byte past it is written (D52).
     """
-    waveform, size = finish(), 0
+    size = 0
     with open(output, "wb", closefd=False) as document:
         for piece in serialize(waveform, spec):
             size += len(piece)

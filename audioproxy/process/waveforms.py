@@ -34,7 +34,7 @@ _log = Logger()
 
 
 class _SpoolError(Exception):
-    """The file of the blocks cannot be written. The text gives the reason."""
+    """The file of the blocks fails. The text gives the reason."""
 
 
 class _UnevenPart(Exception):
@@ -88,7 +88,7 @@ class Waveforms:
             await run.write_whole(whole)
         except _SpoolError as error:
             # This disk may be another one than that of the output.
-            _log.warn("the samples of a waveform cannot be written to TMPDIR: {error}", error=error)
+            _log.warn("the samples of a waveform cannot be kept in TMPDIR: {error}", error=error)
             raise RenderFailed("The waveform could not be written to the disk.") from error
         except OutputTooLarge as refusal:
             _log.warn("a waveform was dropped: {why}", why=refusal.message)
@@ -189,7 +189,11 @@ class _Run:
             from audioproxy.process.waveform_reader import write_document
 
             try:
-                write_document(finish, self.spec, self.output, self.limit)
+                waveform = finish()
+            except OSError as error:
+                raise _SpoolError(reason_of(error)) from error
+            try:
+                write_document(waveform, self.spec, self.output, self.limit)
             except OSError as error:
                 raise DiskFailed.of(error) from error
 

@@ -44,7 +44,7 @@ class EncodedFile:
         try:
             return os.fstat(self.scratch.descriptor).st_size
         except OSError as error:
-            raise _refuse(error) from error
+            raise self._refuse(error) from error
 
     def encoded_bytes(self, size: int) -> int:
         return max(0, size - len(self._prefix))
@@ -78,7 +78,7 @@ class EncodedFile:
         try:
             return read_whole(self.scratch.descriptor, count, offset)
         except OSError as error:
-            raise _refuse(error) from error
+            raise self._refuse(error) from error
 
     def _patch(self, written: int) -> None:
         """Write the stated length into the headers, which are complete; only once."""
@@ -93,9 +93,9 @@ class EncodedFile:
         try:
             write_whole(self.scratch.descriptor, data, offset)
         except OSError as error:
-            raise _refuse(error) from error
+            raise self._refuse(error) from error
 
-
-def _refuse(error: OSError) -> DiskFailed:
-    _log.warn("the file of an output fails: {error}", error=error)
-    return DiskFailed.of(error)
+    def _refuse(self, error: OSError) -> DiskFailed:
+        path = self.scratch.path or "in TMPDIR"
+        _log.warn("the output file {path} fails: {error}", path=path, error=error)
+        return DiskFailed.of(error)

@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import deferLater
 
-from audioproxy.errors import OutputDiffers, OutputTooLarge, Refusal, RenderFailed
+from audioproxy.errors import DiskFailed, OutputDiffers, OutputTooLarge, Refusal, RenderFailed
 from audioproxy.files.scratch_files import ScratchFile
 from audioproxy.observe.log_context import Logger
 from audioproxy.process.ffmpeg import Encoding
@@ -205,7 +205,13 @@ class RenderOutput:
             return True
         stop = min(readable, self.size)
         count = min(_COMPARED, max(0, stop - self._compared))
-        if file.read_whole(self._compared, count) != self._file.read_whole(self._compared, count):
+        data = file.read_whole(self._compared, count)
+        try:
+            sent = self._file.read_whole(self._compared, count)
+        except DiskFailed as refusal:
+            # That is not the disk of the new file.
+            raise RenderFailed("What was sent cannot be read from the disk any more.") from refusal
+        if data != sent:
             raise OutputDiffers
         self._compared += count
         self._has_more_to_compare = count == _COMPARED

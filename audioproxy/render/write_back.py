@@ -59,6 +59,7 @@ class WriteBack:
         self._storage = storage
         self._build = ""
         self._key = key
+        self._has_own_disk = False
 
     async def create_in_store(self, seconds: float) -> ScratchFile | None:
         storage = self._storage
@@ -71,18 +72,21 @@ class WriteBack:
         # The encoder starts next. By the time of the commit, ffmpeg may have been replaced.
         self._build = storage.build()
         try:
-            return await storage.store.create(seconds)
+            scratch = await storage.store.create(seconds)
         except OSError as error:
             _log.warn("the store accepts no file, so a render is not stored: {error}", error=error)
             self.possible = False
             return None
+        # The scratch files of a bucket are in TMPDIR.
+        self._has_own_disk = scratch.path is not None
+        return scratch
 
     def leave_store(self, refusal: DiskFailed) -> bool:
         """Keep this render out of the store, whose disk fails; return whether its file was there.
 
         A variant that has filled the disk, and no other, is kept out for a while.
         """
-        was_there, self.possible = self.possible, False
+        was_there, self.possible = self.possible and self._has_own_disk, False
         if not was_there:
             _log.warn("the disk of TMPDIR fails: {why}", why=refusal.message)
             return False

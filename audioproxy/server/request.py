@@ -66,7 +66,8 @@ class ProxyRequest(SendfileRequest):
     def connectionLost(self, reason: Failure) -> None:
         """Subtract what was written to the transport and never sent.
 
-        That includes headers and the framing of chunks, so the number may be a little too small.
+        That is the end of what was written, with the framing of its chunks. So the number may be
+        too small, by some bytes for each chunk that waits.
         """
         self.sentLength = max(0, self.sentLength - count_unsent(self.channel.transport))
         Request.connectionLost(self, reason)

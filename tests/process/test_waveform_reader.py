@@ -75,9 +75,7 @@ class PcmReaderTests(SynchronousTestCase):
         """A waveform that its serialization cannot represent is a 422 without any output."""
         waveform = Waveform(2**31, np.zeros((1, 1, 2), np.int16))
         spec = WaveformSpec(8000, 1, 1, 1, 16, "dat")
-        self.assertRaises(
-            InvalidOptions, write_document, lambda: waveform, spec, self.file.fileno(), 1000
-        )
+        self.assertRaises(InvalidOptions, write_document, waveform, spec, self.file.fileno(), 1000)
         self.assertEqual(0, os.fstat(self.file.fileno()).st_size)
 
     def test_unusual(self) -> None:

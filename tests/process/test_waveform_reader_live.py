@@ -65,7 +65,7 @@ def render_document(stream: SampleStream, spec: WaveformSpec, frames: int | None
     block = 1 if frames is None else frames_per_pixel(frames, spec.pixels)
     reduction = reduce_samples(spec, BytesIO(), block, stream)
     with tempfile.TemporaryFile() as output:
-        write_document(reduction.finish, spec, output.fileno(), 1 << 20)
+        write_document(reduction.finish(), spec, output.fileno(), 1 << 20)
         output.seek(0)
         return output.read()
 

@@ -208,8 +208,22 @@ class WaveformTests(SynchronousTestCase):
             rendering = self.start(max_memory=16, folder="/nowhere")
             self.end(stdout=samples(1, 2) * 5)
         self.refused(rendering, RenderFailed)
-        line = "the samples of a waveform cannot be written to TMPDIR: No such file or directory"
+        line = "the samples of a waveform cannot be kept in TMPDIR: No such file or directory"
         self.assertTrue(self.warning(events).startswith(line), events)
+
+    def test_blocks_cannot_be_read(self) -> None:
+        """Blocks that cannot be read again are a failure of TMPDIR, not of the output's disk."""
+        folder = os.path.abspath(self.mktemp())
+        os.mkdir(folder)
+        with capturedLogs() as events, open("/dev/null", "wb") as unreadable:
+            rendering = self.start(max_memory=16, folder=folder)
+            self.spawner.last.exit_and_end(stdout=samples(1, 2) * 5)
+            self.threads.run_next()
+            (blocks,) = [each for each in opened_since(self.before) if folder in each]
+            os.dup2(unreadable.fileno(), int(blocks.split()[0]))
+            self.threads.run()
+        self.assertIs(RenderFailed, type(self.failureResultOf(rendering).value))
+        self.assertRegex(self.warning(events), "cannot be kept in TMPDIR: Bad file descriptor")
 
     def test_failed_reader(self) -> None:
         """The failure of a reader is raised however its child ends, which is not blamed."""

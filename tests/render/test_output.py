@@ -137,7 +137,7 @@ class RenderOutputTests(OutputCase):
     def test_failing_disk(self) -> None:
         """A file whose size cannot be read is a refusal, with a line in the log."""
         log = Log(self)
-        scratch: Any = SimpleNamespace(descriptor=-1)
+        scratch: Any = SimpleNamespace(descriptor=-1, path=None)
         with self.assertRaises(RenderFailed):
             EncodedFile(scratch).written  # noqa: B018
         self.assertEqual([LogLevel.warn], [event["log_level"] for event in log.events])

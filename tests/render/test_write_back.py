@@ -8,7 +8,7 @@ from itertools import count, product
 from pathlib import Path
 from typing import Any
 
-from audioproxy.errors import DiskFailed, DiskFull
+from audioproxy.errors import DiskFailed, DiskFull, RenderFailed
 from audioproxy.variants.stored_file import read_trailer
 from tests.observe.test_metrics import Counts
 from tests.render.harness import ENCODED, Client, DiskHarness
@@ -209,6 +209,20 @@ class FullDiskTests(StoreCase):
             self.assertEqual(self.harness.found(options) if stored else None, stored, options)
 
 
+class FullScratchSpaceTests(RenderCase):
+    """A TMPDIR that fills up during a render whose store has no disk of its own, as a bucket"""
+
+    def test_variant(self) -> None:
+        """The render fails at once, the log names TMPDIR, and the next render is stored."""
+        client, encoder = self.harness.render()
+        encoder.exit_and_end(1, stderr=FullDiskTests.FULL)
+        self.assertIs(DiskFull, type(client.outcome))
+        self.assertEqual("the disk of TMPDIR fails: The disk is full.", self.log.warnings[-1])
+        self.harness.render()
+        self.harness.encoder().exit_and_end(stdout=b"abc")
+        self.assertEqual(b"abc", self.harness.stored())
+
+
 class FaultyDiskTests(StoreCase):
     """Reads and writes of an output's file that are short, or fail (D57)"""
 
@@ -281,3 +295,16 @@ class FaultyDiskTests(StoreCase):
             self.assertEqual(
                 ["ffprobe"], [each.arguments[0] for each in self.harness.spawner.children]
             )
+
+    def test_unreadable_start(self) -> None:
+        """If what clients have got is unreadable, they are cut off; TMPDIR is not blamed."""
+        client, encoder = self.harness.render()
+        self.harness.write_output(b"abc")
+        (path,) = self.harness.scratch_files()
+        encoder.exit_and_end(1, stderr=FullDiskTests.FULL)
+        self.transfers.failures["pread"] = [None, None, errno.EIO]
+        self.harness.encoder().exit_and_end(stdout=b"abcdef")
+        self.assertEqual((True, RenderFailed), (client.data.endswith(b"abc"), type(client.outcome)))
+        *_, left, failed = self.log.warnings
+        self.assertIn("the disk of the store fails", left)
+        self.assertRegex(failed, f"the output file /.*{path} fails: Input/output error")

@@ -16,7 +16,7 @@ from tests.support.stores import Calls
 
 
 class _NoFile:
-    descriptor = -1
+    descriptor, path = -1, None
     closed = False
 
     def close(self) -> None:
