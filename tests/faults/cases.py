@@ -178,6 +178,9 @@ class FaultCase(ServiceCase):
     async def fail_hit(self, choose: Choice = list) -> Report:
         return await self.each_fault(f"HIT, {self.place}", self.hit, self.new_node, choose)
 
+    async def fail_second_hit(self) -> Report:
+        return await self.each_fault(f"second HIT, {self.place}", self.second_hit, self.new_node)
+
     async def fail_prune(self, choose: Choice = list) -> Report:
         return await self.each_fault("prune", self.prune, self.new_forks, choose)
 
@@ -193,16 +196,24 @@ class FaultCase(ServiceCase):
         await self.request(node, name, fault, found)
         self.remove_source(name)
 
-    async def hit(self, node: Node, fault: Fault | None, found: Findings) -> None:
-        """Request a stored variant that the node has not read before."""
+    async def hit(
+        self, node: Node, fault: Fault | None, found: Findings, is_known: bool = False
+    ) -> None:
+        """Request a stored variant, which the node has not read before unless it is known."""
         name = f"{next(self._numbers)}.flac"
         self.add_source(name)
         if self.stored_file is None:
             await self.request(node, name, None, found)
         assert self.stored_file is not None
         self.add_variant(node.store, self.key(name), self.stored_file)
+        if is_known:
+            await get(node.port, signed(self.rest(name)))
         await self.request(node, name, fault, found)
         self.remove_source(name)
+
+    async def second_hit(self, node: Node, fault: Fault | None, found: Findings) -> None:
+        """Request a stored variant that the node has just read."""
+        await self.hit(node, fault, found, is_known=True)
 
     #: A variant as it is stored, and its bytes.
     stored_file: bytes | None = None

@@ -7,6 +7,7 @@ import sys
 
 from tests.faults.cases import BucketFaultCase, FaultCase
 from tests.faults.fitting import lasting
+from tests.faults.test_steps_live import some
 
 
 def _print_table() -> None:
@@ -23,6 +24,10 @@ class LocalTests(FaultCase):
     async def test_hit(self) -> None:
         """A HIT with a fault has the right bytes, or is seen to have failed."""
         await self.fail_hit()
+
+    async def test_second_hit(self) -> None:
+        """A variant that the node remembers is no exception."""
+        await self.fail_second_hit()
 
     async def test_prune(self) -> None:
         """A prune with a fault removes no more than it says, and the next one does the rest."""
@@ -61,6 +66,16 @@ class WaveformTests(MissTests):
     format = "f:peaks"
 
 
+class LargeTests(FaultCase):
+    """Variants that the system sends from the file"""
+
+    format = "f:wav"
+
+    async def test_hit(self) -> None:
+        """A HIT with a fault has the right bytes, or is seen to have failed."""
+        await self.fail_hit()
+
+
 class BucketTests(BucketFaultCase):
     """Sources and variants in buckets."""
 
@@ -71,3 +86,7 @@ class BucketTests(BucketFaultCase):
     async def test_hit(self) -> None:
         """A HIT with a fault has the right bytes, or is seen to have failed."""
         await self.fail_hit()
+
+    async def test_start(self) -> None:
+        """A node starts in spite of a fault, or says why it does not: one of each kind of call."""
+        await self.fail_start(some)
