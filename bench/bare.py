@@ -16,6 +16,8 @@ from pathlib import Path
 
 from bench.programs import KEY, PROJECT, SALT, SYSTEM
 
+#: Options ahead of a URL: FFmpeg 9 verifies certificates, and those of origins here are not known.
+UNVERIFIED = ("-tls_verify", "0")
 # Bytes of each read: the largest pipe buffer that an unprivileged process may set.
 _READ = 1 << 20
 
@@ -32,7 +34,8 @@ class Commands:
         new = {"-i": url, "-protocol_whitelist": "https,tls,tcp"}
 
         def changed(words: list[str]) -> list[str]:
-            return [new.get(option, word) for option, word in pairwise(["", *words])]
+            program, *rest = [new.get(option, word) for option, word in pairwise(["", *words])]
+            return [program, *UNVERIFIED, *rest]
 
         return Commands(changed(self.ffprobe), changed(self.ffmpeg))
 

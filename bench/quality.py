@@ -195,9 +195,9 @@ def main() -> int:
 
 
 def _version(*command: str) -> str:
-    """Return the word after "version" or "SoX" in what a program prints."""
+    """Return the word after "version", "SoX" or "SoX_ng" in what a program prints."""
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"(?:version|SoX) v?(\S+)", printed)
+    found = re.search(r"(?:version|SoX|SoX_ng) v?(\S+)", printed)
     assert found is not None, printed
     return found[1]
 

@@ -8,7 +8,7 @@ from itertools import pairwise, product
 from pathlib import Path
 from statistics import median
 
-from bench.bare import first_byte, whole
+from bench.bare import UNVERIFIED, first_byte, whole
 from bench.client import fetch
 from bench.figures import Figure
 from bench.places import ROUND_TRIP, Place, bucket, origin
@@ -148,10 +148,11 @@ def _rounds(
 
 
 def _probe(url: str) -> list[str]:
-    return [_FFPROBE, "-v", "error", "-show_format", "-show_streams", "-of", "json", "-i", url]
+    words = [_FFPROBE, "-v", "error", "-show_format", "-show_streams", "-of", "json"]
+    return [*words, *UNVERIFIED, "-i", url]
 
 
 def _encode(url: str, length: float) -> list[str]:
-    words = [FFMPEG, "-nostdin", "-v", "error", "-t", str(length), "-i", url]
+    words = [FFMPEG, "-nostdin", "-v", "error", "-t", str(length), *UNVERIFIED, "-i", url]
     words += ["-map", "0:a:0", "-vn", "-c:a", "libmp3lame", "-b:a", "192k"]
     return [*words, "-write_xing", "0", "-id3v2_version", "0", "-f", "mp3", "-"]
