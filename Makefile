@@ -121,7 +121,7 @@ soak: system-ffmpeg dev ## run nodes under load and faults; SECONDS=120 SEED=1
 handover: system-ffmpeg dev #: replace the service ten times under load; SECONDS=120 is how long slow clients take
 	SECONDS=$(SECONDS) $(BIN)/python $(TRIAL) tests.handover.long
 
-faults: system-ffmpeg compiler dev #: fail each system call of a request, a prune and a start once, and cut the power after each change; FAULT='EIO at fsync of file'
+faults: system-ffmpeg compiler dev #: fail the system calls of requests, a prune and a start, each once, and cut the power after each change; FAULT='EIO at fsync of file'
 	$(BIN)/python $(TRIAL) tests.faults.every_step; status=$$?; \
 	    $(if $(FAULT),,$(BIN)/python -m tests.faults.store_load &&) exit $$status
 

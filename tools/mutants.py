@@ -108,16 +108,16 @@ def main() -> None:
         # mutmut makes the mutants, and ends: none of them has this name.
         output = mutmut(folder, "run", "none")
         chosen = names = sorted(results(folder))
+        if not names:
+            sys.exit(f"{scope}: mutmut made no mutants\n{output}")
         if given.sample is not None and given.sample < len(names):
             chosen = random.Random(given.seed).sample(names, given.sample)
         print(f"\n# {scope}: {len(names)} mutants, {len(chosen)} of them run", flush=True)
-        if chosen:
-            output = mutmut(
-                folder, "run", "--max-children", "1", *(chosen if chosen != names else ())
-            )
+        some = chosen if chosen != names else ()
+        output = mutmut(folder, "run", "--max-children", "1", *some)
         found = results(folder)
         counts = Counter(found[name] for name in chosen)
-        print(f"{dict(counts)}\n{output[-2000:] if counts['not checked'] or not chosen else ''}")
+        print(f"{dict(counts)}\n{output[-2000:] if counts['not checked'] else ''}")
         for name in sorted(chosen):
             if found[name] not in ("killed", "timeout"):
                 with chdir(folder):
