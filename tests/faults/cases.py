@@ -78,7 +78,7 @@ class FaultCase(ServiceCase):
     :cvar format: the options of the variants.
     """
 
-    at_a_time = 2
+    at_a_time = 3
     place = "folder"
     format = "f:mp3"
 
