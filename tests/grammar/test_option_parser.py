@@ -311,7 +311,7 @@ class DeliveryTests(OptionsCase):
         """``dl`` and ``cb`` have at most 255 decoded bytes, and whole escapes (D2, D6)."""
         broken = "every % must start an escape of two hexa"
         for key in ("dl", "cb"):
-            for value in ("a" * 255, "%61" * 255, "%C3%A9" * 127 + "a"):
+            for value in ("a" * 255, "%61" * 255, "%C3%A9" * 127 + "a", "X%C2%A0%C2%A1" * 51):
                 shown = getattr(parse_options(split_options(f"{key}:{value}"))[0], key)
                 self.assertEqual(len(shown.encode() if key == "dl" else shown), 255)
             for value in ("a" * 256, "%C3%A9" * 128):

@@ -368,6 +368,7 @@ class LogNameTests(SynchronousTestCase):
         for url, shown in (
             (b"https://h/a%20b", "https://h/a%20b"),
             (b"https://h/a?a=b?c", "https://h/a?d7905a7a"),
+            (b"https://h/s3://a?a=b?c", "https://h/s3://a?d7905a7a"),
         ):
             self.assertEqual(log_name(read_source(b"enc", encoded(url)).canonical), shown)
 
