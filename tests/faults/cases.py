@@ -76,8 +76,10 @@ class FaultCase(ServiceCase):
 
     :cvar at_a_time: how many runs there are at a time.
     :cvar format: the options of the variants.
+    :cvar variables: more variables of nodes.
     """
 
+    variables: ClassVar[dict[str, str]] = {}
     at_a_time = 3
     place = "folder"
     format = "f:mp3"
@@ -102,6 +104,7 @@ class FaultCase(ServiceCase):
             **page.variables,
             "AP_MAX_CONCURRENCY": "1",
             "TMPDIR": str(self.store),
+            **self.variables,
             **self.store_variables(store),
         }
         environ: Any = self.environment(**variables)

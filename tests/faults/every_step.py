@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import sys
+from typing import ClassVar
 
 from tests.faults.cases import BucketFaultCase, FaultCase
 from tests.faults.fitting import lasting
@@ -64,6 +65,16 @@ class WaveformTests(MissTests):
     """Renders that this process computes."""
 
     format = "f:peaks"
+
+
+class ExecutedTests(FaultCase):
+    """Renders whose programs are executed anew"""
+
+    variables: ClassVar[dict[str, str]] = {"AP_WARM_PROGRAMS": "0"}
+
+    async def test_miss(self) -> None:
+        """A MISS with one fault of each kind of call is as others."""
+        await self.fail_miss(some, ", executed")
 
 
 class LargeTests(FaultCase):
