@@ -26,6 +26,7 @@ from tests.support.authority import Authority
 from tests.support.checks import collect, run_checks, single_result
 from tests.support.folders import short_folder
 from tests.support.origins import open_origin
+from tests.support.programs import write_script
 from tests.support.remote import RemoteCase
 from tests.support.runs import RunResult
 from tests.support.service import PATIENCE, ServiceCase, reactor
@@ -102,9 +103,7 @@ class CheckTests(ServiceCase):
         folder = Path(self.mktemp()).resolve()
         program = compile_program(folder)
         ffmpeg = program.rename(program.with_name("ffmpeg"))
-        ffprobe = program.with_name("ffprobe")
-        ffprobe.write_text("#!/bin/sh\n")
-        ffprobe.chmod(0o755)
+        ffprobe = write_script(program.with_name("ffprobe"), "#!/bin/sh\n")
         for variables, expected in (
             ({}, [
                 f"remote sources are copied before they are read: {ffprobe}: it is a script",
@@ -128,14 +127,13 @@ class CheckTests(ServiceCase):
             (names[1:], BAD, f"lacks the encoder {names[0]}; a complete ffmpeg"),
         ):
             for program in ("ffmpeg", "ffprobe"):
-                script = folder / program
                 lines = "\n".join(f" A....D {name} what it does" for name in listed)
-                script.write_text(
+                write_script(
+                    folder / program,
                     "#!/bin/sh\n"
                     f"case $* in *-version) echo '{program} version 7.1-test of somebody';;\n"
-                    f"*) echo '{lines}';; esac\n"
+                    f"*) echo '{lines}';; esac\n",
                 )
-                script.chmod(0o755)
             results = await self.run_checks(ffmpeg=True, PATH=str(folder))
             self.assert_result(results, "ffmpeg", verdict, words)
             if verdict == GOOD:

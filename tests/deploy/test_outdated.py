@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.service import PATIENCE, PROJECT
+from tests.support.programs import write_script
+from tests.support.runs import output_of
+from tests.support.service import PROJECT
 
 TODAY = datetime.now(UTC).date().isoformat()
 
@@ -41,13 +42,10 @@ class OutdatedTests(SynchronousTestCase):
         """Pins that are older than a year are listed, and images without a date."""
         folder = Path(self.mktemp()).resolve()
         for name, text in FILES.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-            path.chmod(0o755)
-        command = [sys.executable, PROJECT / "tools/outdated.py", folder]
+            write_script(folder / name, text)
         environ = {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
-        output = subprocess.check_output(command, env=environ, text=True, timeout=PATIENCE)
+        program = PROJECT / "tools/outdated.py"
+        output = output_of(sys.executable, program, folder, environment=environ)
         expected = "haproxy:2.0 of 2020-06-16", "prom/prometheus:v2 has no date"
         expected = *expected, "ffmpeg 7:4.3 of 2021-02-03", "old 1.0, and the newest is 3.0"
         self.assertEqual([*expected, "konva 9.0.0, and the newest is 10.0.0"], output.splitlines())

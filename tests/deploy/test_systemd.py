@@ -15,6 +15,7 @@ from audioproxy.cli.main import build_parser
 from audioproxy.config import VARIABLES, Config, FileStore, load
 from tests.deploy.balancer import installed, shipped
 from tests.support.http import KEY, SALT
+from tests.support.programs import write_script
 from tests.support.runs import run_program
 from tests.support.service import PROJECT
 
@@ -191,10 +192,7 @@ class ReplacementTests(SynchronousTestCase):
         :param states: other states of instances.
         """
         folder = Path(self.mktemp()).absolute()
-        folder.mkdir()
-        program = folder / "systemctl"
-        program.write_text(SYSTEMCTL)
-        program.chmod(0o755)
+        write_script(folder / "systemctl", SYSTEMCTL)
         for name in active:
             (folder / name).write_text("active\n")
         for name, state in states.items():

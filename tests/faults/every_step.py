@@ -7,8 +7,7 @@ import sys
 from typing import ClassVar
 
 from tests.faults.cases import BucketFaultCase, FaultCase
-from tests.faults.fitting import lasting
-from tests.faults.test_steps_live import some
+from tests.faults.fitting import lasting, some
 
 
 def _print_table() -> None:

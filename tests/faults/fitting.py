@@ -97,3 +97,9 @@ def lasting(faults: Iterable[Fault]) -> list[Fault]:
     """Return the faults that may last, from each step on."""
     may_last = [each for each in faults if each.step.kind in _LASTING and not each.is_harmless]
     return [replace(each, times=_FOR_LONG) for each in may_last]
+
+
+def some(faults: Iterable[Fault]) -> list[Fault]:
+    """Return each fault of each kind of call once: at the last call of the kind."""
+    last = {(each.step.kind, each.step.object, each.number): each for each in faults}
+    return list(last.values())

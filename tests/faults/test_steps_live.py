@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from tests.faults.cases import FaultCase
-from tests.faults.fitting import Fault
-
-
-def some(faults: Iterable[Fault]) -> list[Fault]:
-    """Return each fault of each kind of call once: at the last call of the kind."""
-    last = {(each.step.kind, each.step.object, each.number): each for each in faults}
-    return list(last.values())
+from tests.faults.fitting import some
 
 
 class StepTests(FaultCase):
